@@ -115,9 +115,8 @@ impl AddModelArgs {
         let options = MutateOptions { threads: self.threads, ..MutateOptions::default() };
         let book =
             parity_mutate::measure(crate::engines::native()?.as_ref(), target, &dump, &options)?;
-        let count = |fate| book.outcomes.iter().filter(|outcome| outcome.fate == fate).count();
-        let caught = count(Fate::Caught);
-        let missed = count(Fate::Missed);
+        let caught = count_of(&book, Fate::Caught);
+        let missed = count_of(&book, Fate::Missed);
         self.print_progress("mistakes", &format!("{caught} of {} are caught", caught + missed));
         Ok(book)
     }
@@ -328,9 +327,9 @@ impl AddModelArgs {
         let vocab = target.model.vocab;
         let tokens: Vec<u32> = (0..5_usize).map(|n| ((n * 7 + 1) % vocab.max(1)) as u32).collect();
         let slot = session.open_slot();
-        let (first, rest) = tokens.split_at(3);
+        let (first, remaining) = tokens.split_at(3);
         session.step(&[Chunk { slot, tokens: first, rows: OutputRows::All }], &mut NoProbe)?;
-        for token in rest {
+        for token in remaining {
             let chunk = Chunk { slot, tokens: std::slice::from_ref(token), rows: OutputRows::All };
             session.step(&[chunk], &mut NoProbe)?;
         }
@@ -339,7 +338,7 @@ impl AddModelArgs {
             &format!(
                 "prefill of {} tokens, decode of {}, in {}",
                 first.len(),
-                rest.len(),
+                remaining.len(),
                 target.dtype()
             ),
         );
@@ -349,12 +348,11 @@ impl AddModelArgs {
     fn compare(&self, target: &LocalModel, path: &Path) -> Result<Report> {
         let dump = Dump::open_whole(path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
-        let wanted: Vec<Dtype> = dump.runs();
-        let wanted = if target.is_gguf() { vec![Dtype::F32] } else { wanted };
-        target::check_dtypes(target, &wanted)?;
-        let names = wanted.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
-        let mut options =
-            CheckOptions { dtypes: wanted, threads: self.threads, ..CheckOptions::default() };
+        let dtypes: Vec<Dtype> = dump.runs();
+        let dtypes = if target.is_gguf() { vec![Dtype::F32] } else { dtypes };
+        target::check_dtypes(target, &dtypes)?;
+        let names = dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
+        let mut options = CheckOptions { dtypes, threads: self.threads, ..CheckOptions::default() };
         if target.is_gguf() {
             // A file's bytes differ from those of its source checkpoint, and it has no quantization
             // schemes.
@@ -367,6 +365,11 @@ impl AddModelArgs {
         self.print_progress("compared", &format!("with {} in {names}", report.subject.producer));
         Ok(report)
     }
+}
+
+/// Returns the number of mutants with this outcome.
+fn count_of(book: &MutationReport, fate: Fate) -> usize {
+    book.outcomes.iter().filter(|outcome| outcome.fate == fate).count()
 }
 
 /// Returns the text of a drafted spec with a comment for its reader.

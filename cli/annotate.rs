@@ -65,9 +65,9 @@ pub(crate) fn findings(findings: &[Finding]) {
 }
 
 /// Annotates an error that has no source location.
-pub(crate) fn error(said: &str) {
+pub(crate) fn error(message: &str) {
     if is_github() {
-        term::note(&command("error", None, "onboard", said));
+        term::note(&command("error", None, "onboard", message));
     }
 }
 

@@ -105,6 +105,11 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
+/// Returns the lengths that are given, or the default.
+fn lengths_or(list: &[usize], default: usize) -> Vec<usize> {
+    if list.is_empty() { vec![default] } else { list.to_vec() }
+}
+
 impl BenchArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
         if self.draft.is_some() {
@@ -114,9 +119,11 @@ impl BenchArgs {
         for model in &self.models {
             let target = self.open(model)?;
             let tests = self.tests(&target)?;
-            let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-            let threads =
-                if self.threads.is_empty() { vec![cores()] } else { self.threads.clone() };
+            let threads = if self.threads.is_empty() {
+                vec![std::thread::available_parallelism().map_or(1, usize::from)]
+            } else {
+                self.threads.clone()
+            };
             let dtypes =
                 if self.dtype.is_empty() { vec![target.dtype()] } else { self.dtype.clone() };
             target::check_dtypes(&target, &dtypes)?;
@@ -129,9 +136,9 @@ impl BenchArgs {
         let form = if self.json { BenchForm::Json } else { self.output };
         term::print(&render(&rows, form, peak_memory())?)?;
         for (n, choice) in self.against.iter().enumerate() {
-            let results = || rows.iter().map(|row| &row.peers[n].rates);
-            let reason = results().find_map(|rates| rates.as_ref().err());
-            let ran = results().any(|rates| rates.as_ref().is_ok_and(|rates| !rates.is_empty()));
+            let mut results = rows.iter().map(|row| &row.peers[n].rates);
+            let reason = results.clone().find_map(|rates| rates.as_ref().err());
+            let ran = results.any(|rates| rates.as_ref().is_ok_and(|rates| !rates.is_empty()));
             match reason {
                 Some(why) if !ran => bail!("`{}` ran no test: {why}", choice.text),
                 Some(why) if form == BenchForm::Csv => {
@@ -151,14 +158,10 @@ impl BenchArgs {
 
     /// Lists the tests of a model, and refuses those that are longer than it handles.
     fn tests(&self, target: &LocalModel) -> Result<Vec<BenchTest>> {
-        let most = target.model.context.unwrap_or(usize::MAX);
-        let room = most.saturating_sub(self.depth.iter().copied().max().unwrap_or(0)).max(1);
-        let or = |list: &[usize], default: usize| match list {
-            [] => vec![default.min(room)],
-            list => list.to_vec(),
-        };
-        let prompts = or(&self.p, PROMPT);
-        let generated = or(&self.n, GENERATED.min(room.saturating_sub(1)));
+        let context = target.model.context.unwrap_or(usize::MAX);
+        let room = context.saturating_sub(self.depth.iter().copied().max().unwrap_or(0)).max(1);
+        let prompts = lengths_or(&self.p, PROMPT.min(room));
+        let generated = lengths_or(&self.n, GENERATED.min(room.saturating_sub(1)));
         let grid = BenchGrid {
             prompts: &prompts,
             generated: &generated,
@@ -170,8 +173,8 @@ impl BenchArgs {
         ensure!(!tests.is_empty(), "-p and -n are both 0: nothing to measure");
         for test in &tests {
             ensure!(
-                test.positions() <= most,
-                "test {} needs {} positions; `{}` handles {most}",
+                test.positions() <= context,
+                "test {} needs {} positions; `{}` handles {context}",
                 test.name(),
                 test.positions(),
                 target.name
@@ -216,8 +219,9 @@ impl BenchArgs {
         let mut session = BenchSession::new(session.as_mut());
         let gguf = target.is_gguf();
         let gpu = !self.device.is_cpu();
-        let open = |choice| peers::open(choice, &target.dir, gguf, dtype, threads, gpu);
-        let mut peers: Vec<_> = self.against.iter().map(open).collect();
+        let peers = self.against.iter();
+        let peers = peers.map(|choice| peers::open(choice, &target.dir, gguf, dtype, threads, gpu));
+        let mut peers: Vec<_> = peers.collect();
         for test in tests {
             let mut row = BenchRow {
                 model: target.name.clone(),
@@ -250,8 +254,11 @@ impl BenchArgs {
         let [model] = &self.models[..] else {
             bail!("--draft measures one model; {} are given", self.models.len());
         };
-        let most = self.n.len().max(self.dtype.len()).max(self.threads.len());
-        ensure!(most <= 1, "--draft takes one number for -n, one dtype and one number of threads");
+        let longest = self.n.len().max(self.dtype.len()).max(self.threads.len());
+        ensure!(
+            longest <= 1,
+            "--draft takes one number for -n, one dtype and one number of threads"
+        );
         let target = self.open(model)?;
         let dtype = self.dtype.first().copied().unwrap_or_else(|| target.dtype());
         target::check_dtypes(&target, &[dtype])?;

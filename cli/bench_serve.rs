@@ -175,8 +175,8 @@ impl BenchServeArgs {
         let requests = prompts.requests(self.num_prompts, self.seed)?;
         if requests.len() < self.num_prompts {
             let count = requests.len();
-            let wanted = self.num_prompts;
-            term::note(&format!("note: the file has {count} prompts; {wanted} were asked for"));
+            let requested = self.num_prompts;
+            term::note(&format!("note: the file has {count} prompts; {requested} were asked for"));
         }
         self.warm_up(&client, &prompts)?;
         let settings = self.settings(&client, &prompts, &requests);
@@ -197,13 +197,6 @@ impl BenchServeArgs {
         &self,
         tokenizer: Option<&'a ReferenceTokenizer>,
     ) -> Result<PromptSource<'a>> {
-        let spread = |lengths, flag: &str| match lengths {
-            LengthDistribution::Fixed(length) => {
-                Ok(LengthDistribution::around(length, self.random_range_ratio))
-            }
-            other if self.random_range_ratio == 0.0 => Ok(other),
-            _ => bail!("--random-range-ratio is for one length; {flag} is a distribution already"),
-        };
         let chat = matches!(self.endpoint, EndpointChoice::Chat);
         ensure!(
             !(chat && self.send == PromptForm::Ids),
@@ -212,13 +205,24 @@ impl BenchServeArgs {
         Ok(PromptSource {
             file: self.prompts.clone(),
             chat,
-            input: spread(self.random_input_len, "--random-input-len")?,
-            output: spread(self.random_output_len, "--random-output-len")?,
+            input: self.spread(self.random_input_len, "--random-input-len")?,
+            output: self.spread(self.random_output_len, "--random-output-len")?,
             prefix: self.random_prefix_len as usize,
             form: if chat { PromptForm::Text } else { self.send },
             vocabulary: Vocabulary::below(None),
             tokenizer,
         })
+    }
+
+    /// Spreads a length by `--random-range-ratio`.
+    fn spread(&self, lengths: LengthDistribution, flag: &str) -> Result<LengthDistribution> {
+        match lengths {
+            LengthDistribution::Fixed(length) => {
+                Ok(LengthDistribution::around(length, self.random_range_ratio))
+            }
+            other if self.random_range_ratio == 0.0 => Ok(other),
+            _ => bail!("--random-range-ratio is for one length; {flag} is a distribution already"),
+        }
     }
 
     fn client(&self, has_tokenizer: bool) -> Result<LoadClient> {
@@ -432,9 +436,9 @@ fn set(endpoint: &mut EndpointOptions, key: &str, value: &str) -> Result<()> {
         "model" => endpoint.model = Some(value.to_owned()),
         "timeout" => endpoint.answer = parse_seconds(value).map_err(anyhow::Error::msg)?,
         "key-env" => {
-            let found = variable(value)?;
-            ensure!(found.is_some(), "the environment variable `{value}` is not set");
-            endpoint.key = found;
+            let secret = variable(value)?;
+            ensure!(secret.is_some(), "the environment variable `{value}` is not set");
+            endpoint.key = secret;
         }
         "ca" => {
             let bytes = registry::file::read(value.as_ref(), registry::file::CONFIG)

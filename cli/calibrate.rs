@@ -34,7 +34,7 @@ impl ChunkedText {
         text: Option<&Path>,
         ids: &[u32],
         chunk: Option<usize>,
-        most: Option<usize>,
+        limit: Option<usize>,
     ) -> Result<Self> {
         let context = target.model.context.unwrap_or(usize::MAX);
         let chunk = chunk.unwrap_or(CHUNK.min(context));
@@ -47,7 +47,7 @@ impl ChunkedText {
             Some(text) => encode(target, text)?,
             None => (ids.to_vec(), None),
         };
-        let count = (tokens.len() / chunk).min(most.unwrap_or(usize::MAX));
+        let count = (tokens.len() / chunk).min(limit.unwrap_or(usize::MAX));
         ensure!(
             count > 0,
             "{} tokens are less than a chunk of {chunk}; give a longer text, or --chunk",
@@ -110,10 +110,9 @@ pub(crate) fn watched(
 fn encode(target: &LocalModel, text: &Path) -> Result<(Vec<u32>, Option<u32>)> {
     let tokenizer = token_io::tokenizer(target.home())?;
     let text = registry::file::read_text(text, registry::file::TEXT)?;
-    let ids = |text: &str, special| -> Result<Vec<u32>> { Ok(tokenizer.encode(text, special)?) };
     // The first token of a text with special tokens, if it is missing without them.
-    let with = ids("a", true)?;
-    let without = ids("a", false)?;
+    let with = tokenizer.encode("a", true)?;
+    let without = tokenizer.encode("a", false)?;
     let begin = with.first().copied().filter(|first| without.first() != Some(first));
-    Ok((ids(&text, true)?, begin))
+    Ok((tokenizer.encode(&text, true)?, begin))
 }

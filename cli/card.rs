@@ -70,14 +70,14 @@ pub(crate) struct ChatSummary {
 impl ChatSummary {
     /// Reads the template of a model, and compares it with the record of its dump.
     pub(crate) fn read(model: &Path, reference: Option<&Path>) -> Self {
-        let mut found = Self::of(model, reference);
+        let mut chat = Self::of(model, reference);
         // A card has no local path.
         let home = format!("{}/", model.display());
-        let findings = found.check.iter_mut().flat_map(|report| &mut report.findings);
-        for text in findings.map(|finding| &mut finding.text).chain(&mut found.note) {
+        let findings = chat.check.iter_mut().flat_map(|report| &mut report.findings);
+        for text in findings.map(|finding| &mut finding.text).chain(&mut chat.note) {
             *text = text.replace(&home, "");
         }
-        found
+        chat
     }
 
     fn of(model: &Path, reference: Option<&Path>) -> Self {
@@ -87,15 +87,15 @@ impl ChatSummary {
             Err(error) => return Self { note: Some(error.to_string()), ..Self::default() },
         };
         let format = template.format().map(Format::name);
-        let found = Self { template: true, format, ..Self::default() };
+        let chat = Self { template: true, format, ..Self::default() };
         let record = match read_record(model, reference) {
             Ok(record) => record,
-            Err(RecordError::Missing { .. }) => return found,
-            Err(error) => return Self { note: Some(error.to_string()), ..found },
+            Err(RecordError::Missing { .. }) => return chat,
+            Err(error) => return Self { note: Some(error.to_string()), ..chat },
         };
         match check_model(model, &record) {
-            Ok(report) => Self { check: Some(report), ..found },
-            Err(error) => Self { note: Some(format!("{error:#}")), ..found },
+            Ok(report) => Self { check: Some(report), ..chat },
+            Err(error) => Self { note: Some(format!("{error:#}")), ..chat },
         }
     }
 
@@ -203,12 +203,7 @@ impl<'a> Card<'a> {
 
     /// Returns the card as Markdown.
     pub(crate) fn markdown(&self) -> String {
-        let fact = |key: &str| match &self.facts[key] {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
         let spec = &self.facts["spec"];
-        let word = |key: &str| spec[key].as_str().unwrap_or_default().to_owned();
         let size = self.facts["bytes"].as_u64().unwrap_or_default();
         let mut table = TextTable::new(&[]);
         table.row(["fact", "value"]);
@@ -216,20 +211,26 @@ impl<'a> Card<'a> {
         if let Some(unproven) = self.evidence.report.and_then(Report::unproven) {
             table.row(["not proven".to_owned(), unproven]);
         }
-        table.row(["architecture".to_owned(), fact("architecture")]);
-        table.row(["parameters".to_owned(), format!("{} in {}", fact("parameters"), bytes(size))]);
+        table.row(["architecture".to_owned(), self.fact("architecture")]);
+        table.row([
+            "parameters".to_owned(),
+            format!("{} in {}", self.fact("parameters"), bytes(size)),
+        ]);
         if let Some(coverage) = &self.coverage {
             table.row(["weights".to_owned(), coverage.summary()]);
         }
-        table.row(["config SHA-256".to_owned(), fact("config_sha256")]);
-        table.row(["weights fingerprint".to_owned(), fact("weights_sha256")]);
-        table.row(["spec".to_owned(), format!("{} ({})", word("name"), word("path"))]);
-        table.row(["spec SHA-256".to_owned(), word("sha256")]);
+        table.row(["config SHA-256".to_owned(), self.fact("config_sha256")]);
+        table.row(["weights fingerprint".to_owned(), self.fact("weights_sha256")]);
+        table.row([
+            "spec".to_owned(),
+            format!("{} ({})", text_of(spec, "name"), text_of(spec, "path")),
+        ]);
+        table.row(["spec SHA-256".to_owned(), text_of(spec, "sha256")]);
         table.row(["engine".to_owned(), format!("native, onboard {}", env!("CARGO_PKG_VERSION"))]);
         if let Some(report) = self.evidence.report {
             table.row(["reference".to_owned(), report.subject.producer.clone()]);
         }
-        let mut text = format!("# {}\n\n{}\n", fact("name"), table.markdown());
+        let mut text = format!("# {}\n\n{}\n", self.fact("name"), table.markdown());
         match self.evidence.report {
             None => text.push_str(
                 "There was no reference to compare with: nothing about the numbers is proven.\n",
@@ -241,6 +242,14 @@ impl<'a> Card<'a> {
         }
         text.push_str(&self.chat.markdown());
         text
+    }
+
+    /// Returns a fact about the model as text.
+    fn fact(&self, key: &str) -> String {
+        match &self.facts[key] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        }
     }
 }
 
@@ -338,17 +347,14 @@ fn op_coverage(report: &Report) -> String {
         "windows not reached",
         "rows off by a single rounding",
     ]);
-    let to = |last: Option<usize>| {
-        last.map_or_else(|| "not compared".to_owned(), |last| format!("to position {last}"))
-    };
     for run in report.runs.iter().filter(|run| run.coverage.weakest.is_some()) {
         let coverage = &run.coverage;
         let (name, error) = coverage.weakest.clone().unwrap_or_default();
         let windows: Vec<String> = coverage.windows.iter().map(ToString::to_string).collect();
         table.row([
             run.label(),
-            to(coverage.prefill),
-            to(coverage.decode),
+            reach(coverage.prefill),
+            reach(coverage.decode),
             format!("`{name}`"),
             format!("{error:.1e}"),
             coverage
@@ -359,6 +365,16 @@ fn op_coverage(report: &Report) -> String {
         ]);
     }
     format!("\n## Ops on the reference's own inputs\n\n{}", table.markdown())
+}
+
+/// Says up to which position rows were compared.
+fn reach(last: Option<usize>) -> String {
+    last.map_or_else(|| "not compared".to_owned(), |last| format!("to position {last}"))
+}
+
+/// Returns the text of a key; it is empty if there is none.
+fn text_of(json: &Value, key: &str) -> String {
+    json[key].as_str().unwrap_or_default().to_owned()
 }
 
 /// Returns the largest share of a gate's measures in their bounds; above 1, the gate fails.

@@ -11,10 +11,10 @@ pub(crate) fn of_model(model: &Path) -> Result<Template, TemplateError> {
     if model.is_dir() {
         return Template::open(model);
     }
-    let own = GgufFile::open(model).ok();
-    let own = own.and_then(|file| Template::from_gguf(model, file.metadata()));
+    let from_file = GgufFile::open(model).ok();
+    let from_file = from_file.and_then(|file| Template::from_gguf(model, file.metadata()));
     let folder = model.parent().filter(|folder| !folder.as_os_str().is_empty());
-    own.map_or_else(|| Template::open(folder.unwrap_or(Path::new("."))), Ok)
+    from_file.map_or_else(|| Template::open(folder.unwrap_or(Path::new("."))), Ok)
 }
 
 /// Reads the template of a model, or a file that holds nothing else (`*.jinja`).

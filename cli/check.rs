@@ -75,7 +75,7 @@ impl CheckArgs {
             "spec": file.display().to_string(),
             "model": self.model.as_ref().map(|model| model.display().to_string()),
             "verdict": if ended == CommandOutcome::Ok { "ok" } else { "refused" },
-            "coverage": checked.ok().and_then(|said| said.coverage),
+            "coverage": checked.ok().and_then(|report| report.coverage),
             "findings": findings.iter().map(finding).collect::<Vec<_>>(),
         });
         term::print(&serde_json::to_string_pretty(&whole)?)?;

@@ -288,9 +288,9 @@ impl ConvertArgs {
     /// Notes that there are fewer files than `--shard` counts: a set has no file without tensors.
     fn note_fewer(&self, files: usize) -> Result<()> {
         if let Some((no, count)) = self.shard.filter(|(_, count)| files < *count) {
-            let rest = if no < files { "" } else { "; nothing is left to write for this one" };
+            let suffix = if no < files { "" } else { "; nothing is left to write for this one" };
             term::print(&format!(
-                "the tensors make {files} files, so file {} of {count} is counted of {files}{rest}",
+                "the tensors make {files} files, so file {} of {count} is counted of {files}{suffix}",
                 no + 1
             ))?;
         }
@@ -383,7 +383,7 @@ impl<'c> GgufModel<'c> {
         head: bool,
     ) -> Result<Self> {
         let model = &target.model;
-        let (gguf, mut wanted) = match with_head(model) {
+        let (gguf, mut file_weights) = match with_head(model) {
             Some(whole) if head && has_head(model, &checkpoint.shapes()) => whole,
             _ => {
                 let gguf = model.gguf.clone().unwrap_or_else(|| checkpoints::own_names(model));
@@ -394,21 +394,22 @@ impl<'c> GgufModel<'c> {
             let refused = Finding { severity: Severity::Error, ..unlike.clone() };
             return Err(reported_error(&[refused], "the model does not become a GGUF file"));
         }
-        let found = |errors: Vec<_>| several(errors.iter().map(ToString::to_string));
-        let (mut weights, _) = flows(checkpoint, &wanted, &model.rules).map_err(found)?;
-        let beside = idle(checkpoint, gguf.idle(&wanted), &model.rules).map_err(found)?;
+        let (mut weights, _) = flows(checkpoint, &file_weights, &model.rules)
+            .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
+        let beside = idle(checkpoint, gguf.idle(&file_weights), &model.rules)
+            .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
         for (weight, sourced) in beside {
-            wanted.push(weight);
+            file_weights.push(weight);
             weights.push(sourced);
         }
-        let gguf = plan::with_scalars(gguf, &wanted, &weights)
+        let gguf = plan::with_scalars(gguf, &file_weights, &weights)
             .map_err(|faults| several(faults).context("the model does not become a GGUF file"))?;
-        let tensors = plan::tensors(&gguf, &wanted, &weights, arithmetic)
+        let tensors = plan::tensors(&gguf, &file_weights, &weights, arithmetic)
             .map_err(|faults| several(faults).context("the model does not become a GGUF file"))?;
         let mut warnings = plan::unknown(&gguf, &tensors);
-        let doubt =
-            |doubt: &String| format!("llama.cpp will not run the file as it is meant: {doubt}");
-        warnings.extend(gguf.doubts.iter().map(doubt));
+        warnings.extend(gguf.doubts.iter().map(|doubt: &String| {
+            format!("llama.cpp will not run the file as it is meant: {doubt}")
+        }));
         // Arithmetic in the source's dtype belongs to --identity.
         let identity = arithmetic == Arithmetic::OfSource;
         let tokenizer = if target.is_gguf() {
@@ -452,18 +453,18 @@ fn tokenizer(
     let pre = gguf.pre.clone();
     let special = gguf.special.clone();
     let options = TokenizerOptions { pre, special, identity, ..TokenizerOptions::default() };
-    let mut made = match tokenizer::read(&target.dir, target.model.vocab, &options) {
-        Ok(made) => made,
+    let mut loaded = match tokenizer::read(&target.dir, target.model.vocab, &options) {
+        Ok(loaded) => loaded,
         Err(tokenizer::Error::Missing { .. }) => {
             let parts = ["vocab.json", "merges.txt", "vocab.txt", "tiktoken.model"];
-            let found: Vec<&str> =
+            let present: Vec<&str> =
                 parts.into_iter().filter(|name| target.dir.join(name).is_file()).collect();
             ensure!(
-                found.is_empty(),
+                present.is_empty(),
                 "`{}` has {} and no tokenizer.json, which is what is read; save one with \
                  transformers' AutoTokenizer.save_pretrained",
                 target.dir.display(),
-                found.join(", ")
+                present.join(", ")
             );
             warnings.push(format!(
                 "`{}` has no tokenizer: the file will have none, and can only be fed token ids",
@@ -478,12 +479,12 @@ fn tokenizer(
         }
         Err(error) => return Err(error.into()),
     };
-    warnings.extend(made.warnings.iter().cloned());
-    tokenizer::complete(&target.name, &mut made.keys, warnings);
-    for note in &made.notes {
+    warnings.extend(loaded.warnings.iter().cloned());
+    tokenizer::complete(&target.name, &mut loaded.keys, warnings);
+    for note in &loaded.notes {
         term::note(&format!("note: {note}"));
     }
-    match tokenizer::self_check(&made, &target.dir) {
+    match tokenizer::self_check(&loaded, &target.dir) {
         Ok(checked) => {
             if let Some(first) = checked.known.first() {
                 warnings.push(format!(
@@ -501,7 +502,7 @@ fn tokenizer(
             return Err(error).context("the file's tokenizer would not be the checkpoint's");
         }
     }
-    Ok(made.keys)
+    Ok(loaded.keys)
 }
 
 /// Combines several faults into one error.

@@ -94,12 +94,12 @@ pub(crate) fn row(section_: &str, name: &str) -> Option<StepDoc> {
 /// Returns the rows of the first table of a section.
 pub(crate) fn rows(section_: &str) -> Vec<StepDoc> {
     let lines = section(section_).unwrap_or_default().lines();
-    let row = |line| {
+    let rows = lines.filter_map(|line| {
         let mut cells = cells(line)?;
         let first = cells.remove(0);
         Some(StepDoc { calls: first.split('`').skip(1).step_by(2).collect(), cells })
-    };
-    lines.filter_map(row).filter(|row| !row.calls.is_empty()).collect()
+    });
+    rows.filter(|row| !row.calls.is_empty()).collect()
 }
 
 /// Splits a row into cells; a bar in code quotes is text.

@@ -329,20 +329,24 @@ enum PythonInterpreter {
     Uv,
 }
 
+/// Returns an environment variable that is not empty.
+fn set_variable(key: &str) -> Option<std::ffi::OsString> {
+    std::env::var_os(key).filter(|value| !value.is_empty())
+}
+
 impl PythonInterpreter {
     fn find(given: Option<&Path>) -> Self {
-        let set = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
         if let Some(path) =
-            given.map(Path::to_owned).or_else(|| set("ONBOARD_PYTHON").map(Into::into))
+            given.map(Path::to_owned).or_else(|| set_variable("ONBOARD_PYTHON").map(Into::into))
         {
             return Self::Path(path);
         }
         let inside = if cfg!(windows) { "python.exe" } else { "bin/python" };
-        let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(set);
+        let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(set_variable);
         let active = active.map(|folder| Path::new(&folder).join(inside));
         let candidates = active.chain(["python3".into(), "python".into()]);
-        let found = candidates.into_iter().find(|path| imports(Command::new(path)));
-        match found {
+        let interpreter = candidates.into_iter().find(|path| imports(Command::new(path)));
+        match interpreter {
             Some(path) => Self::Path(path),
             None if runs("uv", "--version") => Self::Uv,
             None => Self::Path("python3".into()),

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use checkpoints::random::write_random_checkpoint;
 use clap::{Args, Subcommand};
-use engine::capability::EngineSheet;
 use engine::child::{ConformanceResult, conformance};
 use formats::FileDtype;
 use models::config::ConfigFile;
@@ -59,18 +58,17 @@ impl EngineListArgs {
         table.row(["engine", "kind", "versions", "shows", "starts here"]);
         for entry in catalog()? {
             let sheet = entry.sheet.as_ref();
-            let text =
-                |of: fn(&EngineSheet) -> String| sheet.map(of).filter(|text| !text.is_empty());
             let kind = sheet.map_or("child", |sheet| sheet.kind.name());
-            let versions = text(|sheet| sheet.ran_with.clone());
-            let shows = text(|sheet| sheet.shows.join(", "));
+            let versions = sheet.map(|sheet| sheet.ran_with.clone());
+            let versions = versions.filter(|text| !text.is_empty());
+            let evidence = sheet.map(|sheet| sheet.shows.join(", "));
+            let evidence = evidence.filter(|text| !text.is_empty());
             let obstacle = entry.obstacle();
-            let unknown = || "unknown".to_owned();
             table.row([
                 entry.name.clone(),
                 kind.to_owned(),
-                versions.clone().unwrap_or_else(unknown),
-                shows.clone().unwrap_or_else(unknown),
+                versions.clone().unwrap_or_else(|| "unknown".to_owned()),
+                evidence.unwrap_or_else(|| "unknown".to_owned()),
                 obstacle.clone().map_or_else(|| "yes".to_owned(), |why| format!("no: {why}")),
             ]);
             rows.push(json!({
@@ -104,8 +102,8 @@ impl EngineListArgs {
 
 /// Returns the server versions that its sheet is verified for.
 fn server_versions(sheet: Option<&str>) -> Option<String> {
-    let wanted = sheet?;
-    let (_, source) = registry::sheet::builtin().find(|(name, _)| *name == wanted)?;
+    let sheet_name = sheet?;
+    let (_, source) = registry::sheet::builtin().find(|(name, _)| *name == sheet_name)?;
     registry::sheet::Sheet::read(&source).ok()?.versions.map(|versions| versions.to_string())
 }
 

@@ -202,10 +202,14 @@ fn keep_kernels() {
 /// Returns the folder of kernels that were compiled: `onboard/kernels` of the user's cache folder.
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only kernels of GPUs are kept"))]
 fn cache_folder() -> Option<PathBuf> {
-    let set = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
-    let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
+    let cache = folder_variable("XDG_CACHE_HOME");
+    let cache = cache.or_else(|| Some(folder_variable("HOME")?.join(".cache")))?;
     Some(cache.join("onboard/kernels"))
+}
+
+/// Returns the folder that an environment variable names.
+fn folder_variable(key: &str) -> Option<PathBuf> {
+    std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// File and engine, with room for the comparison.

@@ -154,6 +154,11 @@ pub(crate) struct EvalArgs {
 /// Items that are scored together: the weights are read once for all of them.
 const TOGETHER: usize = 16;
 
+/// True if an item is scored by the likelihoods of its choices.
+fn is_choice(item: &EvalItem) -> bool {
+    matches!(item.question, evals::Question::Choice { .. })
+}
+
 impl EvalArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
         let mut items = evals::items(&self.tasks)?;
@@ -205,15 +210,15 @@ impl EvalArgs {
         let mut journal = None;
         if let Some(output) = self.output.as_deref().filter(|output| !write::is_stdout(output)) {
             let work = ("onboard-eval-journal/1", "evaluation");
-            let (opened, mut found) =
+            let (opened, mut earlier) =
                 LineJournal::open(part_path(output), work, &identity, journal::parse)?;
-            found.truncate(items.len());
-            if !found.is_empty() {
-                let count = found.len();
+            earlier.truncate(items.len());
+            if !earlier.is_empty() {
+                let count = earlier.len();
                 let all = items.len();
                 term::note(&format!("{count} of {all} items were scored by an earlier run"));
             }
-            for (record, scored) in found {
+            for (record, scored) in earlier {
                 lines.push_str(&record);
                 lines.push('\n');
                 all.push(scored);
@@ -223,8 +228,7 @@ impl EvalArgs {
         }
         bar.inc(all.len() as u64);
         let together = if self.engine.is_native() { TOGETHER } else { 1 };
-        let choice = |item: &EvalItem| matches!(item.question, evals::Question::Choice { .. });
-        let groups = items[all.len()..].chunk_by(|a, b| choice(a) && choice(b));
+        let groups = items[all.len()..].chunk_by(|a, b| is_choice(a) && is_choice(b));
         for items in groups.flat_map(|group| group.chunks(together)) {
             for scored in evals::run(&run, session.as_mut(), items) {
                 let mut scored = scored?;

@@ -22,26 +22,26 @@ impl std::fmt::Display for ReportedError {
 impl std::error::Error for ReportedError {}
 
 /// Shows all findings, and returns an error with their consequence.
-pub(crate) fn reported_error(findings: &[Finding], said: &str) -> anyhow::Error {
+pub(crate) fn reported_error(findings: &[Finding], message: &str) -> anyhow::Error {
     warn(findings);
-    error_of(findings, said)
+    error_of(findings, message)
 }
 
 /// Returns an error with a text in place of the findings, which only annotations show one by one.
-pub(crate) fn briefly_reported_error(findings: &[Finding], said: &str) -> anyhow::Error {
+pub(crate) fn briefly_reported_error(findings: &[Finding], message: &str) -> anyhow::Error {
     annotate::findings(findings);
-    error_of(findings, said)
+    error_of(findings, message)
 }
 
-fn error_of(findings: &[Finding], said: &str) -> anyhow::Error {
+fn error_of(findings: &[Finding], message: &str) -> anyhow::Error {
     let word = term::paint_if(term::colour_err(), term::Tone::Bad, "error:");
-    let said = &*term::with_flags(said);
-    term::note(&format!("{word} {said}"));
-    annotate::error(said);
-    let (first, others) = listing::lines(findings);
-    let messages = first.iter().map(|finding| finding.message.clone()).chain(others);
-    let found = messages.map(|message| format!("\n{message}"));
-    ReportedError(std::iter::once(said.to_owned()).chain(found).collect()).into()
+    let message = &*term::with_flags(message);
+    term::note(&format!("{word} {message}"));
+    annotate::error(message);
+    let (first, remaining) = listing::lines(findings);
+    let messages = first.iter().map(|finding| finding.message.clone()).chain(remaining);
+    let lines = messages.map(|message| format!("\n{message}"));
+    ReportedError(std::iter::once(message.to_owned()).chain(lines).collect()).into()
 }
 
 thread_local! {
@@ -52,8 +52,8 @@ thread_local! {
 /// Runs a closure and collects the findings that it would show.
 pub(crate) fn collect_findings<T>(run: impl FnOnce() -> T) -> (T, Vec<Finding>) {
     GATHERED.set(Some(Vec::new()));
-    let made = run();
-    (made, GATHERED.take().unwrap_or_default())
+    let output = run();
+    (output, GATHERED.take().unwrap_or_default())
 }
 
 /// Shows findings.

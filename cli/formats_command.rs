@@ -108,12 +108,11 @@ impl ListFormatsArgs {
         let mut table = TextTable::new(&[]);
         table.row(["format", "calls", "reasoning", "engines", "models"]);
         for format in Format::all() {
-            let yes = |has: bool| if has { "yes" } else { "" };
             let engines: Vec<&str> = format.engines().map(|(name, _)| name).collect();
             table.row([
                 format.name().to_owned(),
-                yes(format.has_calls()).to_owned(),
-                yes(format.reasoning().is_some()).to_owned(),
+                yes_or_nothing(format.has_calls()).to_owned(),
+                yes_or_nothing(format.reasoning().is_some()).to_owned(),
                 engines.join(", "),
                 format.about().to_owned(),
             ]);
@@ -121,6 +120,11 @@ impl ListFormatsArgs {
         term::print(&table.plain(""))?;
         Ok(CommandOutcome::Ok)
     }
+}
+
+/// Returns the cell of a table for a fact.
+fn yes_or_nothing(has: bool) -> &'static str {
+    if has { "yes" } else { "" }
 }
 
 impl ShowFormatArgs {
@@ -140,7 +144,7 @@ impl ShowFormatArgs {
 impl FindFormatArgs {
     fn run(self) -> Result<CommandOutcome> {
         let template = chat_template::of_path(&self.model)?;
-        let found = template.format();
+        let format = template.format();
         if self.json {
             let places: Vec<Value> = template
                 .variants()
@@ -150,20 +154,16 @@ impl FindFormatArgs {
                     json!({ "name": variant.name, "place": variant.place, "format": format })
                 })
                 .collect();
-            let found = found.map(facts);
-            let found = json!({ "format": found, "templates": places });
-            term::print(&serde_json::to_string_pretty(&found)?)?;
-        } else if let Some(format) = found {
+            let report = json!({ "format": format.map(facts), "templates": places });
+            term::print(&serde_json::to_string_pretty(&report)?)?;
+        } else if let Some(format) = format {
             let mut lines = vec![format!("{}: {}", format.name(), format.about())];
             for (engine, parsers) in format.engines() {
-                let part = |word: &str, name: &Option<String>| {
-                    name.as_ref().map(|name| format!("{word} {name}"))
-                };
-                let parts: Vec<String> =
-                    [part("tool calls", &parsers.tools), part("reasoning", &parsers.reasoning)]
-                        .into_iter()
-                        .flatten()
-                        .collect();
+                let parts = [("tool calls", &parsers.tools), ("reasoning", &parsers.reasoning)];
+                let parts = parts
+                    .into_iter()
+                    .filter_map(|(word, name)| Some(format!("{word} {}", name.as_ref()?)));
+                let parts: Vec<String> = parts.collect();
                 lines.push(format!("  {engine}: {}", parts.join(", ")));
             }
             term::print(&lines.join("\n"))?;
@@ -173,7 +173,7 @@ impl FindFormatArgs {
                  `onboard formats list` has",
             )?;
         }
-        Ok(if found.is_some() { CommandOutcome::Ok } else { CommandOutcome::Differs })
+        Ok(if format.is_some() { CommandOutcome::Ok } else { CommandOutcome::Differs })
     }
 }
 

@@ -54,16 +54,16 @@ impl HelpArgs {
 fn is_command(words: &[&str]) -> bool {
     let mut command = &OnboardCli::command();
     words.iter().all(|word| {
-        let found = command.find_subcommand(word);
-        command = found.unwrap_or(command);
-        found.is_some()
+        let inner = command.find_subcommand(word);
+        command = inner.unwrap_or(command);
+        inner.is_some()
     })
 }
 
 /// Returns the help on a topic. If a name is both an op and a key (`rope`), both are shown.
 fn text(topic: &str) -> Option<String> {
     let ops = OpSet::builtin();
-    let found: Vec<String> = match topic {
+    let texts: Vec<String> = match topic {
         "ops" => vec![all_ops(&ops)],
         "spec" => vec![all_keys()],
         "schema" => vec![schema::text().ok()?],
@@ -80,7 +80,7 @@ fn text(topic: &str) -> Option<String> {
             [op, step, key_text(topic), page].into_iter().flatten().collect()
         }
     };
-    (!found.is_empty()).then(|| found.join("\n"))
+    (!texts.is_empty()).then(|| texts.join("\n"))
 }
 
 fn all_ops(ops: &OpSet) -> String {
@@ -140,17 +140,17 @@ fn all_keys() -> String {
 /// Returns the help on a key: by its path, by its path without user-chosen names, or by its last part.
 fn key_text(topic: &str) -> Option<String> {
     let keys = reference::keys();
-    let plain = |key: &KeyReference| key.path.replace(".<name>", "");
-    let mut found: Vec<&KeyReference> = keys.iter().filter(|key| plain(key) == topic).collect();
-    if found.is_empty() && !topic.contains('.') {
-        found = keys.iter().filter(|key| key.name() == topic).collect();
+    let mut matching: Vec<&KeyReference> =
+        keys.iter().filter(|key| key.path.replace(".<name>", "") == topic).collect();
+    if matching.is_empty() && !topic.contains('.') {
+        matching = keys.iter().filter(|key| key.name() == topic).collect();
     }
     let section = docs::section(topic);
-    if found.is_empty() && section.is_none() {
+    if matching.is_empty() && section.is_none() {
         return None;
     }
     let mut text = String::new();
-    for key in found {
+    for key in matching {
         let needed = if key.required { ", needed" } else { "" };
         let _ = writeln!(text, "key  {}: {}{needed}\n\n  {}\n", key.path, key.takes, key.doc);
         let prefix = format!("{}.", key.path);

@@ -81,33 +81,31 @@ impl HubSettings {
     /// Fetches the config, the weights and the useful files beside them.
     fn all(&self, client: &Client, id: &str, listing: &hub::Listing) -> Result<()> {
         let files = &listing.files;
-        let fetch = |name: &str| {
-            client.fetch(id, &listing.commit, name).map_err(|error| self.explain(error))
-        };
         ensure!(
             files.contains(CONFIG),
             "`{id}` has no {CONFIG}: it is not a checkpoint that transformers can load"
         );
-        let mut wanted: Vec<String> = vec![CONFIG.to_owned()];
-        wanted
+        let mut names: Vec<String> = vec![CONFIG.to_owned()];
+        names
             .extend(OPTIONAL.iter().filter(|name| files.contains(**name)).map(ToString::to_string));
         if files.contains(INDEX) {
-            for shard in shards(&fetch(INDEX)?)? {
+            let index = client.fetch(id, &listing.commit, INDEX);
+            for shard in shards(&index.map_err(|error| self.explain(error))?)? {
                 ensure!(
                     files.contains(&shard),
                     "the index of `{id}` names `{shard}`, which the repository lacks"
                 );
-                wanted.push(shard);
+                names.push(shard);
             }
         } else if files.contains(SINGLE) {
-            wanted.push(SINGLE.to_owned());
+            names.push(SINGLE.to_owned());
         } else if let Some(file) = files.iter().find(|name| pickled::is_pickled(name)) {
             bail!("{}", pickled::advice(&format!("`{id}`"), file, id));
         } else {
             bail!("`{id}` has no safetensors weights: expected {SINGLE} or {INDEX}");
         }
-        for name in &wanted {
-            fetch(name)?;
+        for name in &names {
+            client.fetch(id, &listing.commit, name).map_err(|error| self.explain(error))?;
         }
         Ok(())
     }
@@ -145,21 +143,25 @@ impl HubSettings {
 
 /// Returns the folder of a complete checkpoint in the cache, or the missing part.
 fn whole(cache: &ModelCache, revision: &str) -> Result<PathBuf, String> {
-    let lacks = |name: &str| format!("{name} is missing");
-    let folder = cache.snapshot(&cache.commit(revision).ok_or_else(|| lacks(CONFIG))?);
+    let folder = cache.snapshot(&cache.commit(revision).ok_or_else(|| missing(CONFIG))?);
     if !folder.join(CONFIG).exists() {
-        return Err(lacks(CONFIG));
+        return Err(missing(CONFIG));
     }
     if folder.join(INDEX).exists() {
         for shard in shards(&folder.join(INDEX)).map_err(|error| format!("{error:#}"))? {
             if !folder.join(&shard).exists() {
-                return Err(lacks(&shard));
+                return Err(missing(&shard));
             }
         }
     } else if !folder.join(SINGLE).exists() {
-        return Err(lacks(SINGLE));
+        return Err(missing(SINGLE));
     }
     Ok(folder)
+}
+
+/// Says that a file is missing.
+fn missing(name: &str) -> String {
+    format!("{name} is missing")
 }
 
 /// Compares the files of a checkpoint in the cache with their hashes, once.

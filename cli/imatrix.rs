@@ -128,8 +128,7 @@ impl ImatrixArgs {
         let text = ChunkedText::read(&target, self.text.as_deref(), ids, self.chunk, self.chunks)?;
         let identity = self.identity(&target, &text)?;
         let (no, count) = self.shard.unwrap_or((0, 1));
-        let share = |no: usize| -> Result<u32> { Ok(u32::try_from(no * text.count / count)?) };
-        let range = share(no)?..share(no + 1)?;
+        let range = share(no, text.count, count)?..share(no + 1, text.count, count)?;
         let dataset = self.text.as_ref().map(|path| path.display().to_string());
         let begun = PartialImatrix {
             identity,
@@ -140,8 +139,10 @@ impl ImatrixArgs {
             entries: std::collections::BTreeMap::new(),
         };
         if self.shard.is_some() && output.exists() && !self.force {
-            let found = PartialImatrix::read(output);
-            if found.is_ok_and(|found| found.identity == begun.identity && found.chunks == range) {
+            let earlier = PartialImatrix::read(output);
+            if earlier
+                .is_ok_and(|earlier| earlier.identity == begun.identity && earlier.chunks == range)
+            {
                 term::print(&format!("`{}` is measured already", output.display()))?;
                 products::note(output);
                 return Ok(CommandOutcome::Ok);
@@ -152,20 +153,20 @@ impl ImatrixArgs {
         write::allowed(output, &inputs, self.force)?;
         let state = with_end(output, STATE);
         let begun = resumed(begun, &range, &state)?;
-        let made = self.measure(&target, &text, begun, &range, &state)?;
+        let measured = self.measure(&target, &text, begun, &range, &state)?;
         let outcome = if self.shard.is_some() {
-            keep(&made, output)?;
+            keep(&measured, output)?;
             term::print(&format!(
                 "wrote {}: chunks {}..{} of {}, {} weights",
                 output.display(),
-                made.chunks.start,
-                made.chunks.end,
-                made.of,
-                made.entries.len(),
+                measured.chunks.start,
+                measured.chunks.end,
+                measured.of,
+                measured.entries.len(),
             ))?;
             CommandOutcome::Ok
         } else {
-            write_whole(made, output)?
+            write_whole(measured, output)?
         };
         interrupt::hint("");
         products::note(output);
@@ -184,7 +185,7 @@ impl ImatrixArgs {
         &self,
         target: &LocalModel,
         text: &ChunkedText,
-        mut made: PartialImatrix,
+        mut measured: PartialImatrix,
         range: &Range<u32>,
         state: &Path,
     ) -> Result<PartialImatrix> {
@@ -198,7 +199,7 @@ impl ImatrixArgs {
             ..SessionOptions::default()
         };
         let want = if self.process_output { OutputRows::All } else { OutputRows::None };
-        let left = made.chunks.end as usize..range.end as usize;
+        let left = measured.chunks.end as usize..range.end as usize;
         // After the first chunk, so that a disk that cannot be written is known early.
         let mut next = Instant::now();
         let engine = self.device.native()?;
@@ -208,18 +209,18 @@ impl ImatrixArgs {
             let due = Instant::now() >= next;
             if last || due {
                 let sums = watch.take(&gguf, weights).map_err(several)?;
-                made.add(sums)?;
-                made.chunks.end = u32::try_from(n + 1)?;
+                measured.add(sums)?;
+                measured.chunks.end = u32::try_from(n + 1)?;
             }
             if due && !last {
                 let begin = Instant::now();
-                keep(&made, state).context("what is measured so far cannot be kept")?;
+                keep(&measured, state).context("what is measured so far cannot be kept")?;
                 interrupt::hint("; run the command again to go on");
                 next = Instant::now() + PAUSE.max(begin.elapsed() * 20);
             }
             Ok(())
         })?;
-        Ok(made)
+        Ok(measured)
     }
 
     /// Returns the hash of everything that the sums depend on, on any machine.
@@ -258,24 +259,29 @@ impl MergeArgs {
     }
 }
 
+/// Returns the first of `chunks` chunks for piece `no` of `count`.
+fn share(no: usize, chunks: usize, count: usize) -> Result<u32> {
+    Ok(u32::try_from(no * chunks / count)?)
+}
+
 /// Returns the sums of an earlier run if it began with the same chunk of the same measurement.
 fn resumed(begun: PartialImatrix, range: &Range<u32>, state: &Path) -> Result<PartialImatrix> {
     if !state.exists() {
         return Ok(begun);
     }
-    let found = PartialImatrix::read(state)
+    let earlier = PartialImatrix::read(state)
         .with_context(|| format!("`{}` is in the way; move or remove it", state.display()))?;
-    if found.identity != begun.identity
-        || found.chunks.start != range.start
-        || found.chunks.end > range.end
+    if earlier.identity != begun.identity
+        || earlier.chunks.start != range.start
+        || earlier.chunks.end > range.end
     {
         term::note(&format!("`{}` is of another measurement and is replaced", state.display()));
         return Ok(begun);
     }
-    let done = found.chunks.len();
+    let done = earlier.chunks.len();
     let all = range.len();
     term::note(&format!("{done} of {all} chunks were measured by an earlier run"));
-    Ok(PartialImatrix { of: begun.of, dataset: begun.dataset, ..found })
+    Ok(PartialImatrix { of: begun.of, dataset: begun.dataset, ..earlier })
 }
 
 /// Writes sums. An interruption leaves nothing of an unfinished file.
@@ -284,17 +290,17 @@ fn keep(sums: &PartialImatrix, path: &Path) -> Result<()> {
     Ok(sums.write(path)?)
 }
 
-fn write_whole(made: PartialImatrix, output: &Path) -> Result<CommandOutcome> {
-    let made = made.importance();
+fn write_whole(measured: PartialImatrix, output: &Path) -> Result<CommandOutcome> {
+    let measured = measured.importance();
     let watched = interrupt::watch(&part_path(output));
-    made.write(output)?;
+    measured.write(output)?;
     drop(watched);
     term::print(&format!(
         "wrote {}: {} weights, measured on {} chunks of {} tokens",
         output.display(),
-        made.entries.len(),
-        made.chunks,
-        made.chunk_size
+        measured.entries.len(),
+        measured.chunks,
+        measured.chunk_size
     ))?;
     Ok(CommandOutcome::Ok)
 }

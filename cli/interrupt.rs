@@ -66,20 +66,22 @@ pub(crate) fn install() {
 /// Starts the waiting thread, which installs the handlers itself. If either fails, a signal still ends the
 /// process, and only a `.part` file may remain.
 fn wait_for_signals() {
-    let wait = || {
-        let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
-        for signal in signals.forever() {
-            let action = FIRST.lock().unwrap_or_else(PoisonError::into_inner).take();
-            match action {
-                Some(action) => {
-                    REQUESTED.store(signal, Ordering::SeqCst);
-                    action();
-                }
-                None => stop(signal),
+    drop(std::thread::Builder::new().name("signals".to_owned()).spawn(handle_signals));
+}
+
+/// Installs the handlers, and acts on each signal.
+fn handle_signals() {
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
+    for signal in signals.forever() {
+        let action = FIRST.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match action {
+            Some(action) => {
+                REQUESTED.store(signal, Ordering::SeqCst);
+                action();
             }
+            None => stop(signal),
         }
-    };
-    drop(std::thread::Builder::new().name("signals".to_owned()).spawn(wait));
+    }
 }
 
 fn stop(signal: i32) -> ! {

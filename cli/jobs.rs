@@ -282,7 +282,7 @@ fn run_piece(divided: &DividedCommand, number: usize) -> Result<CommandOutcome> 
         files.iter().try_for_each(|file| remove(file))?;
     }
     let words = divided.piece(number)?;
-    let (outcome, made) = products::during(|| run_words(&words));
+    let (outcome, written) = products::during(|| run_words(&words));
     if outcome != CommandOutcome::Ok {
         if claimed {
             divided.give_up();
@@ -293,12 +293,12 @@ fn run_piece(divided: &DividedCommand, number: usize) -> Result<CommandOutcome> 
         bail!("piece {number} ended well, but `{}` is not there", product.display());
     }
     if divided.inputs()? != inputs {
-        made.iter().try_for_each(|file| remove(file))?;
+        written.iter().try_for_each(|file| remove(file))?;
         bail!(
             "the inputs changed while piece {number} was made, so its files were removed; run it again"
         );
     }
-    divided.note_made(number, inputs, made)?;
+    divided.note_made(number, inputs, written)?;
     term::note(&format!("piece {number} of {} is made", divided.count));
     Ok(outcome)
 }
@@ -313,8 +313,8 @@ fn remove(path: &Path) -> Result<()> {
 
 /// Runs a command of this program.
 fn run_words(words: &[String]) -> CommandOutcome {
-    let own = std::iter::once("onboard").chain(words.iter().map(String::as_str));
-    match crate::run(own.map(Into::into).collect()) {
+    let arguments = std::iter::once("onboard").chain(words.iter().map(String::as_str));
+    match crate::run(arguments.map(Into::into).collect()) {
         0 => CommandOutcome::Ok,
         1 => CommandOutcome::Differs,
         _ => CommandOutcome::CouldNotRun,
@@ -365,11 +365,11 @@ impl StatusArgs {
         let divided = self.division.divided()?;
         let left = divided.left()?;
         let count = divided.count;
-        let made = count - left.len();
+        let done = count - left.len();
         if self.json {
             let all = json!({
                 "schema": "onboard-jobs/1", "command": divided.words, "identity": divided.identity(),
-                "of": count, "made": made, "left": numbers(&left),
+                "of": count, "made": done, "left": numbers(&left),
                 "why": left.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             });
             term::print(&format!("{all:#}"))?;
@@ -377,7 +377,7 @@ impl StatusArgs {
             term::print(&format!("all {count} pieces are made"))?;
         } else {
             term::print(&format!(
-                "{made} of {count} pieces are made; left: {}{}",
+                "{done} of {count} pieces are made; left: {}{}",
                 ranges(&numbers(&left)),
                 reasons(&left)
             ))?;

@@ -148,8 +148,8 @@ impl LaunchArgs {
             return Ok(if refused { CommandOutcome::CouldNotRun } else { CommandOutcome::Ok });
         }
         if refused {
-            for said in &launched.outcome.refusals {
-                term::note(&show::refusal(said));
+            for message in &launched.outcome.refusals {
+                term::note(&show::refusal(message));
             }
             return Ok(CommandOutcome::CouldNotRun);
         }
@@ -164,8 +164,8 @@ impl LaunchArgs {
         };
         // Output files for other programs have no room for warnings.
         if self.form != LaunchFormat::Text {
-            for said in &launched.outcome.warnings {
-                term::note(&format!("warning: {}", show::message_text(said)));
+            for message in &launched.outcome.warnings {
+                term::note(&format!("warning: {}", show::message_text(message)));
             }
         }
         term::print(text.trim_end())?;
@@ -182,7 +182,7 @@ impl LaunchArgs {
         let about = FactInputs { dtype: Some(dtype), tp: self.tp, stored, gguf, mtp, chat };
         let facts: ModelFacts = facts(&model, &about);
         let (name, version, verified) = self.version(&sheet)?;
-        let asked = Asked {
+        let request = Asked {
             dtype: (dtype, self.dtype.is_some()),
             tp: self.tp,
             mtp: self.mtp,
@@ -192,7 +192,7 @@ impl LaunchArgs {
             version,
             asked: self.settings(&sheet)?,
         };
-        let outcome = apply(&sheet, &facts, config.parsed(), &asked).map_err(|findings| {
+        let outcome = apply(&sheet, &facts, config.parsed(), &request).map_err(|findings| {
             reported_error(&findings, "the sheet cannot be applied to this model")
         })?;
         Ok(PlannedLaunch {
@@ -200,7 +200,7 @@ impl LaunchArgs {
             model: self.which.model.display().to_string(),
             local: self.which.model.exists(),
             architecture: model.architecture.clone(),
-            asked,
+            asked: request,
             version: (name, verified),
             outcome,
         })
@@ -245,7 +245,7 @@ impl LaunchArgs {
     }
 
     fn settings(&self, sheet: &Sheet) -> Result<Vec<(String, Scalar)>> {
-        let mut asked: Vec<(String, Scalar)> = Vec::new();
+        let mut settings: Vec<(String, Scalar)> = Vec::new();
         for set in &self.set {
             let (key, value) = set
                 .split_once('=')
@@ -263,10 +263,10 @@ impl LaunchArgs {
                     ))
                 );
             };
-            ensure!(asked.iter().all(|(name, _)| name != key), "setting `{key}` is given twice");
-            asked.push((key.to_owned(), setting.read(value)?));
+            ensure!(settings.iter().all(|(name, _)| name != key), "setting `{key}` is given twice");
+            settings.push((key.to_owned(), setting.read(value)?));
         }
-        Ok(asked)
+        Ok(settings)
     }
 
     /// Returns the version as text and parsed, and true if the sheet is verified for it.

@@ -206,9 +206,9 @@ fn raise_open_files() {
         use rustix::process::{Resource, getrlimit, setrlimit};
         let mut limit = getrlimit(Resource::Nofile);
         // macOS refuses more than 10,240 where it names no limit. Some child processes close all that they may have.
-        let wanted = limit.maximum.map_or(10_240, |most| most.min(65_536));
-        if limit.current.is_some_and(|now| now < wanted) {
-            limit.current = Some(wanted);
+        let raised = limit.maximum.map_or(10_240, |maximum| maximum.min(65_536));
+        if limit.current.is_some_and(|now| now < raised) {
+            limit.current = Some(raised);
             setrlimit(Resource::Nofile, limit).ok();
         }
     }

@@ -28,14 +28,14 @@ impl LineJournal {
     ) -> Result<(Self, Vec<T>)> {
         let head = format!("{schema} {:x}\n", Sha256::digest(identity));
         let text = file::read_text(&path, file::REPORT).unwrap_or_default();
-        let mut found = Vec::new();
+        let mut results = Vec::new();
         let mut kept = 0;
         if let Some(lines) = text.strip_prefix(&head) {
             kept = head.len();
             for line in lines.split_inclusive('\n') {
                 // A line without its end was being written.
                 let Some(result) = line.strip_suffix('\n').and_then(&parse) else { break };
-                found.push(result);
+                results.push(result);
                 kept += line.len();
             }
         } else if !text.is_empty() {
@@ -52,7 +52,7 @@ impl LineJournal {
         if kept == 0 {
             journal.add(head.trim_end())?;
         }
-        Ok((journal, found))
+        Ok((journal, results))
     }
 
     /// Adds a line.

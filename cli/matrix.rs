@@ -77,6 +77,11 @@ pub(crate) struct MatrixArgs {
 /// Limit on the bytes of a check's standard error that are kept.
 const SAID: usize = 1 << 16;
 
+/// True if a name holds one of these texts, or there are none.
+fn is_chosen(name: &str, only: &[String]) -> bool {
+    only.is_empty() || only.iter().any(|text| name.contains(text.as_str()))
+}
+
 impl MatrixArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
         let shown = self.plan.display().to_string();
@@ -84,19 +89,16 @@ impl MatrixArgs {
             path: shown.clone(),
             text: file::read_text(&self.plan, file::SPEC)?,
         });
-        let plan = plan::read(&source).map_err(|found| {
-            let count = found.len();
+        let plan = plan::read(&source).map_err(|findings| {
+            let count = findings.len();
             let s = if count == 1 { "" } else { "s" };
-            reported_error(&found, &format!("the plan `{shown}` has {count} finding{s}"))
+            reported_error(&findings, &format!("the plan `{shown}` has {count} finding{s}"))
         })?;
         let before = self.against.as_ref().map(|path| board(path)).transpose()?;
-        let chosen = |name: &str, only: &[String]| {
-            only.is_empty() || only.iter().any(|text| name.contains(text.as_str()))
-        };
         let pairs: Vec<(&PlanModel, &PlanEngine)> = plan
             .pairs()
             .into_iter()
-            .filter(|(m, e)| chosen(&m.name, &self.model) && chosen(&e.name, &self.engine))
+            .filter(|(m, e)| is_chosen(&m.name, &self.model) && is_chosen(&e.name, &self.engine))
             .collect();
         ensure!(
             !pairs.is_empty(),
@@ -145,10 +147,10 @@ impl MatrixArgs {
         let next = AtomicUsize::new(0);
         let done = AtomicUsize::new(0);
         let work = || {
-            let mut found = Vec::new();
+            let mut outcomes_by_pair = Vec::new();
             loop {
                 let n = next.fetch_add(1, Ordering::Relaxed);
-                let Some((model, engine)) = pairs.get(n) else { return found };
+                let Some((model, engine)) = pairs.get(n) else { return outcomes_by_pair };
                 let dtypes = plan.dtypes(model, engine);
                 let json = folder.path().join(format!("{n}.json"));
                 let check = MatrixCheck { plan, model, engine, dtypes: &dtypes, home, json: &json };
@@ -164,7 +166,7 @@ impl MatrixArgs {
                     engine.name,
                     outcomes.join(", ")
                 ));
-                found.push((n, cells));
+                outcomes_by_pair.push((n, cells));
             }
         };
         let mut all: Vec<(usize, Vec<Cell>)> = std::thread::scope(|scope| {
@@ -206,10 +208,10 @@ impl MatrixCheck<'_> {
                 .collect();
         }
         let names: Vec<String> = self.dtypes.iter().map(|d| d.name().to_owned()).collect();
-        let mut found = match self.outcome(timeout) {
+        let mut outcomes = match self.outcome(timeout) {
             Ok(report) => cells(&report, &self.model.name, &self.engine.name, &names),
             Err(error) => {
-                let cell = |dtype: &String| Cell {
+                let failed = names.iter().map(|dtype| Cell {
                     key: CellKey {
                         model: self.model.name.clone(),
                         engine: self.engine.name.clone(),
@@ -219,21 +221,21 @@ impl MatrixCheck<'_> {
                     share: None,
                     message: format!("{error:#}"),
                     known: None,
-                };
-                names.iter().map(cell).collect()
+                });
+                failed.collect()
             }
         };
-        for cell in &mut found {
+        for cell in &mut outcomes {
             let CellKey { model, engine, dtype } = &cell.key;
             cell.known = self.plan.known(model, engine, dtype).map(str::to_owned);
         }
-        found
+        outcomes
     }
 
     fn outcome(&self, timeout: Duration) -> Result<serde_json::Value> {
         let mut child = self.command()?.spawn().context("cannot start a check")?;
         let stderr = child.stderr.take();
-        let said = std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut kept = Vec::new();
             let mut piece = [0; 4096];
             let Some(mut stderr) = stderr else { return kept };
@@ -255,22 +257,17 @@ impl MatrixCheck<'_> {
             }
             std::thread::sleep(Duration::from_millis(20));
         };
-        let said = said.join().unwrap_or_default();
+        let messages = reader.join().unwrap_or_default();
         if !matches!(status.code(), Some(0 | 1)) {
-            return Err(anyhow!("{}", last_error(&String::from_utf8_lossy(&said), status)));
+            return Err(anyhow!("{}", last_error(&String::from_utf8_lossy(&messages), status)));
         }
         let bytes = file::read(self.json, file::REPORT).context("the check wrote no report")?;
         serde_json::from_slice(&bytes).context("the report of the check is not JSON")
     }
 
     fn command(&self) -> Result<Command> {
-        let place = |text: &str| {
-            // An existing path is a file; anything else is the name of a model on a hub.
-            let path = self.home.join(text);
-            if path.exists() { path } else { PathBuf::from(text) }
-        };
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["parity", "check"]).arg(place(&self.model.path));
+        command.args(["parity", "check"]).arg(self.place(&self.model.path));
         let engine = &self.engine.engine;
         let file = self.home.join(engine);
         command.arg("--engine");
@@ -288,7 +285,7 @@ impl MatrixCheck<'_> {
             ("--source", &self.model.source),
         ] {
             if let Some(value) = value {
-                let path = place(value);
+                let path = self.place(value);
                 // No folder is a spec: one that is named like a known spec does not hide it.
                 let named = flag == "--spec" && path.is_dir();
                 command.arg(flag).arg(if named { PathBuf::from(value) } else { path });
@@ -299,6 +296,12 @@ impl MatrixCheck<'_> {
         command.args(&self.plan.flags).args(&self.engine.flags);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         Ok(command)
+    }
+
+    /// Returns the path of a model. An existing path is a file; anything else is the name of a model on a hub.
+    fn place(&self, text: &str) -> PathBuf {
+        let path = self.home.join(text);
+        if path.exists() { path } else { PathBuf::from(text) }
     }
 }
 
@@ -319,8 +322,9 @@ fn terminate(child: &mut std::process::Child) {
 }
 
 /// Returns the error that a check ended with, on one line.
-fn last_error(said: &str, status: ExitStatus) -> String {
-    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+fn last_error(messages: &str, status: ExitStatus) -> String {
+    let lines: Vec<&str> =
+        messages.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let from = lines.iter().rposition(|line| line.starts_with("error"));
     let words = lines.get(from.unwrap_or(lines.len().saturating_sub(1))..).unwrap_or_default();
     let words = words.join(" ");

@@ -44,10 +44,9 @@ pub(crate) struct NewArgs {
 
 impl NewArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
-        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let name = &self.name;
         ensure!(
-            name.chars().all(word) && name.starts_with(|c: char| c.is_ascii_alphabetic()),
+            name.chars().all(is_word) && name.starts_with(|c: char| c.is_ascii_alphabetic()),
             "`{name}` is no name of a spec; expected letters, digits and underscores, as in `my_model`"
         );
         let mut specs = specs::open(self.specs.as_deref())?;
@@ -63,7 +62,7 @@ impl NewArgs {
             path.display()
         );
         let class = self.matches.clone().unwrap_or_else(|| class(name));
-        ensure!(!class.is_empty() && class.chars().all(word), "`{class}` is no name of a class");
+        ensure!(!class.is_empty() && class.chars().all(is_word), "`{class}` is no name of a class");
         write::atomic(&path, skeleton(name, &class, &base, &specs).as_bytes())?;
         schema::beside(&path)?;
         term::print(&format!("wrote {}, which extends {base}", path.display()))?;
@@ -91,6 +90,11 @@ fn class(name: &str) -> String {
         })
         .collect::<String>()
         + "ForCausalLM"
+}
+
+/// True for the characters of names.
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
 }
 
 /// Returns the text of the file: its own keys, then each key as inherited.

@@ -171,7 +171,7 @@ impl ParityCheckArgs {
         }
         if let Some(source) = &self.source {
             target::folder(&ModelArgs::at(source.clone()))
-                .and_then(|found| Ok(checkpoints::Checkpoint::open(&found.dir)?))
+                .and_then(|folder| Ok(checkpoints::Checkpoint::open(&folder.dir)?))
                 .context("cannot read the checkpoint given as --source")?;
         }
         if !self.engine.is_own() {

@@ -45,24 +45,23 @@ pub(crate) struct DiffArgs {
 
 impl DiffArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
-        let open = |path: &Path| {
-            Dump::open(path).with_context(|| format!("cannot read the dump `{}`", path.display()))
-        };
         let a = open(&self.a)?;
         let b = open(&self.b)?;
         let options = DiffOptions { dtypes: self.dtype, bound: self.bound };
-        let found = diff(&a, &b, &options)?;
-        let json = || serde_json::to_string_pretty(&found);
+        let report = diff(&a, &b, &options)?;
         match &self.json {
-            Some(path) if write::is_stdout(path) => term::print(&(json()? + "\n"))?,
+            Some(path) if write::is_stdout(path) => {
+                term::print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
+            }
             path => {
                 if let Some(path) = path {
-                    write::atomic(path, json()?.as_bytes())?;
+                    let json = serde_json::to_string_pretty(&report)?;
+                    write::atomic(path, json.as_bytes())?;
                 }
-                term::print(&text(&found, [&title(&a), &title(&b)]))?;
+                term::print(&text(&report, [&title(&a), &title(&b)]))?;
             }
         }
-        Ok(if found.verdict == Verdict::Fail {
+        Ok(if report.verdict == Verdict::Fail {
             CommandOutcome::Differs
         } else {
             CommandOutcome::Ok
@@ -72,9 +71,19 @@ impl DiffArgs {
 
 /// Returns the folder of a dump, and its producer.
 fn title(dump: &Dump) -> String {
-    let word = |key: &str| dump.manifest.producer.get(key).and_then(|value| value.as_str());
-    let name = word("name").unwrap_or("an unnamed program");
-    let version = word(name).map_or_else(|| name.to_owned(), |version| format!("{name} {version}"));
-    let facts = word("engine").map(|facts| facts.trim_start_matches("engine ").to_owned());
+    let name = producer_word(dump, "name").unwrap_or("an unnamed program");
+    let version = producer_word(dump, name)
+        .map_or_else(|| name.to_owned(), |version| format!("{name} {version}"));
+    let facts =
+        producer_word(dump, "engine").map(|facts| facts.trim_start_matches("engine ").to_owned());
     format!("{} ({})", dump.dir.display(), facts.unwrap_or(version))
+}
+
+/// Returns a text that a dump has about the program that made it.
+fn producer_word<'d>(dump: &'d Dump, key: &str) -> Option<&'d str> {
+    dump.manifest.producer.get(key).and_then(|value| value.as_str())
+}
+
+fn open(path: &Path) -> Result<Dump> {
+    Dump::open(path).with_context(|| format!("cannot read the dump `{}`", path.display()))
 }

@@ -109,12 +109,13 @@ pub(crate) fn measure(
     options: &MutateOptions,
 ) -> Result<MutationReport> {
     let bar = term::count_bar(0, "mutants");
-    let mut progress = |done: usize, all: usize, name: &str| {
-        bar.set_length(all as u64);
-        bar.set_position(done as u64);
-        bar.set_message(name.to_owned());
-    };
-    let result = mutate(engine, &target::source(target), dump, options, &mut progress);
+    let source = target::source(target);
+    let result =
+        mutate(engine, &source, dump, options, &mut |done: usize, all: usize, name: &str| {
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+            bar.set_message(name.to_owned());
+        });
     bar.finish_and_clear();
     result.map_err(|error| match error {
         parity::mutate::Error::Check(error) => check_error(error),
@@ -125,14 +126,6 @@ pub(crate) fn measure(
 fn text(book: &MutationReport) -> String {
     let mut table = TextTable::new(&[2, 3, 4, 5, 6]);
     table.row(["class", "dtype", "caught", "refused", "missed", "unreached", "right"]);
-    let right = |class: MistakeClass, dtype: Dtype| {
-        let of = book.outcomes.iter().filter(|o| o.class == class && o.dtype == dtype);
-        let known: Vec<bool> = of.filter_map(|o| o.right).collect();
-        if known.is_empty() {
-            return String::new();
-        }
-        format!("{}/{}", known.iter().filter(|right| **right).count(), known.len())
-    };
     for row in counts(book) {
         table.row([
             row.class.name().to_owned(),
@@ -141,22 +134,20 @@ fn text(book: &MutationReport) -> String {
             row.refused.to_string(),
             row.missed.to_string(),
             row.unreached.to_string(),
-            right(row.class, row.dtype),
+            right_share(book, row.class, row.dtype),
         ]);
     }
     let mut text = table.plain("");
-    let of = |fate: Fate| book.outcomes.iter().filter(move |o| o.fate == fate);
     for (title, table) in [
-        ("missed: the gate that came closest", missed(of(Fate::Missed))),
+        ("missed: the gate that came closest", missed(outcomes_of(book, Fate::Missed))),
         ("caught, but another place was named first", displaced(book.outcomes.iter())),
-        ("unreached", unreached(of(Fate::Unreached))),
+        ("unreached", unreached(outcomes_of(book, Fate::Unreached))),
     ] {
         if !table.is_empty() {
             let _ = write!(text, "\n{title}:\n{table}");
         }
     }
     text.push_str(&blames(&book.outcomes));
-    let count = |fate| of(fate).count();
     let (known, right) = book.places();
     let share = if known == 0 {
         String::new()
@@ -167,12 +158,27 @@ fn text(book: &MutationReport) -> String {
         text,
         "\n{}: {} caught, {} refused, {} missed, {} unreached{share}\n",
         plural(book.outcomes.len(), "run"),
-        count(Fate::Caught),
-        count(Fate::Refused),
-        count(Fate::Missed),
-        count(Fate::Unreached),
+        outcomes_of(book, Fate::Caught).count(),
+        outcomes_of(book, Fate::Refused).count(),
+        outcomes_of(book, Fate::Missed).count(),
+        outcomes_of(book, Fate::Unreached).count(),
     );
     text
+}
+
+/// Returns the outcomes of one kind.
+fn outcomes_of(book: &MutationReport, fate: Fate) -> impl Iterator<Item = &MutantOutcome> {
+    book.outcomes.iter().filter(move |outcome| outcome.fate == fate)
+}
+
+/// Says how many mutants of a class are named first at the right place, of those whose place is known.
+fn right_share(book: &MutationReport, class: MistakeClass, dtype: Dtype) -> String {
+    let outcomes = book.outcomes.iter().filter(|o| o.class == class && o.dtype == dtype);
+    let known: Vec<bool> = outcomes.filter_map(|o| o.right).collect();
+    if known.is_empty() {
+        return String::new();
+    }
+    format!("{}/{}", known.iter().filter(|right| **right).count(), known.len())
 }
 
 fn missed<'a>(outcomes: impl Iterator<Item = &'a MutantOutcome>) -> String {
@@ -199,7 +205,7 @@ fn displaced<'a>(outcomes: impl Iterator<Item = &'a MutantOutcome>) -> String {
     let mut table = TextTable::new(&[]);
     for outcome in outcomes.filter(|outcome| outcome.right == Some(false)) {
         let expected = outcome.expected.iter().next().cloned().unwrap_or_default();
-        let others = match outcome.expected.len() {
+        let more = match outcome.expected.len() {
             0 | 1 => String::new(),
             n => format!(" or {} more", n - 1),
         };
@@ -207,7 +213,7 @@ fn displaced<'a>(outcomes: impl Iterator<Item = &'a MutantOutcome>) -> String {
             outcome.dtype.to_string(),
             outcome.mutant.clone(),
             outcome.first.clone().unwrap_or_default(),
-            format!("expected {expected}{others}"),
+            format!("expected {expected}{more}"),
         ]);
     }
     table.plain("  ")
@@ -258,16 +264,16 @@ fn blames(outcomes: &[MutantOutcome]) -> String {
     if !wrong.is_empty() {
         let _ = write!(text, "\nwrong diagnoses:\n{wrong}");
     }
-    let count = |curable: bool| {
-        let of = || all.iter().filter(move |(_, blame)| blame.curable == curable);
-        (of().filter(|(_, blame)| blame.is_right()).count(), of().count())
-    };
-    let (found, curable) = count(true);
-    let (none, others) = count(false);
+    let (curable, incurable): (Vec<&MutantDiagnosis>, Vec<&MutantDiagnosis>) =
+        all.iter().map(|(_, blame)| *blame).partition(|blame| blame.curable);
+    let first = curable.iter().filter(|blame| blame.is_right()).count();
+    let curable = curable.len();
+    let unexplained = incurable.iter().filter(|blame| blame.is_right()).count();
+    let incurable = incurable.len();
     let tried: usize = all.iter().map(|(_, blame)| blame.tried).sum();
     let _ = write!(
         text,
-        "\ndiagnosed: the undoing edit is first in {found} of {curable}; unexplained in {none} of {others} other faults; \
+        "\ndiagnosed: the undoing edit is first in {first} of {curable}; unexplained in {unexplained} of {incurable} other faults; \
          {} edits tried for each\n",
         tried / all.len()
     );

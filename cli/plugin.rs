@@ -75,7 +75,7 @@ impl PluginArgs {
         let tensors = target.checkpoint()?.tensors().keys().cloned().collect();
         let alias = specs
             .alias(&target.model, &target.config, &known, &tensors)
-            .map_err(|found| refusal(engine, architecture, &found))?;
+            .map_err(|mismatches| refusal(engine, architecture, &mismatches))?;
         let model_type = target.config.text("model_type").with_context(|| {
             format!(
                 "`{}/config.json` has no `model_type`, by which engines find the class of a config",
@@ -125,11 +125,10 @@ fn files<'a>(
 ) -> BTreeMap<String, String> {
     let words =
         [("@package@", package), ("@architecture@", architecture), ("@base@", &alias.architecture)];
-    let put = |text: &str| {
-        words.iter().fold(text.to_owned(), |text, (word, value)| text.replace(word, value))
-    };
-    let mut files: BTreeMap<String, String> =
-        texts.into_iter().map(|(path, text)| (put(path), put(text))).collect();
+    let mut files: BTreeMap<String, String> = texts
+        .into_iter()
+        .map(|(path, text)| (filled(path, &words), filled(text, &words)))
+        .collect();
     let mut config = json!({});
     for (key, value) in &alias.keys {
         let mut at = &mut config;
@@ -149,15 +148,18 @@ fn files<'a>(
     files
 }
 
+/// Returns a text with values in place of words.
+fn filled(text: &str, words: &[(&str, &str)]) -> String {
+    words.iter().fold(text.to_owned(), |text, (word, value)| text.replace(word, value))
+}
+
 /// Returns regular expressions for renamed modules, one for all layers.
 fn patterns(renames: &BTreeMap<String, String>) -> Vec<Value> {
     let mut seen = BTreeSet::new();
     for (from, to) in renames {
-        let ends =
-            |name: &str| name.rsplit_once('.').map(|(m, leaf)| (m.to_owned(), leaf.to_owned()));
-        let pair = match (ends(from), ends(to)) {
+        let pair = match (from.rsplit_once('.'), to.rsplit_once('.')) {
             // Scales and biases beside the weight follow its module.
-            (Some((a, x)), Some((b, y))) if x == y => general(&a, &b, true),
+            (Some((a, x)), Some((b, y))) if x == y => general(a, b, true),
             _ => general(from, to, false),
         };
         seen.insert(pair);
@@ -167,9 +169,6 @@ fn patterns(renames: &BTreeMap<String, String>) -> Vec<Value> {
 
 /// Generalizes the numbers of a name to any number, if the other name has the same numbers.
 fn general(from: &str, to: &str, module: bool) -> (String, String) {
-    let numbers = |name: &str| -> Vec<String> {
-        name.split('.').filter(|part| part.parse::<u32>().is_ok()).map(str::to_owned).collect()
-    };
     let same = numbers(from) == numbers(to);
     let mut group = 0;
     let mut holes = |name: &str, hole: &dyn Fn(usize) -> String, escape: bool| {
@@ -194,6 +193,11 @@ fn general(from: &str, to: &str, module: bool) -> (String, String) {
     (left, right)
 }
 
+/// Returns the parts of a name that are numbers.
+fn numbers(name: &str) -> Vec<&str> {
+    name.split('.').filter(|part| part.parse::<u32>().is_ok()).collect()
+}
+
 /// Escapes all characters except letters, digits and `_`.
 fn regex_escape(text: &str) -> String {
     text.chars()
@@ -213,14 +217,14 @@ fn word(name: &str) -> String {
 }
 
 /// Returns the error for an unsupported model, with the obstacle of each known relative.
-fn refusal(engine: &str, architecture: &str, found: &[AliasMismatch]) -> anyhow::Error {
+fn refusal(engine: &str, architecture: &str, mismatches: &[AliasMismatch]) -> anyhow::Error {
     let mut text = format!(
         "engine `{engine}` does not know `{architecture}`, and no architecture that it knows computes the same"
     );
-    for unlike in found {
+    for unlike in mismatches {
         let _ = write!(text, "\n  `{}`: {}", unlike.spec, unlike.why);
     }
-    if found.is_empty() {
+    if mismatches.is_empty() {
         text += ": no spec that this one extends is among them";
     }
     anyhow::anyhow!(text)

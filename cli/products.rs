@@ -14,10 +14,10 @@ pub(crate) fn note(path: &Path) {
 pub(crate) fn during<T>(run: impl FnOnce() -> T) -> (T, Vec<PathBuf>) {
     drop(take());
     let result = run();
-    let mut made = take();
-    made.sort();
-    made.dedup();
-    (result, made)
+    let mut paths = take();
+    paths.sort();
+    paths.dedup();
+    (result, paths)
 }
 
 fn take() -> Vec<PathBuf> {

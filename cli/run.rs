@@ -129,15 +129,15 @@ impl RunArgs {
         if self.raw || !self.tokens.is_empty() {
             return Ok(None);
         }
-        let found = chat_template::of_model(&target.dir);
+        let opened = chat_template::of_model(&target.dir);
         if self.chat || self.system.is_some() {
-            let template = found.context("--chat and --system need a chat template")?;
+            let template = opened.context("--chat and --system need a chat template")?;
             return Ok(Some(template));
         }
         if self.json || !std::io::stdout().is_terminal() {
             return Ok(None);
         }
-        let usable = found.and_then(|template| template.check().map(|()| template));
+        let usable = opened.and_then(|template| template.check().map(|()| template));
         if let Err(why) = &usable {
             term::note(&format!("note: the text is continued as it is: {why}"));
         }
@@ -223,24 +223,24 @@ impl RunArgs {
         };
         let prompt = output.prompt(text.as_deref(), &self.tokens)?;
         let slot = session.open_slot();
-        let asked = self.n.unwrap_or(CONTINUED);
+        let limit = self.n.unwrap_or(CONTINUED);
         let room =
-            target.model.context.map_or(usize::MAX, |most| most.saturating_sub(prompt.len()));
-        if room < asked {
-            term::note(&format!("note: the model handles {room} more tokens, not {asked}"));
+            target.model.context.map_or(usize::MAX, |context| context.saturating_sub(prompt.len()));
+        if room < limit {
+            term::note(&format!("note: the model handles {room} more tokens, not {limit}"));
         }
-        let mut said = String::new();
+        let mut answer = String::new();
         let ends = output.ends(target.home());
         let GeneratedTokens { tokens, ended } = generate(
             session.as_mut(),
             slot,
             &prompt,
             &mut self.sampler(SamplingDefaults::default()),
-            generation::Limits { asked, room, ends: &ends, stop: None },
+            generation::Limits { asked: limit, room, ends: &ends, stop: None },
             |token| {
                 let piece = output.next_text(token);
                 if self.json {
-                    said.push_str(&piece);
+                    answer.push_str(&piece);
                     return Ok(());
                 }
                 Ok(term::stream(&piece)?)
@@ -250,14 +250,14 @@ impl RunArgs {
             term::print(&output.remaining_text())?;
             return Ok(CommandOutcome::Ok);
         }
-        said.push_str(&output.remaining_text());
+        answer.push_str(&output.remaining_text());
         let whole = json!({
             "schema": "onboard-run/1",
             "model": target.name,
             "dtype": dtype.name(),
             "prompt_tokens": prompt,
             "tokens": tokens,
-            "text": (!ids).then_some(said),
+            "text": (!ids).then_some(answer),
             "ended": ended.word(),
         });
         term::print(&serde_json::to_string_pretty(&whole)?)?;

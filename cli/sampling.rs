@@ -33,31 +33,33 @@ impl SamplingDefaults {
 
     /// Makes settings of numbers by their names. Numbers outside of the range of a setting are ignored.
     fn new(number: impl Fn(&str) -> Option<f64>) -> Self {
-        let within = |name: &str, range: std::ops::RangeInclusive<f64>| {
-            number(name).filter(|x| range.contains(x)).map(|x| x as f32)
-        };
         Self {
-            temperature: within("temperature", 0.0..=100.0),
+            temperature: within(number("temperature"), 0.0..=100.0),
             // 0 and less turn the limit off.
-            top_k: within("top_k", 1.0..=1e9).map(|k| k as usize),
-            top_p: within("top_p", f64::MIN_POSITIVE..=1.0),
-            min_p: within("min_p", 0.0..=1.0),
-            repetition_penalty: within("repetition_penalty", 0.0..=100.0).filter(|x| *x != 1.0),
+            top_k: within(number("top_k"), 1.0..=1e9).map(|k| k as usize),
+            top_p: within(number("top_p"), f64::MIN_POSITIVE..=1.0),
+            min_p: within(number("min_p"), 0.0..=1.0),
+            repetition_penalty: within(number("repetition_penalty"), 0.0..=100.0)
+                .filter(|x| *x != 1.0),
         }
     }
 }
 
+/// Returns a number within the range of its setting.
+fn within(number: Option<f64>, range: std::ops::RangeInclusive<f64>) -> Option<f32> {
+    number.filter(|x| range.contains(x)).map(|x| x as f32)
+}
+
 fn of_keys(target: &LocalModel) -> Option<SamplingDefaults> {
     let file = GgufFile::open(&target.dir).ok()?;
-    let number = |name: &str| {
+    let defaults = SamplingDefaults::new(|name| {
         let (_, key) = GGUF_KEYS.iter().find(|(known, _)| *known == name)?;
         match file.metadata().get(key)? {
             MetadataValue::F32(x) => Some(f64::from(*x)),
             other => other.integer().map(|n| n as f64),
         }
-    };
-    let found = SamplingDefaults::new(number);
-    (found != SamplingDefaults::default()).then_some(found)
+    });
+    (defaults != SamplingDefaults::default()).then_some(defaults)
 }
 
 fn of_folder(target: &LocalModel) -> SamplingDefaults {
@@ -68,8 +70,8 @@ fn of_folder(target: &LocalModel) -> SamplingDefaults {
     if json["do_sample"] != true {
         return SamplingDefaults::default();
     }
-    let found = SamplingDefaults::new(|name| json[name].as_f64());
-    SamplingDefaults { temperature: found.temperature.or(Some(1.0)), ..found }
+    let defaults = SamplingDefaults::new(|name| json[name].as_f64());
+    SamplingDefaults { temperature: defaults.temperature.or(Some(1.0)), ..defaults }
 }
 
 #[cfg(test)]

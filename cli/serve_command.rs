@@ -138,9 +138,9 @@ fn parse_address(text: &str) -> Result<IpAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
-    let found = (text, 0).to_socket_addrs().map_err(|why| format!("{why}; {EXPECTED}"))?;
-    let found: Vec<SocketAddr> = found.collect();
-    let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    let addresses = (text, 0).to_socket_addrs().map_err(|why| format!("{why}; {EXPECTED}"))?;
+    let addresses: Vec<SocketAddr> = addresses.collect();
+    let first = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
     first.map(SocketAddr::ip).ok_or_else(|| format!("the name has no address; {EXPECTED}"))
 }
 
@@ -164,8 +164,8 @@ fn parse_format(name: &str) -> Result<ToolFormat, String> {
 /// Returns the chat template of a model, and the format of its output; without a template, a note says why
 /// there are no conversations.
 fn chat_format(target: &LocalModel, choice: Option<ToolFormat>) -> Option<ChatFormat> {
-    let found = chat_template::of_model(&target.dir);
-    let template = match found.and_then(|template| template.check().map(|()| template)) {
+    let opened = chat_template::of_model(&target.dir);
+    let template = match opened.and_then(|template| template.check().map(|()| template)) {
         Ok(template) => template,
         Err(why) => {
             term::note(&format!("note: no conversations are answered: {why}"));

@@ -77,17 +77,17 @@ impl ShowArgs {
             term::print(show(&self.which.model, sections)?.trim_end())?;
             return Ok(CommandOutcome::Ok);
         }
-        let (model, own) = self.model()?;
+        let (model, model_dtype) = self.model()?;
         let all = !(self.graph || self.weights || self.states || self.dims);
         if self.json {
-            let asked = model::ModelSections {
+            let sections = model::ModelSections {
                 dims: all || self.dims,
                 weights: all || self.weights,
                 states: all || self.states,
                 graph: all || self.graph,
             };
-            let dtype = self.dtype.unwrap_or(own);
-            term::print(&serde_json::to_string_pretty(&model::show(&model, dtype, asked))?)?;
+            let dtype = self.dtype.unwrap_or(model_dtype);
+            term::print(&serde_json::to_string_pretty(&model::show(&model, dtype, sections))?)?;
             return Ok(CommandOutcome::Ok);
         }
         let mut text = String::new();
@@ -95,7 +95,7 @@ impl ShowArgs {
             let layers = crate::text::plural(model.graph.layers.len(), "layer");
             writeln!(text, "{} ({}), {layers}\n", model.name, model.architecture)?;
         }
-        let dtype = self.dtype.unwrap_or(own);
+        let dtype = self.dtype.unwrap_or(model_dtype);
         let sections = [
             (self.dims, "dims", print::dims(&model)),
             (self.weights, "weights", print::weights(&model)),

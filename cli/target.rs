@@ -79,8 +79,8 @@ pub(crate) struct SpecArgs {
 /// Returns the folder that `which` names, fetched if it is on a hub.
 pub(crate) fn folder(which: &ModelArgs) -> Result<CheckpointFolder> {
     let path = which.model.as_path();
-    if let Some(found) = models::folder(path)? {
-        return Ok(found);
+    if let Some(folder) = models::folder(path)? {
+        return Ok(folder);
     }
     let id = path.to_str().filter(|word| looks_like_id(word)).with_context(|| {
         format!(
@@ -115,8 +115,8 @@ fn fetch(id: &str, _revision: &str) -> Result<PathBuf> {
 
 /// Opens a checkpoint with the chosen spec, or the one that matches its architecture.
 pub(crate) fn open(which: &ModelArgs, choice: &SpecArgs) -> Result<LocalModel> {
-    let found = if is_gguf(&which.model) { None } else { Some(folder(which)?) };
-    let path = found.as_ref().map_or(&which.model, |found| &found.dir);
+    let checkpoint = if is_gguf(&which.model) { None } else { Some(folder(which)?) };
+    let path = checkpoint.as_ref().map_or(&which.model, |checkpoint| &checkpoint.dir);
     let mut specs = specs::open(choice.specs.as_deref())?;
     let SpecArgs { spec, set, model_config, .. } = choice.clone();
     let options = OpenOptions { spec, set, model_config };
@@ -131,9 +131,9 @@ pub(crate) fn open(which: &ModelArgs, choice: &SpecArgs) -> Result<LocalModel> {
         ),
         other => model_error(other),
     })?);
-    if let Some(found) = found {
+    if let Some(checkpoint) = checkpoint {
         // The folder of a fetched model has the name of its commit.
-        target.name = found.name;
+        target.name = checkpoint.name;
     }
     Ok(target)
 }

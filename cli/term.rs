@@ -28,34 +28,38 @@ pub(crate) enum Tone {
 ///
 /// Colours of this program carry a random number, which is removed here.
 fn clean(text: &str) -> Cow<'_, str> {
-    let harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
-    if text.chars().all(harmless) {
+    if text.chars().all(is_harmless) {
         return Cow::Borrowed(text);
     }
     let mark = format!(";{}m", *MARK);
     let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
-        let colour = rest.strip_prefix("\x1b[").and_then(|tail| {
+    let mut remaining = text;
+    while let Some(c) = remaining.chars().next() {
+        let colour = remaining.strip_prefix("\x1b[").and_then(|tail| {
             let digits = tail.find(|c: char| !c.is_ascii_digit() && c != ';')?;
             let code = tail[..=digits].strip_suffix(&mark)?;
             Some((code, 2 + digits + 1))
         });
         if let Some((code, len)) = colour {
             let _ = write!(out, "\x1b[{code}m");
-            rest = &rest[len..];
+            remaining = &remaining[len..];
             continue;
         }
         match c {
             '\r' => out.push_str("\\r"),
-            c if harmless(c) => out.push(c),
+            c if is_harmless(c) => out.push(c),
             c => {
                 let _ = write!(out, "\\u{:04x}", c as u32);
             }
         }
-        rest = &rest[c.len_utf8()..];
+        remaining = &remaining[c.len_utf8()..];
     }
     Cow::Owned(out)
+}
+
+/// True for characters that are written as they are.
+fn is_harmless(c: char) -> bool {
+    !c.is_control() || matches!(c, '\n' | '\t')
 }
 
 /// Random number in every colour of this program.
@@ -68,11 +72,11 @@ pub(crate) fn own_colours(text: &str) -> String {
     for piece in pieces {
         // An `m` without digits is the reset.
         match piece.split_once('m') {
-            Some(("", rest)) => {
-                let _ = write!(out, "\x1b[0;{}m{rest}", *MARK);
+            Some(("", tail)) => {
+                let _ = write!(out, "\x1b[0;{}m{tail}", *MARK);
             }
-            Some((code, rest)) => {
-                let _ = write!(out, "\x1b[{code};{}m{rest}", *MARK);
+            Some((code, tail)) => {
+                let _ = write!(out, "\x1b[{code};{}m{tail}", *MARK);
             }
             None => out.push_str(piece),
         }
@@ -96,8 +100,8 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 pub(crate) fn with_flags(text: &str) -> Cow<'_, str> {
     let mut text = Cow::Borrowed(text);
     for (words, flag) in [("the option `", "--"), ("the engine option `", "--engine-option ")] {
-        while let Some((before, rest)) = text.split_once(words)
-            && let Some((name, after)) = rest.split_once('`')
+        while let Some((before, tail)) = text.split_once(words)
+            && let Some((name, after)) = tail.split_once('`')
         {
             text = Cow::Owned(format!("{before}{flag}{name}{after}"));
         }
@@ -138,8 +142,8 @@ pub(crate) fn colour_err() -> bool {
 }
 
 fn wanted() -> bool {
-    let set = |key| std::env::var_os(key).is_some_and(|value| !value.is_empty());
-    !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+    let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !no_colour && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
 /// Returns `text` in a colour, if stdout shows colours.
@@ -213,18 +217,20 @@ fn in_lines(length: Option<u64>, what: &str) -> ProgressBar {
     bar.set_message(what.to_owned());
     LINES.lock().unwrap_or_else(PoisonError::into_inner).push(bar.downgrade());
     ONCE.call_once(|| {
-        let write = || {
-            loop {
-                thread::sleep(PACE);
-                let mut bars = LINES.lock().unwrap_or_else(PoisonError::into_inner);
-                bars.retain(|bar| bar.upgrade().is_some_and(|bar| !bar.is_finished()));
-                bars.iter().filter_map(WeakProgressBar::upgrade).for_each(|bar| note(&line(&bar)));
-            }
-        };
         // Without the thread there are no lines.
-        drop(thread::Builder::new().name("progress".to_owned()).spawn(write));
+        drop(thread::Builder::new().name("progress".to_owned()).spawn(write_lines));
     });
     bar
+}
+
+/// Writes a line for each bar from time to time, without an end.
+fn write_lines() {
+    loop {
+        thread::sleep(PACE);
+        let mut bars = LINES.lock().unwrap_or_else(PoisonError::into_inner);
+        bars.retain(|bar| bar.upgrade().is_some_and(|bar| !bar.is_finished()));
+        bars.iter().filter_map(WeakProgressBar::upgrade).for_each(|bar| note(&line(&bar)));
+    }
 }
 
 /// Describes the state of a bar.

@@ -52,8 +52,8 @@ impl ModelTokenizer {
         match self {
             Self::Json(tokenizer) => Ok(tokenizer.encode(text, around)?),
             Self::Gguf(loaded) => {
-                let made = if around { loaded.prompt(text) } else { loaded.encode(text) };
-                made.map_err(|error| anyhow!("cannot tokenize the prompt: {error}"))
+                let ids = if around { loaded.prompt(text) } else { loaded.encode(text) };
+                ids.map_err(|error| anyhow!("cannot tokenize the prompt: {error}"))
             }
         }
     }
@@ -71,8 +71,8 @@ impl ModelTokenizer {
         match self {
             Self::Json(tokenizer) => Ok(tokenizer.decode(tokens, plain)?),
             Self::Gguf(loaded) => {
-                let said = tokens.iter().copied().filter(|&id| !plain || !loaded.is_control(id));
-                Ok(loaded.decode(&said.collect::<Vec<u32>>()))
+                let shown = tokens.iter().copied().filter(|&id| !plain || !loaded.is_control(id));
+                Ok(loaded.decode(&shown.collect::<Vec<u32>>()))
             }
         }
     }
@@ -160,13 +160,16 @@ fn named_tokens(dir: &Path, key: &str) -> Vec<u32> {
     for file in ["generation_config.json", "config.json"] {
         let Ok(bytes) = registry::file::read(&dir.join(file), CONFIG) else { continue };
         let Ok(json) = serde_json::from_slice::<serde_json::Value>(&bytes) else { continue };
-        let number =
-            |value: &serde_json::Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         match &json[key] {
-            serde_json::Value::Array(ids) => return ids.iter().filter_map(number).collect(),
-            one if one.is_u64() => return number(one).into_iter().collect(),
+            serde_json::Value::Array(ids) => return ids.iter().filter_map(token_id).collect(),
+            one if one.is_u64() => return token_id(one).into_iter().collect(),
             _ => {}
         }
     }
     Vec::new()
+}
+
+/// Returns a number as a token id.
+fn token_id(value: &serde_json::Value) -> Option<u32> {
+    value.as_u64().and_then(|id| u32::try_from(id).ok())
 }

@@ -30,9 +30,9 @@ pub(crate) fn allowed(output: &Path, inputs: &[PathBuf], force: bool) -> Result<
     if !output.exists() {
         return Ok(());
     }
-    let own = fs_err::canonicalize(output)?;
+    let target = fs_err::canonicalize(output)?;
     for input in inputs {
-        let same = fs_err::canonicalize(input).is_ok_and(|input| input == own);
+        let same = fs_err::canonicalize(input).is_ok_and(|input| input == target);
         ensure!(
             !same,
             "`{}` would be overwritten, and it is read; choose another name",
@@ -55,11 +55,15 @@ pub(crate) fn atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         fs_err::create_dir_all(parent)?;
     }
-    let cannot = || format!("cannot write `{}`", path.display());
-    let mut draft = DraftFile::unique(path).with_context(cannot)?;
+    let mut draft = DraftFile::unique(path).with_context(|| cannot_write(path))?;
     let _watched = crate::interrupt::watch(draft.part());
-    draft.write_all(bytes).with_context(cannot)?;
-    draft.publish(&*disk()).with_context(cannot)
+    draft.write_all(bytes).with_context(|| cannot_write(path))?;
+    draft.publish(&*disk()).with_context(|| cannot_write(path))
+}
+
+/// Says that a file cannot be written.
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write `{}`", path.display())
 }
 
 /// Returns the disk that renames files.

@@ -80,17 +80,19 @@ fn counts_and_orders_are_those_of_the_server() {
     assert!((rate * whole["duration"].as_f64().unwrap() - 60.0).abs() < 1e-6);
 }
 
+/// Returns the requests of a short run.
+fn requests(words: &str) -> Vec<Value> {
+    let server = start(StreamFault::None);
+    let few = "-n 4 --random-input-len 3..30 --max-concurrency 1 --warmup 0";
+    bench(&server.url, &format!("{few} --random-output-len 2 {words}")).code(0);
+    server.bodies()
+}
+
 #[test]
 fn a_seed_gives_the_same_requests_again() {
-    let prompts = |words: &str| {
-        let server = start(StreamFault::None);
-        let few = "-n 4 --random-input-len 3..30 --max-concurrency 1 --warmup 0";
-        bench(&server.url, &format!("{few} --random-output-len 2 {words}")).code(0);
-        server.bodies()
-    };
-    let first = prompts("--seed 1");
-    assert_eq!(first, prompts("--seed 1"));
-    assert_ne!(first, prompts("--seed 2"));
+    let first = requests("--seed 1");
+    assert_eq!(first, requests("--seed 1"));
+    assert_ne!(first, requests("--seed 2"));
 }
 
 #[test]

@@ -36,16 +36,16 @@ fn only_codecs_kernels_and_choices_name_types_of_blocks() {
     for folder in SOURCES {
         rust_files(&root().join(folder), &mut files);
     }
-    let mut found = Vec::new();
+    let mut places = Vec::new();
     for path in files {
         let short = path.strip_prefix(root()).unwrap().display().to_string();
         if CHOOSES.iter().any(|place| short.starts_with(place)) || short.contains("tests") {
             continue;
         }
         let types = named(&fs_err::read_to_string(&path).unwrap());
-        found.extend(types.into_iter().map(|ty| format!("{short}: {ty}")));
+        places.extend(types.into_iter().map(|ty| format!("{short}: {ty}")));
     }
-    assert!(found.is_empty(), "ask the declaration of the type:\n{}", found.join("\n"));
+    assert!(places.is_empty(), "ask the declaration of the type:\n{}", places.join("\n"));
     // The search finds names.
     assert_eq!(named("x == BlockType::Nvfp4 && BlockType::all()"), [BlockType::Nvfp4]);
     assert_eq!(named("BlockType::F32\n#[cfg(test)]\nmod tests { BlockType::Q4K }"), []);

@@ -9,13 +9,13 @@ use registry::reference;
 use crate::tool::{convert, json, onboard, parity, root, run};
 
 /// Lists the Markdown files below a folder.
-fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+fn pages(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs_err::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            pages(&path, found);
+            pages(&path, files);
         } else if path.extension().is_some_and(|ending| ending == "md") {
-            found.push(path);
+            files.push(path);
         }
     }
 }
@@ -29,20 +29,21 @@ fn prose(text: &str) -> String {
 /// Lists the targets of the links of a page.
 fn links(text: &str) -> Vec<String> {
     let text = prose(text);
-    let ends = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let ends = text.split("](").skip(1).filter_map(|after| after.split(')').next());
     ends.map(str::to_owned).collect()
 }
 
-/// Lists the anchors of a page, as GitHub and mdBook make them of headings.
+/// Lists the anchors of a page.
 fn anchors(text: &str) -> BTreeSet<String> {
     let outside = text.split("```").step_by(2).collect::<String>();
-    let headings = outside.lines().filter_map(|line| line.strip_prefix('#'));
-    let anchor = |heading: &str| -> String {
-        let kept = heading.trim_start_matches(['#', ' ']).to_lowercase();
-        let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
-    };
-    headings.map(anchor).collect()
+    outside.lines().filter_map(|line| line.strip_prefix('#')).map(anchor_of).collect()
+}
+
+/// Returns the anchor that GitHub and mdBook make of a heading.
+fn anchor_of(heading: &str) -> String {
+    let kept = heading.trim_start_matches(['#', ' ']).to_lowercase();
+    let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 #[test]

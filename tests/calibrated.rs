@@ -31,9 +31,18 @@ fn config(folder: &Path) -> serde_json::Value {
 /// Returns the tensors of a GGUF file. Its keys name the source folder, and contain its config.
 fn tensors(file: &Path) -> Vec<(String, Vec<u8>)> {
     let file = GgufFile::open(file).unwrap();
-    let tensors = file.tensors().iter();
-    let form = |info: &GgufTensor| format!("{}: {} {:?}", info.name, info.ty, info.shape);
-    tensors.map(|info| (form(info), file.bytes(&info.name).unwrap().to_vec())).collect()
+    file.tensors()
+        .iter()
+        .map(|info: &GgufTensor| {
+            let form = format!("{}: {} {:?}", info.name, info.ty, info.shape);
+            (form, file.bytes(&info.name).unwrap().to_vec())
+        })
+        .collect()
+}
+
+/// Returns a scale that has to be there.
+fn scale(checkpoint: &Checkpoint, tensor: &str) -> f32 {
+    checkpoint.scale(tensor).unwrap().unwrap_or_else(|| panic!("{tensor}"))
 }
 
 /// Returns the ids that `fixtures/quant_peer.py --calibrated` calibrates on.
@@ -47,17 +56,16 @@ fn scales_are_written_where_engines_look_and_change_no_weight() {
     for (name, layers, prefix) in
         [("llama_256", &[0, 1, 2][..], "mlp.gate_proj"), ("lfm2_256", &[1][..], "feed_forward.w1")]
     {
-        let path = |end: &str| dir.path().join(format!("{name}{end}"));
-        let out = path("");
-        let plain = path("-plain");
+        let out = dir.path().join(name);
+        let plain = dir.path().join(format!("{name}-plain"));
         calibrated(name, "fp8", &out, &BOTH).code(0).says("scales measured on 4 chunks");
         run(convert().arg(fixture(name)).args(["--to", "fp8", "-o"]).arg(&plain)).code(0);
-        let said = config(&out);
+        let quantization = config(&out);
         let float = serde_json::json!({
             "num_bits": 8, "type": "float", "symmetric": true, "dynamic": false, "strategy": "tensor",
         });
-        assert_eq!(said["kv_cache_scheme"], float);
-        assert_eq!(said["config_groups"]["group_0"]["input_activations"], float);
+        assert_eq!(quantization["kv_cache_scheme"], float);
+        assert_eq!(quantization["config_groups"]["group_0"]["input_activations"], float);
         let new = Checkpoint::open(&out).unwrap();
         let old = Checkpoint::open(&plain).unwrap();
         // Readers see only the weights.
@@ -65,46 +73,47 @@ fn scales_are_written_where_engines_look_and_change_no_weight() {
         let kept = new.stored_len() - old.stored_len();
         let matrices = new.tensors().keys().filter(|tensor| new.is_quantized(tensor)).count();
         assert_eq!(kept, matrices + 2 * layers.len());
-        let scale = |tensor: &str| new.scale(tensor).unwrap().unwrap_or_else(|| panic!("{tensor}"));
         for layer in layers {
-            let of = |end: &str| scale(&format!("model.layers.{layer}.self_attn.{end}"));
             let info = new.stored(&format!("model.layers.{layer}.self_attn.k_scale")).unwrap();
             assert_eq!((info.dtype, &info.shape[..]), (FileDtype::Bf16, &[1][..]));
-            assert_eq!(of("q_proj.input_scale"), of("k_proj.input_scale"));
-            assert_eq!(of("q_proj.input_scale"), of("v_proj.input_scale"));
-            assert!(of("k_scale") != of("v_scale") && of("k_scale") < 1.0);
+            let [q_input, k_input, v_input, keys, values] = [
+                "q_proj.input_scale",
+                "k_proj.input_scale",
+                "v_proj.input_scale",
+                "k_scale",
+                "v_scale",
+            ]
+            .map(|end: &str| scale(&new, &format!("model.layers.{layer}.self_attn.{end}")));
+            assert_eq!(q_input, k_input);
+            assert_eq!(q_input, v_input);
+            assert!(keys != values && keys < 1.0);
         }
-        assert_ne!(scale("model.layers.1.self_attn.k_scale"), 1.0);
-        scale(&format!("model.layers.1.{prefix}.input_scale"));
+        assert_ne!(scale(&new, "model.layers.1.self_attn.k_scale"), 1.0);
+        scale(&new, &format!("model.layers.1.{prefix}.input_scale"));
         // Converted back, and as a GGUF file: the same results as the folder without scales.
         for to in ["bf16", "gguf:f32"] {
-            let mut made = Vec::new();
+            let mut outputs = Vec::new();
             for (folder, end) in [(&out, "a"), (&plain, "b")] {
-                let undone = path(&format!("-{}-{end}", to.replace(':', "-")));
+                let undone = dir.path().join(format!("{name}-{}-{end}", to.replace(':', "-")));
                 let mut command = convert();
                 let ran = run(command.arg(folder).args(["--to", to, "-o"]).arg(&undone)).code(0);
                 let noted = ran.err.contains("k_scale`: the format has none, they are left out");
                 assert_eq!(noted, end == "a", "{}", ran.err);
-                made.push(if to == "bf16" {
+                outputs.push(if to == "bf16" {
                     let file = undone.join("model.safetensors");
                     vec![("all".to_owned(), fs_err::read(file).unwrap())]
                 } else {
                     tensors(&undone)
                 });
             }
-            assert!(!made[0].is_empty() && made[0] == made[1], "{to}");
+            assert!(!outputs[0].is_empty() && outputs[0] == outputs[1], "{to}");
         }
         // Other formats do not drop them without a flag.
-        let again = |more: &[&str]| {
-            let mut command = convert();
-            run(command
-                .arg(&out)
-                .args(["--to", "nvfp4", "--plan", "-o"])
-                .arg(path("-n"))
-                .args(more))
-        };
-        again(&[]).code(2).says("scales of activations").says("--drop-scales");
-        again(&["--drop-scales"]).code(0);
+        let mut again = convert();
+        again.arg(&out).args(["--to", "nvfp4", "--plan", "-o"]);
+        again.arg(dir.path().join(format!("{name}-n")));
+        run(&mut again).code(2).says("scales of activations").says("--drop-scales");
+        run(again.arg("--drop-scales")).code(0);
         let mut check = parity();
         check.arg("check").arg(&out).arg("--reference").arg(fixture(name).join("reference"));
         check.arg("--w8a8").args(["--set", "states.kv.dtype=f8_e4m3"]);
@@ -231,27 +240,34 @@ fn a_dump_that_does_not_say_what_keys_became_is_asked_about() {
         .says("manifest.json`: `caches` is `int of 8 bits`; expected `none` or `f8_e4m3`");
 }
 
+/// Returns the weights of a calibrated mixture.
+fn mixture_bytes(out: &Path, flags: &[&str]) -> Vec<u8> {
+    calibrated("qwen3_moe", "fp8:tensor", out, &[&BOTH[..], flags].concat()).code(0);
+    fs_err::read(out.join("model.safetensors")).unwrap()
+}
+
+/// Returns the different input scales of one matrix of all experts.
+fn expert_scales(mixture: &Checkpoint, matrix: &str) -> BTreeSet<u32> {
+    let names = (0..8).map(|e| format!("model.layers.0.mlp.experts.{e}.{matrix}.input_scale"));
+    names.filter_map(|name| mixture.scale(&name).unwrap()).map(f32::to_bits).collect()
+}
+
 #[test]
 fn bytes_follow_from_the_text_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let bytes = |end: &str, flags: &[&str]| {
-        let out = dir.path().join(end);
-        calibrated("qwen3_moe", "fp8:tensor", &out, &[&BOTH[..], flags].concat()).code(0);
-        fs_err::read(out.join("model.safetensors")).unwrap()
-    };
-    let one = bytes("one", &["--threads", "1", "--slab", "1"]);
-    assert!(one == bytes("three", &["--threads", "3"]));
-    assert!(one != bytes("other", &["--chunk", "16"]), "another text, other scales");
-    // A mixture has one scale for its inputs, and one for those of the last matrices.
-    let made = Checkpoint::open(&dir.path().join("one")).unwrap();
-    let experts = |end: &str| -> BTreeSet<u32> {
-        let names = (0..8).map(|e| format!("model.layers.0.mlp.experts.{e}.{end}.input_scale"));
-        names.filter_map(|name| made.scale(&name).unwrap()).map(f32::to_bits).collect()
-    };
-    assert_eq!(experts("gate_proj").len(), 1);
-    assert_eq!(experts("gate_proj"), experts("up_proj"));
-    assert_eq!(experts("down_proj").len(), 1);
-    assert_ne!(experts("gate_proj"), experts("down_proj"));
+    let folder = dir.path().join("one");
+    let one = mixture_bytes(&folder, &["--threads", "1", "--slab", "1"]);
+    assert!(one == mixture_bytes(&dir.path().join("three"), &["--threads", "3"]));
+    let other = mixture_bytes(&dir.path().join("other"), &["--chunk", "16"]);
+    assert!(one != other, "another text, other scales");
+    // A mixture has one scale for the inputs of experts, and one for those of the last matrices.
+    let mixture = Checkpoint::open(&folder).unwrap();
+    let [gate, up, down] =
+        ["gate_proj", "up_proj", "down_proj"].map(|matrix| expert_scales(&mixture, matrix));
+    assert_eq!(gate.len(), 1);
+    assert_eq!(gate, up);
+    assert_eq!(down.len(), 1);
+    assert_ne!(gate, down);
     // Files written on separate machines form one checkpoint.
     let out = dir.path().join("shards");
     for shard in ["1/2", "2/2"] {
@@ -259,7 +275,7 @@ fn bytes_follow_from_the_text_alone() {
             .code(0);
     }
     let shards = Checkpoint::open(&out).unwrap();
-    assert_eq!(shards.stored_len(), made.stored_len());
+    assert_eq!(shards.stored_len(), mixture.stored_len());
     // A plan measures nothing, and lists every tensor.
     let plan = calibrated("qwen3_moe", "fp8:tensor", &out, &[&BOTH[..], &["--plan"]].concat());
     let plan = plan.code(0).prints("self_attn.k_scale").prints("experts.0.gate_proj.input_scale");
@@ -276,9 +292,9 @@ fn formats_have_their_own_words_for_scales() {
     assert_eq!(beside["quantization"]["quant_algo"], "FP8");
     assert_eq!(beside["quantization"]["kv_cache_quant_algo"], "FP8");
     assert_eq!(config(&out)["quant_algo"], "FP8");
-    let made = Checkpoint::open(&out).unwrap();
+    let checkpoint = Checkpoint::open(&out).unwrap();
     for end in ["k_proj.k_scale", "v_proj.v_scale", "q_proj.input_scale", "q_proj.weight_scale"] {
-        let info = made.stored(&format!("model.layers.0.self_attn.{end}"));
+        let info = checkpoint.stored(&format!("model.layers.0.self_attn.{end}"));
         let info = info.unwrap_or_else(|| panic!("{end}"));
         assert_eq!((info.dtype, &info.shape[..]), (FileDtype::F32, &[][..]), "{end}");
     }
@@ -288,8 +304,7 @@ fn formats_have_their_own_words_for_scales() {
     // Block scales stay, and keys and values have their own.
     let out = dir.path().join("block");
     calibrated("llama_256", "fp8:block", &out, &["--kv-scales"]).code(0);
-    let made = Checkpoint::open(&out).unwrap();
-    let scale = made.scale("model.layers.0.self_attn.k_scale").unwrap().unwrap();
+    let scale = scale(&Checkpoint::open(&out).unwrap(), "model.layers.0.self_attn.k_scale");
     let bf16 = calibrated_in_bf16(dir.path());
     assert!((scale - bf16).abs() <= scale / 256.0, "{scale} {bf16}");
     assert_eq!(bf16, bf16_to_f32(f32_to_bf16(f8_e4m3_scale(scale * 448.0))));
@@ -299,8 +314,7 @@ fn formats_have_their_own_words_for_scales() {
 fn calibrated_in_bf16(dir: &Path) -> f32 {
     let out = dir.join("nvfp4");
     calibrated("llama_256", "nvfp4", &out, &["--kv-scales"]).code(0);
-    let made = Checkpoint::open(&out).unwrap();
-    made.scale("model.layers.0.self_attn.k_scale").unwrap().unwrap()
+    scale(&Checkpoint::open(&out).unwrap(), "model.layers.0.self_attn.k_scale")
 }
 
 #[test]
@@ -317,12 +331,12 @@ fn what_cannot_be_is_refused_in_words() {
     let mut command = convert();
     command.arg(fixture("llama_256")).args(["--to", "fp8", "-o"]).arg(&out).args(BOTH);
     run(&mut command).code(2).says("give --calibrate FILE");
-    let ids = |name: &str, ids: &str, flags: &[&str]| {
+    for (name, ids, words) in
+        [("mamba", "1,2,3,4", "keeps no keys and"), ("llama_256", "1,2,3", "give a longer text")]
+    {
         let mut command = convert();
         command.arg(fixture(name)).args(["--to", "fp8", "--calibrate-tokens", ids, "-o"]).arg(&out);
-        run(command.args(flags))
-    };
-    ids("mamba", "1,2,3,4", &["--kv-scales", "--chunk", "4"]).code(2).says("keeps no keys and");
-    ids("llama_256", "1,2,3", &["--kv-scales", "--chunk", "4"]).code(2).says("give a longer text");
+        run(command.args(["--kv-scales", "--chunk", "4"])).code(2).says(words);
+    }
     assert!(!out.exists());
 }

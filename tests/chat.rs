@@ -59,6 +59,13 @@ fn an_altered_template_differs() {
     run(parity().arg("check").arg(&model).arg("--chat")).code(2).says("has no record of chats");
 }
 
+/// Returns the card of a model as a page and as JSON.
+fn card(model: &Path, out: &Path) -> (String, serde_json::Value) {
+    run(onboard().arg("add-model").arg(model).arg("--out").arg(out)).code(0);
+    let text = fs_err::read_to_string(out.join("card.md")).unwrap();
+    (text, json(&fs_err::read_to_string(out.join("card.json")).unwrap()))
+}
+
 #[test]
 fn a_card_shows_the_check_of_the_chat_template() {
     let dir = tempfile::tempdir().unwrap();
@@ -66,13 +73,7 @@ fn a_card_shows_the_check_of_the_chat_template() {
     let reference = model.join("reference");
     copy_folder(&fixture("llama3").join("reference"), &reference);
     fs_err::copy(root().join("tests/chat/record.json"), reference.join("chat.json")).unwrap();
-    let card = |name: &str| {
-        let out = dir.path().join(name);
-        run(onboard().arg("add-model").arg(&model).arg("--out").arg(&out)).code(0);
-        let text = fs_err::read_to_string(out.join("card.md")).unwrap();
-        (text, json(&fs_err::read_to_string(out.join("card.json")).unwrap()))
-    };
-    let (text, sound) = card("sound");
+    let (text, sound) = card(&model, &dir.path().join("sound"));
     assert_eq!(sound["chat"]["format"], "hermes");
     assert_eq!(sound["chat"]["check"]["renderings"], json(r#"{"equal": 12, "of": 12}"#));
     assert_eq!(sound["chat"]["check"]["corpus"], json(r#"{"equal": 70, "of": 70}"#));
@@ -91,13 +92,13 @@ fn a_card_shows_the_check_of_the_chat_template() {
     let path = model.join("chat_template.jinja");
     let other = "{{ bos_token }}".to_owned() + &fs_err::read_to_string(&path).unwrap();
     fs_err::write(path, other).unwrap();
-    let (text, changed) = card("changed");
+    let (text, changed) = card(&model, &dir.path().join("changed"));
     let findings = changed["chat"]["check"]["findings"].as_array().unwrap();
     assert_eq!(changed["chat"]["check"]["tokens"], json(r#"{"equal": 12, "of": 12}"#));
     assert!(findings.iter().any(|finding| finding["kind"] == "double-bos"), "{changed:#}");
     assert!(text.contains("Differs [template]") && text.contains("Warning [double-bos]"), "{text}");
     assert!(!text.contains(dir.path().to_str().unwrap()), "no local path: {text}");
     fs_err::remove_file(reference.join("chat.json")).unwrap();
-    let (text, none) = card("none");
+    let (text, none) = card(&model, &dir.path().join("none"));
     assert!(none["chat"]["check"].is_null() && text.contains("no record of chats"), "{text}");
 }

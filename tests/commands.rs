@@ -129,55 +129,43 @@ fn a_draft_fits_on_a_screen_and_a_folder_hides_no_spec() {
 
 #[test]
 fn a_changed_state_dtype_is_refused_and_can_be_studied() {
-    let check = |more: &[&str]| {
-        run(parity()
-            .arg("check")
-            .arg(fixture("lfm2"))
-            .args(["--dtype", "f16", "--set", "states.conv.dtype=bf16"])
-            .args(more))
-    };
-    check(&[]).code(2).says("conv");
-    check(&["--allow-dtype-mismatch"]).code(1).prints("conv");
+    let mut check = parity();
+    check.arg("check").arg(fixture("lfm2"));
+    check.args(["--dtype", "f16", "--set", "states.conv.dtype=bf16"]);
+    run(&mut check).code(2).says("conv");
+    run(check.arg("--allow-dtype-mismatch")).code(1).prints("conv");
 }
 
 #[test]
 fn reports_go_where_they_are_sent() {
     let out = tempfile::tempdir().unwrap();
-    let file = |name: &str| out.path().join(name);
+    let [json, html, junit] = ["r.json", "r.html", "r.xml"].map(|name| out.path().join(name));
     let mut command = parity();
     command.arg("check").arg(fixture("llama")).args(["--dtype", "f32"]);
-    command
-        .arg("--json")
-        .arg(file("r.json"))
-        .arg("--html")
-        .arg(file("r.html"))
-        .arg("--junit")
-        .arg(file("r.xml"));
+    command.arg("--json").arg(&json).arg("--html").arg(&html).arg("--junit").arg(&junit);
     run(&mut command).code(0).prints("AGREE");
-    let json: Value = serde_json::from_slice(&fs_err::read(file("r.json")).unwrap()).unwrap();
-    assert_eq!(json["verdict"], "pass");
-    assert!(fs_err::read_to_string(file("r.html")).unwrap().starts_with("<!"));
-    assert!(fs_err::read_to_string(file("r.xml")).unwrap().contains("<testsuite"));
+    let report: Value = serde_json::from_slice(&fs_err::read(json).unwrap()).unwrap();
+    assert_eq!(report["verdict"], "pass");
+    assert!(fs_err::read_to_string(html).unwrap().starts_with("<!"));
+    assert!(fs_err::read_to_string(junit).unwrap().contains("<testsuite"));
     let left = fs_err::read_dir(out.path()).unwrap().count();
     assert_eq!(left, 3, "no temporary file stays");
 }
 
 #[test]
 fn tokens_are_continued_the_same_way_each_time() {
-    let ask = |more: &[&str]| {
-        run(onboard()
-            .arg("run")
-            .arg(fixture("lfm2"))
-            .args(["--tokens", "1,5,9", "-n", "6"])
-            .args(more))
-        .code(0)
-        .out
-    };
-    let greedy = ask(&[]);
+    let greedy = continued(&[]);
     assert_eq!(greedy.trim().split(',').count(), 6, "{greedy}");
-    assert_eq!(greedy, ask(&["--threads", "1"]));
+    assert_eq!(greedy, continued(&["--threads", "1"]));
     let sampled = ["--temperature", "1.5", "--top-k", "40", "--top-p", "0.95", "--seed", "3"];
-    assert_eq!(ask(&sampled), ask(&sampled));
+    assert_eq!(continued(&sampled), continued(&sampled));
+}
+
+/// Returns the six tokens that a model generates after a prompt.
+fn continued(more: &[&str]) -> String {
+    let mut command = onboard();
+    command.arg("run").arg(fixture("lfm2")).args(["--tokens", "1,5,9", "-n", "6"]).args(more);
+    run(&mut command).code(0).out
 }
 
 #[test]
@@ -223,17 +211,11 @@ fn a_random_checkpoint_can_be_shown_and_measured() {
     let out = tempfile::tempdir().unwrap();
     let model = out.path().join("random");
     let config = fixture("lfm2").join("config.json");
-    let synth = || {
-        let mut command = onboard();
-        command
-            .args(["synth", "lfm2", "--dtype", "bf16", "--config"])
-            .arg(&config)
-            .arg("-o")
-            .arg(&model);
-        command
-    };
-    run(&mut synth()).code(0).prints("model.safetensors");
-    run(&mut synth()).code(2).says("has a checkpoint already");
+    let mut synth = onboard();
+    synth.args(["synth", "lfm2", "--dtype", "bf16", "--config"]).arg(&config);
+    synth.arg("-o").arg(&model);
+    run(&mut synth).code(0).prints("model.safetensors");
+    run(&mut synth).code(2).says("has a checkpoint already");
     run(onboard().arg("bench").arg(&model).args(["-p", "8", "-n", "4", "-r", "2"]))
         .code(0)
         .prints("| model")
@@ -318,27 +300,24 @@ fn the_python_of_the_active_environment_comes_before_uv() {
     let dir = tempfile::tempdir().unwrap();
     let env = dir.path().join("env");
     let path = dir.path().join("path");
-    let called = |folder: &std::path::Path| folder.join("called").exists();
-    let dump = || {
-        let mut command = parity();
-        command.arg("dump").arg(fixture("lfm2")).args(["-o", "OUT"]);
-        let system = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{system}", path.display())).env("VIRTUAL_ENV", &env);
-        run(command.env_remove("CONDA_PREFIX")).code(0)
-    };
+    let mut dump = parity();
+    dump.arg("dump").arg(fixture("lfm2")).args(["-o", "OUT"]);
+    let system = std::env::var("PATH").unwrap_or_default();
+    dump.env("PATH", format!("{}:{system}", path.display())).env("VIRTUAL_ENV", &env);
+    dump.env_remove("CONDA_PREFIX");
     python(&path.join("uv"), true);
     python(&path.join("python3"), false);
     python(&path.join("python"), false);
     python(&env.join("bin/python"), false);
-    dump().says("`uv run`");
+    run(&mut dump).code(0).says("`uv run`");
     assert!(fs_err::read_to_string(path.join("called")).unwrap().contains("uv run --script"));
     fs_err::remove_file(path.join("called")).unwrap();
     python(&path.join("python3"), true);
-    dump().says("`python3`");
-    assert!(called(&path) && !called(&env.join("bin")));
+    run(&mut dump).code(0).says("`python3`");
+    assert!(path.join("called").exists() && !env.join("bin/called").exists());
     python(&env.join("bin/python"), true);
-    dump().says("env/bin/python");
-    assert!(called(&env.join("bin")));
+    run(&mut dump).code(0).says("env/bin/python");
+    assert!(env.join("bin/called").exists());
 }
 
 #[test]
@@ -347,16 +326,17 @@ fn code_of_a_checkpoint_is_copied_only_if_wanted() {
     let model = dir.path().join("model");
     copy("lfm2", &model);
     fs_err::write(model.join("modeling_x.py"), "print('code')\n").unwrap();
-    let to = |out: &str, more: &[&str]| {
-        let mut command = convert();
-        command.arg(&model).args(["--to", "bf16", "-o"]).arg(dir.path().join(out)).args(more);
-        run(&mut command).code(0)
-    };
-    let code = |out: &str| dir.path().join(out).join("modeling_x.py").exists();
-    to("plain", &[]).says("left out (modeling_x.py)").says("--copy-code");
-    assert!(!code("plain"));
-    assert!(!to("wanted", &["--copy-code"]).err.contains("left out"));
-    assert!(code("wanted"));
+    let plain = dir.path().join("plain");
+    run(convert().arg(&model).args(["--to", "bf16", "-o"]).arg(&plain))
+        .code(0)
+        .says("left out (modeling_x.py)")
+        .says("--copy-code");
+    assert!(!plain.join("modeling_x.py").exists());
+    let with_code = dir.path().join("wanted");
+    let mut command = convert();
+    command.arg(&model).args(["--to", "bf16", "--copy-code", "-o"]).arg(&with_code);
+    assert!(!run(&mut command).code(0).err.contains("left out"));
+    assert!(with_code.join("modeling_x.py").exists());
 }
 
 #[test]
@@ -367,13 +347,12 @@ fn a_checkpoint_with_code_of_its_own_says_which_flag_runs_it() {
     python(&interpreter, true);
     let config = r#"{"auto_map": {"AutoConfig": "configuration_x.C", "AutoModelForCausalLM": "modeling_x.M"}}"#;
     fs_err::write(dir.path().join("config.json"), config).unwrap();
-    let dump = |more: &[&str]| {
-        let mut command = parity();
-        command.arg("dump").arg(dir.path()).args(["-o", "OUT", "--python"]).arg(&interpreter);
-        run(command.args(more)).code(0)
-    };
-    dump(&[]).says("configuration_x.py, modeling_x.py").says("--trust-remote-code");
-    assert!(!dump(&["--trust-remote-code"]).err.contains("modeling_x.py"));
+    let mut dump = parity();
+    dump.arg("dump").arg(dir.path()).args(["-o", "OUT", "--python"]).arg(&interpreter);
+    let ran = run(&mut dump).code(0);
+    ran.says("configuration_x.py, modeling_x.py").says("--trust-remote-code");
+    let ran = run(dump.arg("--trust-remote-code")).code(0);
+    assert!(!ran.err.contains("modeling_x.py"));
 }
 
 #[test]
@@ -389,8 +368,10 @@ fn a_format_that_nobody_knows_is_refused() {
 fn both_spellings_are_one_command() {
     let alone = run(parity().args(["check", "--help"])).code(0).out;
     let under = run(onboard().args(["parity", "check", "--help"])).code(0).out;
-    let body = |text: &str| text.split_once("Arguments:").unwrap().1.to_owned();
-    assert_eq!(body(&alone), body(&under));
+    assert_eq!(
+        alone.split_once("Arguments:").unwrap().1,
+        under.split_once("Arguments:").unwrap().1
+    );
 }
 
 #[test]
@@ -405,8 +386,8 @@ fn a_reader_that_leaves_is_no_error() {
         .unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!said.contains("panicked") && !said.contains("error"), "{said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!errors.contains("panicked") && !errors.contains("error"), "{errors}");
 }
 
 #[test]

@@ -16,8 +16,16 @@ fn typed(model: &Path, more: &[&str], input: &str) -> Ran {
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let out = child.wait_with_output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ran { code: out.status.code().unwrap_or(-1), out: text(out.stdout), err: text(out.stderr) }
+    Ran {
+        code: out.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&out.stdout).into_owned(),
+        err: String::from_utf8_lossy(&out.stderr).into_owned(),
+    }
+}
+
+/// Returns the number of tokens in the prompt of an answer.
+fn prompt_len(answer: &Value) -> usize {
+    answer["prompt_tokens"].as_array().unwrap().len()
 }
 
 /// Splits printed objects.
@@ -40,8 +48,7 @@ fn a_conversation_goes_on_from_what_was_computed() {
         let ran = typed(&model, &["--chat", "--json", "-n", "5"], "Hi\nWhy?\n/clear\nHi\n").code(0);
         let answers = objects(&ran.out);
         assert_eq!(answers.len(), 3, "{}", ran.out);
-        let length = |n: usize| answers[n]["prompt_tokens"].as_array().unwrap().len();
-        assert!(length(1) > length(0), "{}", ran.out);
+        assert!(prompt_len(&answers[1]) > prompt_len(&answers[0]), "{}", ran.out);
         assert_eq!(answers[0], answers[2], "{}", ran.out);
         for answer in &answers {
             let tokens = ids(&answer["tokens"]);
@@ -63,10 +70,10 @@ fn a_pipe_continues_text_and_a_flag_renders_it() {
     let flag = typed(&model, &["--prompt", "Hello", "-n", "4", "--json", "--raw"], "").code(0);
     assert_eq!(plain.out, flag.out);
     let rendered = typed(&model, &["Hello", "-n", "4", "--json", "--chat"], "").code(0);
-    let length = |ran: &Ran| json(&ran.out)["prompt_tokens"].as_array().unwrap().len();
-    assert!(length(&rendered) > length(&plain), "{}", rendered.out);
+    let rendered_len = prompt_len(&json(&rendered.out));
+    assert!(rendered_len > prompt_len(&json(&plain.out)), "{}", rendered.out);
     let system = ["Hello", "-n", "4", "--json", "--system", "Be brief."];
-    assert!(length(&typed(&model, &system, "").code(0)) > length(&rendered));
+    assert!(prompt_len(&json(&typed(&model, &system, "").code(0).out)) > rendered_len);
     typed(&model, &["Hello", "--chat", "--raw"], "").code(2).says("--raw");
     let dir = tempfile::tempdir().unwrap();
     let plain = dir.path().join("plain");
@@ -75,25 +82,27 @@ fn a_pipe_continues_text_and_a_flag_renders_it() {
     typed(&plain, &["--chat"], "Hello\n").code(2).says("chat template");
 }
 
+/// Writes the generation config of a model, and returns an answer with it.
+fn answer_with(model: &Path, settings: &str, more: &[&str]) -> Value {
+    fs_err::write(model.join("generation_config.json"), settings).unwrap();
+    let ran = typed(model, &[&["Hello", "--chat", "--json", "-n", "12"], more].concat(), "");
+    json(&ran.code(0).out)
+}
+
 #[test]
 fn an_answer_is_sampled_as_the_model_recommends_and_ends_at_its_tokens() {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("model");
     copy("qwen2", &model);
-    let path = model.join("generation_config.json");
-    let ask = |settings: &str, more: &[&str]| {
-        fs_err::write(&path, settings).unwrap();
-        let ran = typed(&model, &[&["Hello", "--chat", "--json", "-n", "12"], more].concat(), "");
-        json(&ran.code(0).out)
-    };
-    let greedy = ask(r#"{"temperature": 9.0}"#, &[]);
-    let sampled = ask(r#"{"do_sample": true, "temperature": 9.0}"#, &[]);
+    let greedy = answer_with(&model, r#"{"temperature": 9.0}"#, &[]);
+    let settings = r#"{"do_sample": true, "temperature": 9.0}"#;
+    let sampled = answer_with(&model, settings, &[]);
     assert_ne!(greedy["tokens"], sampled["tokens"]);
-    let cold = ask(r#"{"do_sample": true, "temperature": 9.0}"#, &["--temperature", "0"]);
+    let cold = answer_with(&model, settings, &["--temperature", "0"]);
     assert_eq!(cold["tokens"], greedy["tokens"]);
     // Any token of the list ends an answer.
     let first = greedy["tokens"][2].as_u64().unwrap();
-    let ended = ask(&format!(r#"{{"eos_token_id": [1, {first}]}}"#), &[]);
+    let ended = answer_with(&model, &format!(r#"{{"eos_token_id": [1, {first}]}}"#), &[]);
     assert_eq!(ended["ended"], "end token", "{ended:#}");
     assert!(ended["tokens"].as_array().unwrap().len() <= 2, "{ended:#}");
 }
@@ -103,6 +112,7 @@ fn weights_that_are_not_repacked_give_the_same_tokens() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("m.gguf");
     run(convert().arg(fixture("llama_256")).args(["--to", "gguf:q4_k_m", "-o"]).arg(&file)).code(0);
-    let ask = |more: &[&str]| typed(&file, &[&["--tokens", "1,5,9", "-n", "8"], more].concat(), "");
-    assert_eq!(ask(&["--no-repack"]).code(0).out, ask(&[]).code(0).out);
+    let plain = typed(&file, &["--tokens", "1,5,9", "-n", "8"], "").code(0);
+    let flags = ["--tokens", "1,5,9", "-n", "8", "--no-repack"];
+    assert_eq!(typed(&file, &flags, "").code(0).out, plain.out);
 }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+#[cfg(unix)]
+use crate::tool::Ran;
 use crate::tool::{SOURCES, convert, copy, onboard, root, run};
 
 /// Calls that open or read a file, and where each is allowed.
@@ -15,13 +17,13 @@ const READS: [&str; 7] = [
     "read_to_end(",
 ];
 
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs_err::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() && !path.ends_with("tests") {
-            sources(&path, found);
+            sources(&path, files);
         } else if path.extension().is_some_and(|end| end == "rs") && !path.ends_with("tests.rs") {
-            found.push(path);
+            files.push(path);
         }
     }
 }
@@ -33,7 +35,7 @@ fn lines(texts: &[&str]) -> Vec<String> {
         sources(&root().join(folder), &mut files);
     }
     assert!(files.len() > 100, "the sources were found");
-    let mut found = Vec::new();
+    let mut places = Vec::new();
     for path in files {
         let text = fs_err::read_to_string(&path).unwrap();
         let name = path.strip_prefix(root()).unwrap().display().to_string();
@@ -41,19 +43,19 @@ fn lines(texts: &[&str]) -> Vec<String> {
         let program = text.split("\n#[cfg(test)]\n").next().unwrap_or_default();
         for line in program.lines() {
             if texts.iter().any(|text| line.contains(text)) {
-                found.push(format!("{name}: {}", line.trim()));
+                places.push(format!("{name}: {}", line.trim()));
             }
         }
     }
-    found.sort();
-    found
+    places.sort();
+    places
 }
 
 #[test]
 fn files_are_read_through_limits() {
-    let mut found = lines(&READS);
+    let mut reads = lines(&READS);
     // A folder is opened to be synced, and tests of the schema read it.
-    found.retain(|line| {
+    reads.retain(|line| {
         !line.contains(".sync_all()") && !line.starts_with("registry/src/schema.rs")
     });
     // Answers of servers and hubs and the environments of processes are no files; their readers or the system limit
@@ -64,22 +66,30 @@ fn files_are_read_through_limits() {
         "hub/src/",
         "engine/src/child/process.rs",
     ];
-    found.retain(|line| !clients.iter().any(|client| line.starts_with(client)));
+    reads.retain(|line| !clients.iter().any(|client| line.starts_with(client)));
     assert!(
-        found.is_empty(),
+        reads.is_empty(),
         "use registry::file, which refuses pipes, devices and files beyond a limit:\n{}",
-        found.join("\n")
+        reads.join("\n")
     );
 }
 
 #[test]
 fn one_module_calls_the_library_of_tokenizers() {
-    let mut found = lines(&["tokenizers::", "use tokenizers"]);
-    found.retain(|line| {
+    let mut calls = lines(&["tokenizers::", "use tokenizers"]);
+    calls.retain(|line| {
         !line.starts_with("converters/tokenizers/src/reference")
             && !line.contains("onboard_tokenizers")
     });
-    assert!(found.is_empty(), "use tokenizer::Reference:\n{}", found.join("\n"));
+    assert!(calls.is_empty(), "use tokenizer::Reference:\n{}", calls.join("\n"));
+}
+
+/// Measures a model on a text that cannot be read.
+#[cfg(unix)]
+fn refused_text(model: &Path, text: &str) -> Ran {
+    let mut command = onboard();
+    command.arg("imatrix").arg(model).args(["--chunk", "16", "--text", text, "-o"]);
+    run(command.arg(model.with_file_name("im.gguf"))).code(2)
 }
 
 /// A special file, or a file that claims to be huge, is rejected by name at once.
@@ -89,20 +99,14 @@ fn pipes_devices_and_sparse_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("model");
     copy("llama_256", &model);
-    let imatrix = |text: &str| {
-        let mut command = onboard();
-        command.arg("imatrix").arg(&model).args(["--chunk", "16", "--text", text, "-o"]);
-        run(command.arg(dir.path().join("im.gguf"))).code(2)
-    };
-    imatrix("/dev/zero").says("is a device, not a regular file");
+    refused_text(&model, "/dev/zero").says("is a device, not a regular file");
     let pipe = dir.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    imatrix(pipe.to_str().unwrap()).says("is a named pipe, not a regular file");
-    let sparse = |name: &str| {
+    let ran = refused_text(&model, pipe.to_str().unwrap());
+    ran.says("is a named pipe, not a regular file");
+    for name in ["generation_config.json", "tokenizer_config.json"] {
         fs_err::File::create(model.join(name)).unwrap().set_len(200_000_000_000).unwrap();
-    };
-    sparse("generation_config.json");
-    sparse("tokenizer_config.json");
+    }
     let output = dir.path().join("m.gguf");
     run(convert().arg(&model).args(["--to", "gguf:f16", "-o"]).arg(&output))
         .code(2)
@@ -121,15 +125,15 @@ fn pipes_devices_and_sparse_files_are_refused() {
 fn named_chat_templates_are_carried() {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("model");
-    let made = dir.path().join("made");
+    let bf16 = dir.path().join("made");
     copy("llama_256", &model);
     fs_err::write(model.join("chat_template.jinja"), "plain").unwrap();
     let templates = model.join("additional_chat_templates");
     fs_err::create_dir(&templates).unwrap();
     fs_err::write(templates.join("tool_use.jinja"), "{{ tools }}").unwrap();
     fs_err::write(templates.join("other.bin"), "x").unwrap();
-    run(convert().arg(&model).args(["--to", "bf16", "-o"]).arg(&made)).code(0);
-    let carried = made.join("additional_chat_templates");
+    run(convert().arg(&model).args(["--to", "bf16", "-o"]).arg(&bf16)).code(0);
+    let carried = bf16.join("additional_chat_templates");
     assert_eq!(fs_err::read_to_string(carried.join("tool_use.jinja")).unwrap(), "{{ tools }}");
     assert!(!carried.join("other.bin").exists());
     let file = dir.path().join("m.gguf");
@@ -145,19 +149,16 @@ fn truncation_in_a_file_does_not_shorten_a_prompt() {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("model");
     copy("llama_256", &model);
-    let say = || {
-        let mut command = onboard();
-        command.arg("run").arg(&model).args(["-n", "4", "--prompt", "a b c d e f g h i j"]);
-        run(&mut command).code(0)
-    };
-    let plain = say();
+    let mut generate = onboard();
+    generate.arg("run").arg(&model).args(["-n", "4", "--prompt", "a b c d e f g h i j"]);
+    let plain = run(&mut generate).code(0);
     let path = model.join("tokenizer.json");
     let mut json: serde_json::Value =
         serde_json::from_slice(&fs_err::read(&path).unwrap()).unwrap();
     json["truncation"] = serde_json::json!({"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0});
     json["padding"] = serde_json::json!({"strategy": {"Fixed": 32}, "direction": "Left", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0, "pad_token": "<unk>"});
     fs_err::write(&path, json.to_string()).unwrap();
-    let shortened = say();
+    let shortened = run(&mut generate).code(0);
     assert_eq!(shortened.out, plain.out);
     assert_eq!(
         shortened.err.matches("sets truncation and padding").count(),

@@ -18,8 +18,8 @@ fn bench(model: &Path, more: &[&str]) -> (Option<i32>, String) {
         command.args(["-n", "200"]);
     }
     let out = command.args(["--tokens", &prompt.join(",")]).args(more).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (out.status.code(), text(&out.stdout) + &text(&out.stderr))
+    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    (out.status.code(), text.into_owned())
 }
 
 /// Returns the spec with embedding and hidden rows concatenated in the other order.
@@ -53,18 +53,19 @@ fn a_trained_head_is_counted_and_changes_no_token() {
     }
 }
 
+fn acceptance_rate(model: &Path) -> f64 {
+    let (code, text) = bench(model, &["-k", "1"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("200, those of plain greedy decoding"), "{text}");
+    number(&text, "acceptance rate")
+}
+
 #[test]
 fn a_head_in_a_gguf_file_drafts_as_that_of_the_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("counting.gguf");
     run(convert().arg(trained()).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
-    let accepted = |model: &Path| {
-        let (code, text) = bench(model, &["-k", "1"]);
-        assert_eq!(code, Some(0), "{text}");
-        assert!(text.contains("200, those of plain greedy decoding"), "{text}");
-        number(&text, "acceptance rate")
-    };
-    assert!((accepted(&file) - accepted(&trained())).abs() < 0.05);
+    assert!((acceptance_rate(&file) - acceptance_rate(&trained())).abs() < 0.05);
     // With its keys alone, too.
     let bytes = fs_err::read(&file).unwrap();
     let key = b"onboard.config";
@@ -72,7 +73,7 @@ fn a_head_in_a_gguf_file_drafts_as_that_of_the_checkpoint() {
     let mut bytes = bytes;
     bytes[at] = b'0';
     fs_err::write(&file, bytes).unwrap();
-    assert!(accepted(&file) > 0.5);
+    assert!(acceptance_rate(&file) > 0.5);
 }
 
 #[test]

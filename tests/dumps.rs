@@ -18,13 +18,13 @@ fn diff(a: &Path, b: &Path) -> Ran {
 fn a_dump_of_the_engine_agrees_with_the_reference() {
     let home = tempfile::tempdir().unwrap();
     for (name, parts) in [("lfm2", "134 taps and states"), ("gemma3_text", " taps and states")] {
-        let own = home.path().join(name);
-        dump(name, &own, &["--dtypes", "f32,bf16"]).code(0);
-        diff(&fixture(name).join("reference"), &own).code(0).prints(parts).prints("AGREE");
+        let native = home.path().join(name);
+        dump(name, &native, &["--dtypes", "f32,bf16"]).code(0);
+        diff(&fixture(name).join("reference"), &native).code(0).prints(parts).prints("AGREE");
     }
     // The dump has the format of a reference, so a check reads it too.
-    let own = home.path().join("lfm2");
-    run(parity().arg("check").arg(fixture("lfm2")).arg("--reference").arg(&own).args([
+    let native = home.path().join("lfm2");
+    run(parity().arg("check").arg(fixture("lfm2")).arg("--reference").arg(&native).args([
         "--dtype",
         "f32",
         "--no-schedules",
@@ -59,10 +59,10 @@ fn another_setting_is_found_at_its_first_tap() {
 fn prompts_come_from_a_file_or_are_derived() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("prompts.json");
-    let own = home.path().join("own");
+    let native = home.path().join("own");
     fs_err::write(&file, r#"[{"tokens": [1, 2, 3, 4], "taps": true}]"#).unwrap();
-    dump("llama", &own, &["--prompts", file.to_str().unwrap()]).code(0);
-    diff(&fixture("llama").join("reference"), &own).code(2).says("no prompt in common");
+    dump("llama", &native, &["--prompts", file.to_str().unwrap()]).code(0);
+    diff(&fixture("llama").join("reference"), &native).code(2).says("no prompt in common");
     for (text, words) in [
         (r#"[{"tokens": [1, 9000]}]"#, "has token 9000; `vocab` is 369"),
         (r#"[{"tokens": []}]"#, "has 0 tokens"),
@@ -70,7 +70,7 @@ fn prompts_come_from_a_file_or_are_derived() {
         ("[", "is not JSON"),
     ] {
         fs_err::write(&file, text).unwrap();
-        dump("llama", &own, &["--prompts", file.to_str().unwrap()]).code(2).says(words);
+        dump("llama", &native, &["--prompts", file.to_str().unwrap()]).code(2).says(words);
     }
     // Without a dump beside the model, prompts are derived, the same for every engine.
     let bare = home.path().join("bare");

@@ -318,6 +318,12 @@ fn other_epsilon(model: &mut Model) {
     set(model, "rms_norm", "eps", 0.05);
 }
 
+/// Returns the nodes that read a value.
+fn readers(model: &Model, value: ValueId) -> Vec<usize> {
+    let nodes = model.graph.nodes.iter().enumerate();
+    nodes.filter(|(_, node)| node.inputs.contains(&value)).map(|(n, _)| n).collect()
+}
+
 /// Lets attention of the last layer read keys and queries that are not rotated.
 fn layer_without_rope(model: &mut Model) {
     let rotated = nodes(model, "rope");
@@ -325,11 +331,7 @@ fn layer_without_rope(model: &mut Model) {
     let of_last = rotated.iter().filter(|(_, node)| node.layer == last);
     let around: Vec<(ValueId, ValueId)> =
         of_last.map(|(_, node)| (node.outputs[0], node.inputs[0])).collect();
-    let readers = |value| {
-        let reads = model.graph.nodes.iter().enumerate().filter(|(_, n)| n.inputs.contains(&value));
-        reads.map(|(n, _)| n).collect::<Vec<usize>>()
-    };
-    let reroutes = around.iter().map(|(from, to)| (readers(*from), *from, *to)).collect();
+    let reroutes = around.iter().map(|(from, to)| (readers(model, *from), *from, *to)).collect();
     Change::Reroute(reroutes).apply(model);
 }
 

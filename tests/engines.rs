@@ -173,10 +173,13 @@ fn what_an_engine_cannot_be_asked_is_refused() {
     ] {
         run(check(&plain, &[]).args(more)).code(2).says(words);
     }
-    let other = |engine: &str| check(Path::new(engine), &[]);
-    run(&mut other("./no/such.py")).code(2).says("there is no file `./no/such.py`");
-    run(&mut other("./README.md")).code(2).says("neither a Python file (.py) nor a program");
-    run(&mut other("http://localhost:1")).code(2).says("no connection");
+    for (engine, words) in [
+        ("./no/such.py", "there is no file `./no/such.py`"),
+        ("./README.md", "neither a Python file (.py) nor a program"),
+        ("http://localhost:1", "no connection"),
+    ] {
+        run(&mut check(Path::new(engine), &[])).code(2).says(words);
+    }
     run(&mut check(Path::new("native"), &["a=b"])).code(2).says("takes no --engine-option");
     let mut missing = onboard();
     missing.args(["engine", "test", "vllm"]).env("ONBOARD_PYTHON", "/nonexistent/python");
@@ -206,6 +209,14 @@ fn a_model_without_a_spec_is_compared_by_its_rows() {
         .prints("AGREE in 1 run");
 }
 
+/// Returns the state and the parent of a process.
+#[cfg(target_os = "linux")]
+fn process_state(id: &str) -> Option<(String, String)> {
+    let text = fs_err::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let mut words = text.rsplit_once(')')?.1.split_whitespace().map(str::to_owned);
+    Some((words.next()?, words.next()?))
+}
+
 #[test]
 #[cfg(target_os = "linux")]
 fn a_stopped_command_leaves_no_engine_behind() {
@@ -213,35 +224,36 @@ fn a_stopped_command_leaves_no_engine_behind() {
     let mut command = check(&engine("bad.py"), &["fault=silent"]);
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // Name, state and parent of a process.
-    let state = |id: &str| {
-        let text = fs_err::read_to_string(format!("/proc/{id}/stat")).ok()?;
-        let words: Vec<String> =
-            text.rsplit_once(')')?.1.split_whitespace().take(2).map(str::to_owned).collect();
-        Some((words.first()?.clone(), words.get(1)?.clone()))
-    };
     let parent = child.id().to_string();
     let engine = loop {
         let ids = fs_err::read_dir("/proc").unwrap().flatten();
         let mut ids = ids.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        let found = ids.find(|id| state(id).is_some_and(|(_, of)| of == parent));
-        if let Some(id) = found {
-            break id;
+        let engine = ids.find(|id| process_state(id).is_some_and(|(_, of)| of == parent));
+        if let Some(engine) = engine {
+            break engine;
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     };
     let kill = format!("kill -INT {parent}");
     Command::new("sh").args(["-c", &kill]).status().unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("stopped"), "{said}");
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert!(errors.contains("stopped"), "{errors}");
     // A killed process stays a zombie until its parent waits for it. On a busy machine this takes a moment.
     let ended = (0..500).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(20));
-        state(&engine).is_none_or(|(state, _)| state == "Z")
+        process_state(&engine).is_none_or(|(state, _)| state == "Z")
     });
     assert!(ended, "the engine {engine} still runs");
+}
+
+/// True if a process has a word in its command line.
+#[cfg(target_os = "linux")]
+fn is_in_a_command_line(word: &str) -> bool {
+    let ids = fs_err::read_dir("/proc").unwrap().flatten();
+    let mut lines = ids.filter_map(|entry| fs_err::read(entry.path().join("cmdline")).ok());
+    lines.any(|line| line.split(|byte| *byte == 0).any(|part| part == word.as_bytes()))
 }
 
 #[test]
@@ -252,17 +264,10 @@ fn processes_in_other_sessions_end_with_the_engine() {
     let option = format!("seconds={seconds}");
     let mut command = check(&engine("bad.py"), &["fault=own session", &option]);
     run(&mut command).code(1);
-    let runs = || {
-        let ids = fs_err::read_dir("/proc").unwrap().flatten();
-        let words = ids.filter_map(|entry| fs_err::read(entry.path().join("cmdline")).ok());
-        words
-            .into_iter()
-            .any(|words| words.split(|byte| *byte == 0).any(|word| word == seconds.as_bytes()))
-    };
     // A killed process stays a zombie, without words, until it is waited for.
     let ended = (0..500).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(20));
-        !runs()
+        !is_in_a_command_line(&seconds)
     });
     assert!(ended, "a process of the engine still runs");
 }

@@ -4,6 +4,8 @@
 //! `fixtures/evals.py` made the expected results with lm-eval 0.4.13 and transformers.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -57,19 +59,22 @@ fn scores_are_those_of_lm_eval() {
     }
 }
 
+/// Evaluates the tasks of `llama`.
+fn eval(output: &Path) -> Command {
+    let mut command = parity();
+    command.args(["eval", "--dtype", "f32", "-o"]).arg(output);
+    command.arg(fixture("llama")).arg(fixture("evals/llama.tasks.jsonl"));
+    command
+}
+
 #[test]
 fn an_interrupted_evaluation_goes_on() {
     let folder = tempfile::tempdir().unwrap();
-    let tasks = fixture("evals/llama.tasks.jsonl");
-    let eval = |name: &str| {
-        let mut command = parity();
-        command.args(["eval", "--dtype", "f32", "-o"]).arg(folder.path().join(name));
-        command.arg(fixture("llama")).arg(&tasks);
-        command
-    };
-    run(&mut eval("whole")).code(0);
+    let whole = folder.path().join("whole");
+    let parts = folder.path().join("parts");
+    run(&mut eval(&whole)).code(0);
     // The process dies before it renames the results.
-    let killed = run(eval("parts").env("ONBOARD_ABORT_AT", "1"));
+    let killed = run(eval(&parts).env("ONBOARD_ABORT_AT", "1"));
     assert_ne!(killed.code, 0);
     let journal = folder.path().join("parts.part");
     let text = fs_err::read_to_string(&journal).unwrap();
@@ -77,9 +82,9 @@ fn an_interrupted_evaluation_goes_on() {
     // As if it had died in the eighth item.
     let begun: Vec<&str> = text.split_inclusive('\n').take(8).collect();
     fs_err::write(&journal, format!("{}{{\"rec", begun.concat())).unwrap();
-    run(&mut eval("parts")).code(0).says("7 of 20 items were scored by an earlier run");
-    let read = |name: &str| fs_err::read_to_string(folder.path().join(name)).unwrap();
-    assert_eq!(read("parts"), read("whole"));
+    run(&mut eval(&parts)).code(0).says("7 of 20 items were scored by an earlier run");
+    let expected = fs_err::read_to_string(&whole).unwrap();
+    assert_eq!(fs_err::read_to_string(&parts).unwrap(), expected);
     assert!(!journal.exists());
 }
 

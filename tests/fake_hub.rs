@@ -104,7 +104,7 @@ impl FakeHub {
             return;
         }
         let file =
-            path.split_once("/resolve/").and_then(|(_, rest)| rest.split_once('/')).map_or_else(
+            path.split_once("/resolve/").and_then(|(_, path)| path.split_once('/')).map_or_else(
                 || path.trim_start_matches("/cdn/").to_owned(),
                 |(_, file)| file.to_owned(),
             );

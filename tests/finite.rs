@@ -1,16 +1,26 @@
 //! Tests of models that compute NaN or infinite values: reported at once, with the first such value.
 
+use std::path::{Path, PathBuf};
+
 use formats::FileDtype;
 use formats::numbers::from_f32;
 
 use crate::misfits::rewrite;
-use crate::tool::{convert, copy, fixture, onboard, parity, remove_checksums, run};
+use crate::tool::{Ran, convert, copy, fixture, onboard, parity, remove_checksums, run};
+
+fn weights(folder: &Path) -> PathBuf {
+    folder.join("model.safetensors")
+}
+
+/// Generates one token.
+fn generate(model: &Path) -> Ran {
+    run(onboard().arg("run").arg(model).args(["--tokens", "1,2", "-n", "1"]))
+}
 
 /// Copies a fixture, setting every value of the tensors whose names contain `part` to `value`.
 fn broken(name: &str, part: &str, value: f32) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     copy(name, dir.path());
-    let weights = |dir: &std::path::Path| dir.join("model.safetensors");
     rewrite(&weights(&fixture(name)), &weights(dir.path()), |tensors| {
         let hit = tensors.iter_mut().filter(|(name, _)| name.contains(part));
         let mut count = 0;
@@ -58,10 +68,7 @@ fn every_command_that_runs_a_model_names_the_first_value_that_is_not_finite() {
         let file = model.path().join("model.gguf");
         let ids: Vec<String> = (1..17).map(|id: u32| id.to_string()).collect();
         let ids = ids.join(",");
-        let run_it = |what: &std::path::Path| {
-            run(onboard().arg("run").arg(what).args(["--tokens", "1,2", "-n", "1"]))
-        };
-        let ran = run_it(model.path()).code(1).says(first);
+        let ran = generate(model.path()).code(1).says(first);
         // Other tokens may overflow at another position.
         let first = first.split(", at position").next().unwrap_or(first);
         assert_eq!(ran.out, "", "no token is made of NaN");
@@ -78,26 +85,18 @@ fn every_command_that_runs_a_model_names_the_first_value_that_is_not_finite() {
         .says(first);
         assert!(!written.exists(), "nothing is measured on NaN");
         let nan = value.is_nan();
-        let made = run(convert().arg(model.path()).args(["--to", "gguf:bf16", "-o"]).arg(&file));
+        let ran = run(convert().arg(model.path()).args(["--to", "gguf:bf16", "-o"]).arg(&file));
         if nan {
-            made.code(2).says("cannot be encoded for");
+            ran.code(2).says("cannot be encoded for");
         } else {
-            made.code(0);
-            run_it(&file).code(1).says(first);
+            ran.code(0);
+            generate(&file).code(1).says(first);
         }
-        let reference = fixture(name).join("reference");
-        let check = |what: &std::path::Path| {
-            run(parity()
-                .arg("check")
-                .arg(what)
-                .arg("--reference")
-                .arg(&reference)
-                .arg("--source")
-                .arg(fixture(name))
-                .args(["--dtype", "f32", "--no-schedules"]))
-        };
-        for what in [model.path(), &file].into_iter().filter(|what| what.exists()) {
-            let ran = check(what).code(1);
+        for path in [model.path(), &file].into_iter().filter(|path| path.exists()) {
+            let mut check = parity();
+            check.arg("check").arg(path).arg("--reference").arg(fixture(name).join("reference"));
+            check.arg("--source").arg(fixture(name)).args(["--dtype", "f32", "--no-schedules"]);
+            let ran = run(&mut check).code(1);
             // In f32 a product of 1e38 may become infinite one op later. A check continues with the
             // reference's choices: scores that are NaN are choices that differ.
             let seen = if first.contains(":scores") { "routers\n" } else { first };
@@ -112,8 +111,8 @@ fn a_reference_that_is_not_finite_proves_nothing() {
     let from = fixture("llama").join("reference");
     fs_err::copy(from.join("manifest.json"), dir.path().join("manifest.json")).unwrap();
     remove_checksums(dir.path());
-    let tensors = |dir: &std::path::Path| dir.join("reference.safetensors");
-    rewrite(&tensors(&from), &tensors(dir.path()), |tensors| {
+    let file = "reference.safetensors";
+    rewrite(&from.join(file), &dir.path().join(file), |tensors| {
         for (_, (entry, bytes)) in tensors.iter_mut().filter(|(name, _)| name.ends_with("/logits"))
         {
             if entry.dtype == FileDtype::F32 {
@@ -135,7 +134,6 @@ fn a_reference_that_is_not_finite_proves_nothing() {
 fn infinite_logits_are_no_token() {
     let dir = tempfile::tempdir().unwrap();
     copy("llama", dir.path());
-    let weights = |dir: &std::path::Path| dir.join("model.safetensors");
     rewrite(&weights(&fixture("llama")), &weights(dir.path()), |tensors| {
         for (name, (entry, bytes)) in tensors.iter_mut() {
             let count = bytes.len() / entry.dtype.size();

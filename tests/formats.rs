@@ -82,8 +82,8 @@ fn formats_are_listed_shown_and_found() {
     let alone = home.path().join("alone.jinja");
     fs_err::write(&alone, TEMPLATE).unwrap();
     for model in [&folder, &file, &alone] {
-        let found = run(onboard().args(["formats", "find", "--json"]).arg(model)).code(0).out;
-        assert_eq!(parsed(&found)["format"]["name"], "hermes", "{found}");
+        let printed = run(onboard().args(["formats", "find", "--json"]).arg(model)).code(0).out;
+        assert_eq!(parsed(&printed)["format"]["name"], "hermes", "{printed}");
     }
     fs_err::write(&alone, "{{ messages }}").unwrap();
     run(onboard().args(["formats", "find"]).arg(&alone)).code(1).prints("no known format");
@@ -111,9 +111,10 @@ fn outputs_are_read_from_the_standard_input() {
     assert!(out.status.success());
     let out = String::from_utf8(out.stdout).unwrap();
     let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let joined =
-        |key: &str| -> String { lines.iter().filter_map(|line| line[key].as_str()).collect() };
-    assert_eq!((joined("reasoning").as_str(), joined("content").as_str()), ("Adding.", "Ü"));
+    for (key, text) in [("reasoning", "Adding."), ("content", "Ü")] {
+        let joined: String = lines.iter().filter_map(|line| line[key].as_str()).collect();
+        assert_eq!(joined, text);
+    }
     let call = lines.iter().find(|line| line["call"].is_object()).unwrap();
     assert_eq!(call["call"]["name"], "add");
     let pieces: String =

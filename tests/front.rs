@@ -28,7 +28,7 @@ fn typed(line: &str, folder: &Path) -> crate::tool::Ran {
 fn the_readme_is_short_and_its_links_lead_somewhere() {
     let text = readme();
     assert!(text.lines().count() <= 120, "{} lines", text.lines().count());
-    for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+    for link in text.split("](").skip(1).filter_map(|after| after.split(')').next()) {
         assert!(link.starts_with("http") || root().join(link).exists(), "README.md: `{link}`");
     }
 }
@@ -36,8 +36,8 @@ fn the_readme_is_short_and_its_links_lead_somewhere() {
 /// True if lines of a page are those that are printed, where a line `...` matches any lines.
 fn shows(shown: &[&str], printed: &[&str]) -> bool {
     let Some(gap) = shown.iter().position(|line| *line == "...") else { return shown == printed };
-    let Some(rest) = printed.strip_prefix(&shown[..gap]) else { return false };
-    (0..=rest.len()).any(|left_out| shows(&shown[gap + 1..], &rest[left_out..]))
+    let Some(behind) = printed.strip_prefix(&shown[..gap]) else { return false };
+    (0..=behind.len()).any(|left_out| shows(&shown[gap + 1..], &behind[left_out..]))
 }
 
 #[test]
@@ -84,6 +84,13 @@ fn the_workflow_of_the_ci_page_runs_as_written() {
     );
 }
 
+/// Returns a line of a spec without the `#` of a key that is commented out.
+fn uncommented(line: &str) -> String {
+    let code =
+        line.strip_prefix('#').filter(|code| !code.starts_with(' ') || code.starts_with("  "));
+    code.unwrap_or(line).to_owned()
+}
+
 #[test]
 fn a_new_spec_can_be_checked_at_once_and_uncommented() {
     let folder = tempfile::tempdir().unwrap();
@@ -94,41 +101,35 @@ fn a_new_spec_can_be_checked_at_once_and_uncommented() {
     typed(&check, folder.path()).code(0).prints("30 of 30 tensors used");
     let path = folder.path().join("mine.yaml");
     let text = fs_err::read_to_string(&path).unwrap();
-    let code = |line: &str| {
-        let code =
-            line.strip_prefix('#').filter(|rest| !rest.starts_with(' ') || rest.starts_with("  "));
-        code.unwrap_or(line).to_owned()
-    };
-    let uncommented: Vec<String> = text.lines().map(code).collect();
-    assert!(uncommented.iter().any(|line| line == "dims:"), "{text}");
-    fs_err::write(&path, uncommented.join("\n") + "\n").unwrap();
+    let lines: Vec<String> = text.lines().map(uncommented).collect();
+    assert!(lines.iter().any(|line| line == "dims:"), "{text}");
+    fs_err::write(&path, lines.join("\n") + "\n").unwrap();
     typed(&check, folder.path()).code(0).prints("30 of 30 tensors used");
 }
 
 #[test]
 fn specs_are_found_beside_the_file_and_where_the_environment_says() {
     let folder = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &str| {
-        let path = folder.path().join("specs").join(name);
-        fs_err::create_dir_all(path.parent().unwrap()).unwrap();
-        fs_err::write(path, text).unwrap();
-    };
-    write(
-        "base.yaml",
+    let specs = folder.path().join("specs");
+    fs_err::create_dir_all(specs.join("lib")).unwrap();
+    fs_err::write(
+        specs.join("base.yaml"),
         "spec: 1\nname: base\nextends: llama\nuse: [own]\nmatches: [BaseForCausalLM]\n",
-    );
-    write(
-        "kid.yaml",
+    )
+    .unwrap();
+    fs_err::write(
+        specs.join("kid.yaml"),
         "spec: 1\nname: kid\nextends: base\nmatches: [KidForCausalLM]\nfunctions:\n  mlp(x): |\n    return twice(x)\n",
-    );
-    write("lib/own.yaml", "spec: 1\nfunctions:\n  twice(x): |\n    return x + x\n");
+    )
+    .unwrap();
+    let functions = "spec: 1\nfunctions:\n  twice(x): |\n    return x + x\n";
+    fs_err::write(specs.join("lib/own.yaml"), functions).unwrap();
     typed("onboard check specs/kid.yaml", folder.path()).code(0);
-    let list = |specs: &str| {
-        run(onboard().arg("list").env("ONBOARD_SPECS", specs).current_dir(folder.path()))
-    };
-    list("specs").code(0).prints("KidForCausalLM");
-    list("").code(0).prints("LlamaForCausalLM");
-    list("nowhere").code(2).says("ONBOARD_SPECS");
+    let mut list = onboard();
+    list.arg("list").current_dir(folder.path());
+    run(list.env("ONBOARD_SPECS", "specs")).code(0).prints("KidForCausalLM");
+    run(list.env("ONBOARD_SPECS", "")).code(0).prints("LlamaForCausalLM");
+    run(list.env("ONBOARD_SPECS", "nowhere")).code(2).says("ONBOARD_SPECS");
     let shown = run(onboard()
         .args(["show", "kid", "--source"])
         .env("ONBOARD_SPECS", "specs")
@@ -148,10 +149,10 @@ fn hints_name_commands_and_no_files_of_the_source_tree() {
     let mut config: Value = json(&fs_err::read_to_string(&path).unwrap());
     config["strange_setting"] = 2.into();
     fs_err::write(&path, config.to_string()).unwrap();
-    let said = typed("onboard show model --states", folder.path()).code(0);
-    let said =
-        said.says("a spec of yours that extends `llama` (`onboard new NAME` with --like llama)");
-    let mut all = vec![said.err];
+    let ran = typed("onboard show model --states", folder.path()).code(0);
+    let ran =
+        ran.says("a spec of yours that extends `llama` (`onboard new NAME` with --like llama)");
+    let mut all = vec![ran.err];
     config["architectures"] = serde_json::json!(["StrangeForCausalLM"]);
     config["model_type"] = "strange".into();
     config["num_hidden_layers"] = 4.into();
@@ -195,8 +196,9 @@ fn every_topic_of_help_is_explained_from_its_declaration() {
     typed("onboard help ropee", root()).code(2).says("did you mean `rope`?");
     let alone = typed("parity check --help", root()).code(0).out;
     let under = typed("onboard help parity check", root()).code(0).out;
-    let body = |text: &str| text.split_once("Arguments:").unwrap().1.trim_end().to_owned();
-    assert_eq!(body(&alone), body(&under));
+    let (_, alone) = alone.split_once("Arguments:").unwrap();
+    let (_, under) = under.split_once("Arguments:").unwrap();
+    assert_eq!(alone.trim_end(), under.trim_end());
 }
 
 #[test]
@@ -259,13 +261,11 @@ fn tensors_with_foreign_names_are_paired_by_shape_and_role() {
         .says("--spec out/strange.yaml");
     assert_eq!(fs_err::read_to_string(&path).unwrap(), edited);
     // The same tokens as with the weights under their original names.
-    let tokens = |model: &str| {
-        let line = format!("onboard run {model} --tokens 1,5,9 -n 6 --spec out/strange.yaml");
-        typed(&line, folder.path()).code(0).out
-    };
-    let own = fixture("llama").display().to_string();
-    let own = run(onboard().args(["run", &own, "--tokens", "1,5,9", "-n", "6"])).code(0).out;
-    assert_eq!(tokens("model"), own);
+    let line = "onboard run model --tokens 1,5,9 -n 6 --spec out/strange.yaml";
+    let mut command = onboard();
+    command.arg("run").arg(fixture("llama")).args(["--tokens", "1,5,9", "-n", "6"]);
+    let expected = run(&mut command).code(0).out;
+    assert_eq!(typed(line, folder.path()).code(0).out, expected);
 }
 
 /// Renames the tensors of a file.
@@ -292,19 +292,20 @@ fn rename(path: &Path, names: &[(&str, &str)]) {
 fn a_gguf_file_is_taken_or_refused_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let model = fixture("lfm2").display().to_string();
-    let reference = format!("{model}/reference");
+    let reference = format!("--reference {model}/reference");
     for ty in ["f32", "q8_0"] {
         typed(&format!("convert {model} --to gguf:{ty} -o {ty}.gguf"), folder.path()).code(0);
     }
-    let line =
-        |command: &str, file: &str| format!("onboard {command} {file} --reference {reference}");
-    let ran = typed(&(line("add-model", "f32.gguf") + " --out out"), folder.path()).code(0);
+    let line = format!("onboard add-model f32.gguf {reference} --out out");
+    let ran = typed(&line, folder.path()).code(0);
     ran.prints("proven").prints("56 tensors of the file");
     let card: Value = json(&fs_err::read_to_string(folder.path().join("out/card.json")).unwrap());
     assert_eq!(card["model"]["weights_sha256"].as_str().unwrap().len(), 64);
     assert!(card["coverage"].is_null());
-    typed(&line("parity check", "f32.gguf"), folder.path()).code(0).prints("AGREE");
-    let ran = typed(&line("add-model", "q8_0.gguf"), folder.path()).code(0);
+    let line = format!("onboard parity check f32.gguf {reference}");
+    typed(&line, folder.path()).code(0).prints("AGREE");
+    let line = format!("onboard add-model q8_0.gguf {reference}");
+    let ran = typed(&line, folder.path()).code(0);
     ran.prints("bits per weight").says("not proven but measured");
     typed("onboard check lfm2 --model f32.gguf", folder.path()).code(0).prints("6 layers");
     typed("convert f32.gguf --to gguf:q8_0 -o x.gguf", folder.path()).code(0);
@@ -366,6 +367,25 @@ fn paths_need_not_be_utf_8() {
         .says("nothing was proven");
 }
 
+/// Runs a model with a prompt and bytes on standard input, and returns the exit code and both outputs.
+fn prompted(model: &Path, prompt: &str, bytes: &[u8]) -> (Option<i32>, String, String) {
+    let mut command = onboard();
+    command.arg("run").arg(model).args(["--json", "-n", "3", "--prompt", prompt]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), bytes).unwrap();
+    let out = child.wait_with_output().unwrap();
+    (
+        out.status.code(),
+        String::from_utf8(out.stdout).unwrap(),
+        String::from_utf8(out.stderr).unwrap(),
+    )
+}
+
 #[test]
 fn a_prompt_comes_from_standard_input() {
     let folder = tempfile::tempdir().unwrap();
@@ -379,33 +399,16 @@ fn a_prompt_comes_from_standard_input() {
         "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "w0" },
     });
     fs_err::write(model.join("tokenizer.json"), tokenizer.to_string()).unwrap();
-    let ask = |prompt: &str, bytes: &[u8]| {
-        let mut command = onboard();
-        command.arg("run").arg(&model).args(["--json", "-n", "3", "--prompt", prompt]);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        std::io::Write::write_all(&mut child.stdin.take().unwrap(), bytes).unwrap();
-        let out = child.wait_with_output().unwrap();
-        (
-            out.status.code(),
-            String::from_utf8(out.stdout).unwrap(),
-            String::from_utf8(out.stderr).unwrap(),
-        )
-    };
-    let (code, piped, _) = ask("-", b"w1 w5 w9\n");
+    let (code, piped, _) = prompted(&model, "-", b"w1 w5 w9\n");
     assert_eq!(code, Some(0));
     let piped = json(&piped);
-    assert_eq!(piped, json(&ask("w1 w5 w9", b"").1));
+    assert_eq!(piped, json(&prompted(&model, "w1 w5 w9", b"").1));
     assert_eq!(piped["prompt_tokens"], serde_json::json!([1, 5, 9]));
     assert_eq!(piped["tokens"].as_array().unwrap().len(), 3);
     assert!(piped["text"].as_str().unwrap().starts_with('w') && piped["ended"] == "length");
-    let (code, _, said) = ask("-", b"\xff\xfe");
+    let (code, _, errors) = prompted(&model, "-", b"\xff\xfe");
     assert_eq!(code, Some(2));
-    assert!(said.contains("standard input is not UTF-8"), "{said}");
+    assert!(errors.contains("standard input is not UTF-8"), "{errors}");
 }
 
 #[test]
@@ -437,18 +440,16 @@ fn programs_read_what_people_read() {
 #[test]
 fn findings_and_failures_are_annotated() {
     let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str| {
-        let text = format!("spec: 1\nname: {name}\nextends: llama\n{text}");
-        fs_err::write(folder.path().join(format!("{name}.yaml")), text).unwrap();
-    };
-    file("bad", "dims:\n  eps: = 1 +\n");
+    let bad = "spec: 1\nname: bad\nextends: llama\ndims:\n  eps: = 1 +\n";
+    fs_err::write(folder.path().join("bad.yaml"), bad).unwrap();
     typed("onboard check bad.yaml --format github", folder.path())
         .code(2)
         .says("::error file=bad.yaml,line=5,");
-    file(
-        "wrong",
-        "functions:\n  mlp(x): |\n    return linear(silu(linear(x, mlp.up_proj, ffn)) * linear(x, mlp.gate_proj, ffn), mlp.down_proj, hidden)\n",
-    );
+    fs_err::write(
+        folder.path().join("wrong.yaml"),
+        "spec: 1\nname: wrong\nextends: llama\nfunctions:\n  mlp(x): |\n    return linear(silu(linear(x, mlp.up_proj, ffn)) * linear(x, mlp.gate_proj, ffn), mlp.down_proj, hidden)\n",
+    )
+    .unwrap();
     let model = fixture("llama").display().to_string();
     let line = format!("parity check {model} --spec wrong.yaml --dtype f32 --no-schedules");
     let plain = typed(&line, folder.path()).code(1);
@@ -471,9 +472,9 @@ fn annotations_tests_and_pages_begin_with_the_cause() {
         .code(1)
         .says("title=parity%3A f32 differs::registry/specs/llama.yaml:")
         .says(&format!(": {cause}%0Afirst divergence: "));
-    let read = |name: &str| fs_err::read_to_string(folder.path().join(name)).unwrap();
-    assert!(read("p.xml").contains(&format!("<failure message=\"{cause}; first divergence: ")));
-    let page = read("p.html");
+    let report = fs_err::read_to_string(folder.path().join("p.xml")).unwrap();
+    assert!(report.contains(&format!("<failure message=\"{cause}; first divergence: ")));
+    let page = fs_err::read_to_string(folder.path().join("p.html")).unwrap();
     let text = page.split("<body>").nth(1).unwrap();
     let (before, _) = text.split_once("<table").unwrap();
     assert!(before.contains("<code>eps</code>") && before.contains("First divergence"), "{before}");
@@ -505,10 +506,10 @@ fn the_counts_of_the_proof_are_what_is_printed() {
     let mut alarms = 0;
     for line in honest {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let (checks, found): (usize, usize) =
-            (words[2].parse().unwrap(), words[3].parse().unwrap());
+        let checks: usize = words[2].parse().unwrap();
+        let false_alarms: usize = words[3].parse().unwrap();
         assert!(checks > 400, "{line}");
-        alarms += found;
+        alarms += false_alarms;
     }
     assert!(alarms <= 1, "{printed}");
 }

@@ -32,16 +32,26 @@ fn converted(from: &Path, format: &str, to: &Path, more: &[&str]) -> Ran {
     run(convert().arg(from).args(["--to", format, "-o"]).arg(to).args(more))
 }
 
+/// Returns the ids that a model generates after a prompt.
+fn generated(model: &Path, count: &str, more: &[&str]) -> String {
+    let mut command = onboard();
+    command.arg("run").arg(model).args(["--tokens", "1,5,9", "-n", count, "--dtype", "f32"]);
+    run(command.args(more)).code(0).out
+}
+
 /// Reads every tensor by name: its shape and its numbers.
 fn tensors(folder: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
     let checkpoint = Checkpoint::open(folder).unwrap();
-    let read = |name: &String| {
-        let flow = checkpoint.flow(name).unwrap();
-        let mut numbers = vec![0.0; flow.len()];
-        flow.read(0, &mut numbers);
-        (name.clone(), (flow.shape().to_vec(), numbers))
-    };
-    checkpoint.tensors().keys().map(read).collect()
+    checkpoint
+        .tensors()
+        .keys()
+        .map(|name: &String| {
+            let flow = checkpoint.flow(name).unwrap();
+            let mut numbers = vec![0.0; flow.len()];
+            flow.read(0, &mut numbers);
+            (name.clone(), (flow.shape().to_vec(), numbers))
+        })
+        .collect()
 }
 
 #[test]
@@ -52,25 +62,19 @@ fn a_folder_made_of_a_file_has_the_tensors_of_the_checkpoint() {
         let folder = dir.path().join(name);
         converted(&fixture(name), "gguf:f32", &file, &[]).code(0);
         converted(&file, "hf", &folder, &[]).code(0);
-        let made = tensors(&folder);
+        let restored = tensors(&folder);
         let source = tensors(&fixture(name));
-        let names = |of: &BTreeMap<String, _>| of.keys().cloned().collect::<Vec<_>>();
-        assert_eq!(names(&made), names(&source), "{name}");
-        let most = if ROUNDED.contains(name) { 1e-6 } else { 0.0 };
+        assert!(restored.keys().eq(source.keys()), "{name}: {:?}", restored.keys());
+        let limit = if ROUNDED.contains(name) { 1e-6 } else { 0.0 };
         for (tensor, (shape, numbers)) in &source {
-            let (made_shape, made_numbers) = &made[tensor];
-            assert_eq!(made_shape, shape, "{name}: {tensor}");
-            let off = numbers.iter().zip(made_numbers).map(|(a, b)| (a - b).abs());
+            let (restored_shape, restored_numbers) = &restored[tensor];
+            assert_eq!(restored_shape, shape, "{name}: {tensor}");
+            let off = numbers.iter().zip(restored_numbers).map(|(a, b)| (a - b).abs());
             let off = off.fold(0.0, f32::max);
-            assert!(off <= most, "{name}: {tensor} is off by {off}");
+            assert!(off <= limit, "{name}: {tensor} is off by {off}");
         }
         // The folder is a model like any other.
-        let ids = |model: &Path| {
-            let mut command = onboard();
-            command.arg("run").arg(model).args(["--tokens", "1,5,9", "-n", "8", "--dtype", "f32"]);
-            run(&mut command).code(0).out
-        };
-        assert_eq!(ids(&folder), ids(&fixture(name)), "{name}");
+        assert_eq!(generated(&folder, "8", &[]), generated(&fixture(name), "8", &[]), "{name}");
     }
 }
 
@@ -79,15 +83,17 @@ fn a_file_of_a_file_has_the_bytes_of_one_made_of_the_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["llama_256", "gemma3_text", "qwen3_moe", "gpt_oss", "lfm2_256", "gemma4_text_moe"]
     {
-        let path = |kind: &str| dir.path().join(format!("{name}-{kind}.gguf"));
-        converted(&fixture(name), "gguf:f32", &path("f32"), &[]).code(0);
+        let plain = dir.path().join(format!("{name}-f32.gguf"));
+        let of_folder = dir.path().join(format!("{name}-folder.gguf"));
+        let of_file = dir.path().join(format!("{name}-file.gguf"));
+        converted(&fixture(name), "gguf:f32", &plain, &[]).code(0);
         for ty in ["q8_0", "q4_k_m"] {
             let format = format!("gguf:{ty}");
             // The name of the model is that of the folder in both.
-            converted(&fixture(name), &format, &path("folder"), &["--force"]).code(0);
-            converted(&path("f32"), &format, &path("file"), &["--force"]).code(0);
-            let bytes = |kind| fs_err::read(path(kind)).unwrap();
-            assert!(bytes("folder") == bytes("file"), "{name} {ty}");
+            converted(&fixture(name), &format, &of_folder, &["--force"]).code(0);
+            converted(&plain, &format, &of_file, &["--force"]).code(0);
+            let bytes = fs_err::read(&of_file).unwrap();
+            assert!(fs_err::read(&of_folder).unwrap() == bytes, "{name} {ty}");
         }
     }
 }
@@ -113,17 +119,17 @@ fn a_tokenizer_of_keys_makes_the_tokens_of_the_checkpoint() {
         let folder = dir.path().join(name);
         converted(&fixture(name), "gguf:f32", &file, &[]).code(0);
         converted(&file, "hf", &folder, &[]).code(0);
-        let open = |dir: &Path| ReferenceTokenizer::read(dir).unwrap().unwrap();
-        let made = open(&folder);
-        let source = open(&fixture(name));
+        let tokenizer = ReferenceTokenizer::read(&folder).unwrap().unwrap();
+        let source = ReferenceTokenizer::read(&fixture(name)).unwrap().unwrap();
         for text in &texts {
             for around in [true, false] {
-                let ids = |of: &ReferenceTokenizer| of.encode(text, around).unwrap();
-                assert_eq!(ids(&made), ids(&source), "{name}: {text:?}");
+                let expected = source.encode(text, around).unwrap();
+                let ids = tokenizer.encode(text, around).unwrap();
+                assert_eq!(ids, expected, "{name}: {text:?}");
             }
             let ids = source.encode(text, false).unwrap();
-            let text = |of: &ReferenceTokenizer| of.decode(&ids, false).unwrap();
-            assert_eq!(text(&made), text(&source), "{name}: {ids:?}");
+            let expected = source.decode(&ids, false).unwrap();
+            assert_eq!(tokenizer.decode(&ids, false).unwrap(), expected, "{name}: {ids:?}");
         }
         let config = json(&fs_err::read_to_string(folder.join("tokenizer_config.json")).unwrap());
         let templates = tokenizer::chat_templates(&fixture(name)).unwrap();
@@ -149,15 +155,14 @@ fn a_file_without_a_config_gets_one() {
         bytes[at] = b'0';
         fs_err::write(&file, bytes).unwrap();
         converted(&file, "hf:bf16", &folder, &[]).code(0);
-        let read = |path: &Path| json(&fs_err::read_to_string(path).unwrap());
-        let made = read(&folder.join("config.json"));
-        let source = read(&fixture(name).join("config.json"));
+        let config = json(&fs_err::read_to_string(folder.join("config.json")).unwrap());
+        let source = json(&fs_err::read_to_string(fixture(name).join("config.json")).unwrap());
         for key in ["architectures", "model_type", "hidden_size", "num_hidden_layers", "vocab_size"]
         {
-            assert_eq!(made[key], source[key], "{name}: {key}");
+            assert_eq!(config[key], source[key], "{name}: {key}");
         }
-        assert_eq!(made["dtype"], "bfloat16", "{name}: {made:#}");
-        assert!(made["tie_word_embeddings"].is_boolean(), "{name}: {made:#}");
+        assert_eq!(config["dtype"], "bfloat16", "{name}: {config:#}");
+        assert!(config["tie_word_embeddings"].is_boolean(), "{name}: {config:#}");
         run(onboard().arg("run").arg(&folder).args(["--tokens", "1,5,9", "-n", "4"])).code(0);
     }
 }
@@ -179,11 +184,8 @@ fn quantized_weights_are_not_quantized_again_unasked() {
     let folder = dir.path().join("folder");
     converted(&file, "gguf:f32", &f32, &[]).code(0);
     converted(&file, "hf:f32", &folder, &[]).code(0);
-    let logits = |model: &Path| {
-        let mut command = onboard();
-        command.arg("run").arg(model).args(["--tokens", "1,5,9", "-n", "12", "--dtype", "f32"]);
-        run(command.args(["--arithmetic", "exact"])).code(0).out
-    };
-    assert_eq!(logits(&f32), logits(&folder));
-    assert_eq!(logits(&file), logits(&folder));
+    let exact = ["--arithmetic", "exact"];
+    let expected = generated(&folder, "12", &exact);
+    assert_eq!(generated(&f32, "12", &exact), expected);
+    assert_eq!(generated(&file, "12", &exact), expected);
 }

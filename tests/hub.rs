@@ -48,9 +48,9 @@ fn a_checkpoint_is_fetched_once_and_then_found_in_the_cache() {
         }
         assert!(fs_err::read(snapshot(home.path()).join(&name)).unwrap() == bytes, "{name}");
     }
-    let asked = hub.requests().len();
+    let count = hub.requests().len();
     fetch(&hub, home.path()).code(0).says("from the cache");
-    assert_eq!(hub.requests().len(), asked, "the cache was enough");
+    assert_eq!(hub.requests().len(), count, "the cache was enough");
     let mut offline = ask(&hub, home.path());
     run(offline.env("HF_HUB_OFFLINE", "1")).code(0);
     let blobs = fs_err::read_dir(home.path().join("hub/models--acme--tiny/blobs")).unwrap();
@@ -107,6 +107,15 @@ fn a_broken_transfer_is_resumed() {
     assert!(hub.requests().iter().any(|line| line.contains("bytes=5000-")), "{:?}", hub.requests());
 }
 
+/// True if a folder has the first 5000 bytes of a file.
+#[cfg(unix)]
+fn has_unfinished(blobs: &Path) -> bool {
+    fs_err::read_dir(blobs).into_iter().flatten().flatten().any(|entry| {
+        entry.path().extension().is_some_and(|end| end == "incomplete")
+            && entry.metadata().is_ok_and(|metadata| metadata.len() == 5000)
+    })
+}
+
 #[test]
 #[cfg(unix)]
 fn a_stopped_transfer_leaves_nothing_that_looks_finished_and_is_continued() {
@@ -116,29 +125,22 @@ fn a_stopped_transfer_leaves_nothing_that_looks_finished_and_is_continued() {
     let mut command = ask(&hub, home.path());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let blobs = home.path().join("hub/models--acme--tiny/blobs");
-    let unfinished = || {
-        let mut entries = fs_err::read_dir(&blobs).into_iter().flatten().flatten();
-        entries.any(|e| {
-            e.path().extension().is_some_and(|end| end == "incomplete")
-                && e.metadata().is_ok_and(|m| m.len() == 5000)
-        })
-    };
     for _ in 0..3000 {
-        if unfinished() {
+        if has_unfinished(&blobs) {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    assert!(unfinished(), "{:?}", hub.requests());
+    assert!(has_unfinished(&blobs), "{:?}", hub.requests());
     let id = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("to continue the download"), "{said}");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(errors.contains("to continue the download"), "{errors}");
     assert!(!snapshot(home.path()).join(WEIGHTS).exists());
     assert!(!home.path().join("hub/models--acme--tiny/refs/main").exists());
-    assert!(unfinished());
+    assert!(has_unfinished(&blobs));
     fetch(&hub, home.path()).code(0);
     assert!(hub.requests().iter().any(|line| line.contains("bytes=5000-")), "{:?}", hub.requests());
     assert!(fs_err::read(snapshot(home.path()).join(WEIGHTS)).unwrap() == files()[WEIGHTS]);

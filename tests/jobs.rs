@@ -118,16 +118,16 @@ fn kubernetes_jobs_have_any_words() {
         "  parallelism: 1",
         "  backoffLimitPerIndex: 3",
     ] {
-        assert!(text.lines().any(|found| found == line), "no `{line}` in {text}");
+        assert!(text.lines().any(|written| written == line), "no `{line}` in {text}");
     }
     // The words are a list of JSON, in which Kubernetes reads `$$` as `$`.
     let line = text.lines().find_map(|line| line.trim().strip_prefix("command: ")).unwrap();
-    let found: Vec<String> = serde_json::from_str(line).unwrap();
-    let found: Vec<String> = found.iter().map(|word| word.replace("$$", "$")).collect();
-    let at = found.iter().position(|word| word == "--").unwrap();
-    assert_eq!(found[at + 1..], words);
-    assert_eq!(found[..3], ["/bin/onboard", "jobs", "run"]);
-    assert!(found[..at].windows(2).any(|two| two == ["--index-env", "JOB_COMPLETION_INDEX"]));
+    let escaped: Vec<String> = serde_json::from_str(line).unwrap();
+    let command: Vec<String> = escaped.iter().map(|word| word.replace("$$", "$")).collect();
+    let at = command.iter().position(|word| word == "--").unwrap();
+    assert_eq!(command[at + 1..], words);
+    assert_eq!(command[..3], ["/bin/onboard", "jobs", "run"]);
+    assert!(command[..at].windows(2).any(|two| two == ["--index-env", "JOB_COMPLETION_INDEX"]));
     // Nothing but comments stands before the object.
     let head = text.split("apiVersion").next().unwrap();
     assert!(head.lines().all(|line| line.starts_with('#')), "{head}");
@@ -168,28 +168,26 @@ fn sharded_conversions_are_checked_as_a_set() {
     let dir = tempfile::tempdir().unwrap();
     let one = dir.path().join("one.gguf");
     let many = dir.path().join("many.gguf");
-    let convert = |output: &Path| {
-        let model = fixture("lfm2").display().to_string();
-        command(&format!("convert {model} --to gguf:q8_0 -o {}", output.display()))
-    };
+    let model = fixture("lfm2").display().to_string();
+    let words = command(&format!("convert {model} --to gguf:q8_0 -o {}", many.display()));
     for n in ["1/2", "2/2"] {
-        run(onboard().args(convert(&one)).args(["--shard", n])).code(0);
+        let convert = ["convert", &model, "--to", "gguf:q8_0", "-o"];
+        run(onboard().args(convert).arg(&one).args(["--shard", n])).code(0);
     }
-    jobs(&["run", "-n", "2"], &convert(&many)).code(0);
-    jobs(&["merge", "-n", "2"], &convert(&many)).code(0).prints("complete: 2 files");
+    jobs(&["run", "-n", "2"], &words).code(0);
+    jobs(&["merge", "-n", "2"], &words).code(0).prints("complete: 2 files");
     for n in ["1", "2"] {
-        let file = |path: &Path| {
-            let stem = path.with_extension("");
-            fs_err::read(format!("{}-0000{n}-of-00002.gguf", stem.display())).unwrap()
-        };
-        assert!(file(&one) == file(&many), "file {n} differs");
+        let [one, many] = ["one", "many"].map(|stem| {
+            fs_err::read(dir.path().join(format!("{stem}-0000{n}-of-00002.gguf"))).unwrap()
+        });
+        assert!(one == many, "file {n} differs");
     }
     fs_err::remove_file(dir.path().join("many-00002-of-00002.gguf")).unwrap();
     let gone = "many-00002-of-00002.gguf` is gone";
-    jobs(&["status", "-n", "2"], &convert(&many)).code(1).prints(gone);
-    jobs(&["merge", "-n", "2"], &convert(&many)).code(2).says(gone);
-    jobs(&["run", "-n", "2"], &convert(&many)).code(0).says(gone);
-    jobs(&["merge", "-n", "2"], &convert(&many)).code(0);
+    jobs(&["status", "-n", "2"], &words).code(1).prints(gone);
+    jobs(&["merge", "-n", "2"], &words).code(2).says(gone);
+    jobs(&["run", "-n", "2"], &words).code(0).says(gone);
+    jobs(&["merge", "-n", "2"], &words).code(0);
 }
 
 #[test]
@@ -205,16 +203,16 @@ fn records_of_other_divisions_are_refused() {
     jobs(&["run", "-n", "2", "--piece", "1"], &other).code(2).says("of another command");
     // A record that was copied.
     let state = PathBuf::from(format!("{}.jobs", output.display()));
-    let record = |n| state.join(format!("piece-{n}-of-2.json"));
-    let kept = fs_err::read(record(2)).unwrap();
-    fs_err::copy(record(1), record(2)).unwrap();
+    let second = state.join("piece-2-of-2.json");
+    let kept = fs_err::read(&second).unwrap();
+    fs_err::copy(state.join("piece-1-of-2.json"), &second).unwrap();
     jobs(&["merge", "-n", "2"], &words).code(2).says("a copy under another name");
-    fs_err::write(record(2), b"{").unwrap();
+    fs_err::write(&second, b"{").unwrap();
     jobs(&["merge", "-n", "2"], &words).code(2).says("no record of a piece");
-    fs_err::write(record(2), kept).unwrap();
+    fs_err::write(&second, kept).unwrap();
     // A product that was copied.
-    let part = |n| PathBuf::from(format!("{}.{n}-of-2.part", output.display()));
-    fs_err::copy(part(1), part(2)).unwrap();
+    let first = dir.path().join("m.gguf.1-of-2.part");
+    fs_err::copy(first, dir.path().join("m.gguf.2-of-2.part")).unwrap();
     jobs(&["merge", "-n", "2"], &words).code(2).says("2-of-2.part` ");
     assert!(!output.exists());
     // A record that is of no piece.
@@ -244,15 +242,15 @@ fn scripts_are_given_to_the_scheduler() {
         program(&file, &format!("#!/bin/sh\ncat >'{}'\n", given.display()));
         let more =
             ["-n", "2", "--on", scheduler, "--image", "i", "--claim", "c", "--mount", "/", "--"];
-        let submit = |path: &str| {
-            run(onboard().args(["jobs", "submit"]).args(more).args(&words).env("PATH", path))
-        };
-        submit(&path).code(0).prints("when all pieces are made: ");
+        let mut submit = onboard();
+        submit.args(["jobs", "submit"]).args(more).args(&words).env("PATH", &path);
+        run(&mut submit).code(0).prints("when all pieces are made: ");
         let script = run(onboard().args(["jobs", "plan"]).args(more).args(&words)).code(0).out;
         assert_eq!(fs_err::read_to_string(&given).unwrap().trim_end(), script.trim_end());
         program(&file, "#!/bin/sh\necho no >&2\nexit 3\n");
-        submit(&path).code(2).says(&format!("`{name}` failed"));
-        submit("/nonexistent").code(2).says(&format!("cannot start `{name}`"));
+        run(&mut submit).code(2).says(&format!("`{name}` failed"));
+        submit.env("PATH", "/nonexistent");
+        run(&mut submit).code(2).says(&format!("cannot start `{name}`"));
     }
 }
 
@@ -286,17 +284,17 @@ fn pieces_of_a_dump_are_asked_for_and_ignored_signals_do_not_matter() {
     // The files that the script lists belong to the piece.
     fs_err::write(dir.path().join("D.pieces/a"), "b\n").unwrap();
     jobs(&["status", "-n", "2"], &dump).code(1).prints("D.pieces/a` is damaged");
-    let again = |text: &str| {
-        program(&python, text);
-        let mut ran = onboard();
-        ran.args(["jobs", "run", "-n", "2", "--piece", "2", "--"]).args(&dump);
-        run(ran.env("ONBOARD_PYTHON", &python))
-    };
-    again(text).code(0).says("piece 2 of 2 is made again");
+    let mut again = onboard();
+    again.args(["jobs", "run", "-n", "2", "--piece", "2", "--"]).args(&dump);
+    again.env("ONBOARD_PYTHON", &python);
+    program(&python, text);
+    run(&mut again).code(0).says("piece 2 of 2 is made again");
     jobs(&["status", "-n", "2"], &dump).code(1).prints("1 of 2 pieces are made; left: 1\n");
     fs_err::remove_file(dir.path().join("D.pieces/a")).unwrap();
-    again(&text.replace("[\"a\"]", "[\"../a\"]")).code(2).says("expected the name of a file");
-    again(&text.replace("\"files\"", "\"parts\"")).code(2).says("no record of a finished piece");
+    program(&python, &text.replace("[\"a\"]", "[\"../a\"]"));
+    run(&mut again).code(2).says("expected the name of a file");
+    program(&python, &text.replace("\"files\"", "\"parts\""));
+    run(&mut again).code(2).says("no record of a finished piece");
     // A dump in the place of the output would be replaced by the merge.
     fs_err::create_dir(dir.path().join("D")).unwrap();
     fs_err::write(dir.path().join("D/manifest.json"), "{}").unwrap();
@@ -315,13 +313,13 @@ fn damage(path: &Path, from_end: usize) {
 fn damaged_pieces_are_found_and_made_again() {
     let dir = tempfile::tempdir().unwrap();
     let model = fixture("lfm2").display().to_string();
-    let file = |name: &str| dir.path().join(name);
-    let place = file("c.gguf").display().to_string();
+    let folder = dir.path();
+    let place = folder.join("c.gguf").display().to_string();
     let convert = command(&format!("convert {model} --to gguf:q8_0 -o {place}"));
-    let measure = imatrix(&file("m.gguf"));
+    let measure = imatrix(&folder.join("m.gguf"));
     for (words, product, from_end) in [
-        (&convert, file("c-00001-of-00002.gguf"), 5000),
-        (&measure, file("m.gguf.1-of-2.part"), 50),
+        (&convert, folder.join("c-00001-of-00002.gguf"), 5000),
+        (&measure, folder.join("m.gguf.1-of-2.part"), 50),
     ] {
         jobs(&["run", "-n", "2"], words).code(0);
         let whole = fs_err::read(&product).unwrap();
@@ -362,12 +360,11 @@ fn another_division_is_refused_before_it_computes() {
     let dir = tempfile::tempdir().unwrap();
     let words = imatrix(&dir.path().join("m.gguf"));
     jobs(&["run", "-n", "3", "--piece", "1"], &words).code(0);
-    let part = |name: &str| dir.path().join(name).exists();
     jobs(&["run", "-n", "2", "--piece", "1"], &words).code(2).says("into 3 pieces, not 2");
-    assert!(!part("m.gguf.1-of-2.part"));
+    assert!(!dir.path().join("m.gguf.1-of-2.part").exists());
     let more = [&words[..], &["--chunks".to_owned(), "6".to_owned()]].concat();
     jobs(&["run", "-n", "3", "--piece", "2"], &more).code(2).says("of another command");
-    assert!(!part("m.gguf.2-of-3.part"));
+    assert!(!dir.path().join("m.gguf.2-of-3.part").exists());
     // The order of the words does not matter.
     let (last, first) = words.split_at(4);
     let turned = [&words[..1], &first[..2], &last[1..], &first[2..]].concat();
@@ -392,8 +389,8 @@ fn records_that_cannot_be_kept_stop_a_piece_before_it_computes() {
     let record = dir.path().join("m.gguf.jobs/piece-1-of-2.json");
     let text = fs_err::read_to_string(&record).unwrap();
     for wrong in [other.clone(), dir.path().join("m.d/../other")] {
-        let own = dir.path().join("m.gguf.1-of-2.part").display().to_string();
-        fs_err::write(&record, text.replace(&own, &wrong.display().to_string())).unwrap();
+        let product = dir.path().join("m.gguf.1-of-2.part").display().to_string();
+        fs_err::write(&record, text.replace(&product, &wrong.display().to_string())).unwrap();
         jobs(&["run", "-n", "2"], &words).code(2).says("is no file of this command");
     }
     assert!(other.exists());
@@ -401,17 +398,22 @@ fn records_that_cannot_be_kept_stop_a_piece_before_it_computes() {
 
 #[test]
 fn containers_see_all_paths() {
-    let plan = |more: &[&str], output: &str| {
-        let on = ["plan", "-n", "2", "--on", "kubernetes", "--image", "i", "--claim", "c"];
-        let words = command(&format!("imatrix models/m --text=t.txt -o {output}"));
-        jobs(&[&on[..], &["--directory", "/data/runs"], more].concat(), &words)
-    };
-    plan(&[], "m.gguf").code(0).says("note: `models/m` is not on this machine").prints("\"t.txt\"");
-    plan(&[], "../m.gguf").code(2).says("lie outside: `/data`, `/data/m.gguf.jobs`");
-    plan(&["--mount", "/data"], "../m.gguf").code(0);
-    plan(&["--mount", "/other"], "m.gguf").code(2).says("`/data/runs/models/m`");
-    plan(&["--mount", "rel"], "m.gguf").code(2).says("--mount rel: expected a path that begins");
-    plan(&["--parallel", "0"], "m.gguf").code(2).says("--parallel");
+    planned(&[], "m.gguf")
+        .code(0)
+        .says("note: `models/m` is not on this machine")
+        .prints("\"t.txt\"");
+    planned(&[], "../m.gguf").code(2).says("lie outside: `/data`, `/data/m.gguf.jobs`");
+    planned(&["--mount", "/data"], "../m.gguf").code(0);
+    planned(&["--mount", "/other"], "m.gguf").code(2).says("`/data/runs/models/m`");
+    planned(&["--mount", "rel"], "m.gguf").code(2).says("--mount rel: expected a path that begins");
+    planned(&["--parallel", "0"], "m.gguf").code(2).says("--parallel");
+}
+
+/// Plans a measurement for Kubernetes in the folder `/data/runs`.
+fn planned(more: &[&str], output: &str) -> Ran {
+    let on = ["plan", "-n", "2", "--on", "kubernetes", "--image", "i", "--claim", "c"];
+    let words = command(&format!("imatrix models/m --text=t.txt -o {output}"));
+    jobs(&[&on[..], &["--directory", "/data/runs"], more].concat(), &words)
 }
 
 #[test]

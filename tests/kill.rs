@@ -53,14 +53,14 @@ fn wait(child: &mut Child, journal: &Path, enough: usize) {
 
 /// Returns every file below a folder, or a single file.
 fn contents(path: &Path) -> BTreeMap<String, Vec<u8>> {
-    let read = |path: &Path| fs_err::read(path).unwrap();
     if path.is_file() {
-        return BTreeMap::from([(String::new(), read(path))]);
+        return BTreeMap::from([(String::new(), fs_err::read(path).unwrap())]);
     }
     let entries = fs_err::read_dir(path).unwrap().map(|entry| entry.unwrap());
     entries
         .map(|entry: fs_err::DirEntry| {
-            (entry.file_name().to_string_lossy().into_owned(), read(&entry.path()))
+            let name = entry.file_name().to_string_lossy().into_owned();
+            (name, fs_err::read(entry.path()).unwrap())
         })
         .collect()
 }
@@ -118,8 +118,7 @@ fn killed_checkpoints_resume_to_the_same_bytes() {
 /// Weights that changed in place keep the length of their file, and archives can restore its time.
 #[test]
 fn other_weights_with_the_stamps_of_the_first_are_not_resumed() {
-    let every_second = |bytes: &mut [u8]| bytes.iter_mut().step_by(2).for_each(|byte| *byte ^= 1);
-    changed(every_second, "other weights");
+    changed(|bytes| bytes.iter_mut().step_by(2).for_each(|byte| *byte ^= 1), "other weights");
 }
 
 /// A single byte, of the values that were read first.
@@ -128,19 +127,23 @@ fn one_changed_byte_of_the_source_is_not_resumed() {
     changed(|bytes| bytes[0] ^= 1, "was changed since it was read");
 }
 
+/// Returns a conversion that writes small slabs.
+fn slow_conversion(model: &Path, output: &Path) -> Command {
+    let mut command = convert();
+    command.arg(model).args(["--to", "gguf:q4_k_m", "--slab", "1", "--threads", "1", "-o"]);
+    command.arg(output);
+    command
+}
+
 /// Stops a conversion, changes its source without its stamps, and resumes it.
 #[track_caller]
 fn changed(change: fn(&mut [u8]), says: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let (model, output) = (dir.path().join("model"), dir.path().join("model.gguf"));
+    let model = dir.path().join("model");
+    let output = dir.path().join("model.gguf");
     copy("lfm2_256", &model);
-    let command = || {
-        let mut command = convert();
-        command.arg(&model).args(["--to", "gguf:q4_k_m", "--slab", "1", "--threads", "1", "-o"]);
-        command.arg(&output);
-        command
-    };
-    let mut child = command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut command = slow_conversion(&model, &output);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let journal = dir.path().join("model.gguf.part.journal");
     wait(&mut child, &journal, 5);
     child.kill().unwrap();
@@ -154,5 +157,5 @@ fn changed(change: fn(&mut [u8]), says: &str) {
     change(&mut bytes[header..]);
     fs_err::write(&weights, bytes).unwrap();
     std::fs::File::options().write(true).open(&weights).unwrap().set_modified(modified).unwrap();
-    run(command().arg("--resume")).code(2).says(says);
+    run(slow_conversion(&model, &output).arg("--resume")).code(2).says(says);
 }

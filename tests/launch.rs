@@ -23,9 +23,9 @@ fn serve(answers: Vec<(&'static str, u16, String)>) -> String {
                 line.clear();
             }
             let path = first.split(' ').nth(1).unwrap_or_default();
-            let found = answers.iter().find(|(known, ..)| path == *known);
+            let answer = answers.iter().find(|(known, ..)| path == *known);
             let (status, body) =
-                found.map_or((404, "no such page"), |(_, status, body)| (*status, body.as_str()));
+                answer.map_or((404, "no such page"), |(_, status, body)| (*status, body.as_str()));
             let length = body.len();
             write!(
                 stream,
@@ -76,10 +76,10 @@ fn a_setting_that_the_server_changed_is_a_difference() {
     let whole = parsed(&ran.out);
     assert_eq!(whole["agrees"], false);
     let rows = whole["settings"].as_array().unwrap();
-    let of = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap()["verdict"].clone();
-    assert_eq!(of("page_size"), "differs");
-    assert_eq!(of("model"), "agrees");
-    assert_eq!(of("dtype"), "differs");
+    for (name, verdict) in [("page_size", "differs"), ("model", "agrees"), ("dtype", "differs")] {
+        let row = rows.iter().find(|row| row["name"] == name).unwrap();
+        assert_eq!(row["verdict"], verdict, "{name}");
+    }
 }
 
 #[test]
@@ -109,9 +109,13 @@ fn a_newer_server_and_another_class_are_differences() {
     assert!(dtype.ends_with("agrees"), "{dtype}");
 }
 
+/// Starts a server that answers with this status and body if it is asked about its settings.
+fn broken(status: u16, body: &str) -> String {
+    serve(vec![("/server_info", status, body.to_owned())])
+}
+
 #[test]
 fn servers_that_do_not_answer_well_are_named() {
-    let broken = |status: u16, body: &str| serve(vec![("/server_info", status, body.to_owned())]);
     for (url, words) in [
         (broken(200, "<html>"), "it is no JSON"),
         (broken(200, "{\"version\": "), "it breaks off"),
@@ -141,9 +145,9 @@ fn compat_adds_keys_and_changes_none() {
     ] {
         let path = folder.path().join(format!("{name}.json"));
         run(convert().arg(fixture(name)).args(["--compat", "-o"]).arg(&path)).code(0);
-        let read = |path| parsed(&fs_err::read_to_string(path).unwrap());
-        let before = read(fixture(name).join("config.json"));
-        let after = read(path);
+        let config = fixture(name).join("config.json");
+        let before = parsed(&fs_err::read_to_string(config).unwrap());
+        let after = parsed(&fs_err::read_to_string(path).unwrap());
         let before = before.as_object().unwrap();
         let after = after.as_object().unwrap();
         assert!(before.iter().all(|(key, value)| after.get(key) == Some(value)), "{name}");

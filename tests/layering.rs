@@ -20,13 +20,20 @@ fn documented() -> Edges {
     let mut edges = Edges::new();
     for line in section.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let words = |cell: &str| -> BTreeSet<String> {
-            cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
-        };
-        let name = words(cells[0]).into_iter().next().unwrap();
-        edges.insert(name, words(cells[1]));
+        let name = quoted_words(cells[0]).into_iter().next().unwrap();
+        edges.insert(name, quoted_words(cells[1]));
     }
     edges
+}
+
+/// Returns the words of a table cell that are in backticks.
+fn quoted_words(cell: &str) -> BTreeSet<String> {
+    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Returns the name of a package or a dependency.
+fn entry_name(entry: &Value) -> String {
+    entry["name"].as_str().unwrap().to_owned()
 }
 
 /// Returns the packages of the workspace, as cargo describes them.
@@ -46,12 +53,11 @@ fn packages() -> Vec<Value> {
 /// Returns the dependencies in the manifests, including dev-dependencies.
 fn manifests() -> Edges {
     let packages = packages();
-    let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let ours: BTreeSet<String> = packages.iter().map(|package| text(&package["name"])).collect();
+    let ours: BTreeSet<String> = packages.iter().map(entry_name).collect();
     let edges = packages.iter().map(|package| {
         let dependencies = package["dependencies"].as_array().unwrap();
-        let named = dependencies.iter().map(|dependency| text(&dependency["name"]));
-        (text(&package["name"]), named.filter(|name| ours.contains(name)).collect())
+        let named = dependencies.iter().map(entry_name);
+        (entry_name(package), named.filter(|name| ours.contains(name)).collect())
     });
     edges.collect()
 }
@@ -138,16 +144,20 @@ fn is_cfg_test(token: Option<&TokenTree>) -> bool {
     token.is_some_and(|token| token.to_string().replace(' ', "") == "[cfg(test)]")
 }
 
-/// Paths in the code of a module that start with `crate`, `self` or `super`, from the crate's root.
-///
-/// Test modules are left out; the branches of `use a::{b, c}` are paths of their own.
-fn paths(stream: TokenStream, module: &[String], found: &mut Vec<Import>) {
-    let tokens: Vec<TokenTree> = stream.into_iter().collect();
-    let ends_item = |token: &TokenTree| match token {
+/// True for the last token of an item.
+fn ends_item(token: &TokenTree) -> bool {
+    match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
         TokenTree::Punct(punct) => punct.as_char() == ';',
         _ => false,
-    };
+    }
+}
+
+/// Paths in the code of a module that start with `crate`, `self` or `super`, from the crate's root.
+///
+/// Test modules are left out; the branches of `use a::{b, c}` are paths of their own.
+fn paths(stream: TokenStream, module: &[String], imports: &mut Vec<Import>) {
+    let tokens: Vec<TokenTree> = stream.into_iter().collect();
     let mut at = 0;
     while at < tokens.len() {
         match &tokens[at] {
@@ -159,23 +169,28 @@ fn paths(stream: TokenStream, module: &[String], found: &mut Vec<Import>) {
             TokenTree::Ident(word) if word == "mod" && at + 2 < tokens.len() => {
                 if let TokenTree::Group(body) = &tokens[at + 2] {
                     let inner = [module, &[tokens[at + 1].to_string()]].concat();
-                    paths(body.stream(), &inner, found);
+                    paths(body.stream(), &inner, imports);
                     at += 2;
                 }
             }
             TokenTree::Ident(word) if word == "use" => {
                 // A path without a prefix begins in the module, or in another crate.
-                let rest = &tokens[at + 1..];
-                at += 1 + path(rest, module, module.to_vec(), found);
+                let tail = &tokens[at + 1..];
+                at += 1 + path(tail, module, module.to_vec(), imports);
             }
             TokenTree::Ident(word) if ["crate", "self", "super"].contains(&&*word.to_string()) => {
-                at += path(&tokens[at..], module, Vec::new(), found);
+                at += path(&tokens[at..], module, Vec::new(), imports);
             }
-            TokenTree::Group(group) => paths(group.stream(), module, found),
+            TokenTree::Group(group) => paths(group.stream(), module, imports),
             _ => {}
         }
         at += 1;
     }
+}
+
+/// True if `::` begins at a token.
+fn has_colons(tokens: &[TokenTree], at: usize) -> bool {
+    [at, at + 1].iter().all(|&at| tokens.get(at).is_some_and(|token| token.to_string() == ":"))
 }
 
 /// Follows one path from its first token on, and returns the number of tokens after the first.
@@ -183,18 +198,15 @@ fn path(
     tokens: &[TokenTree],
     module: &[String],
     mut from: Vec<String>,
-    found: &mut Vec<Import>,
+    imports: &mut Vec<Import>,
 ) -> usize {
-    let colons = |at: usize| {
-        [at, at + 1].iter().all(|&at| tokens.get(at).is_some_and(|token| token.to_string() == ":"))
-    };
     let mut at = 0;
     loop {
         match tokens.get(at) {
             Some(TokenTree::Ident(word)) => match word.to_string().as_str() {
                 "crate" => from.clear(),
-                "self" if at == 0 && colons(1) => from = module.to_vec(),
-                "super" if at == 0 && colons(1) => {
+                "self" if at == 0 && has_colons(tokens, 1) => from = module.to_vec(),
+                "super" if at == 0 && has_colons(tokens, 1) => {
                     from = module[..module.len().saturating_sub(1)].to_vec();
                 }
                 "super" => drop(from.pop()),
@@ -204,18 +216,18 @@ fn path(
             Some(TokenTree::Group(group)) => {
                 let inner: Vec<TokenTree> = group.stream().into_iter().collect();
                 for branch in inner.split(|token| token.to_string() == ",") {
-                    path(branch, module, from.clone(), found);
+                    path(branch, module, from.clone(), imports);
                 }
                 return at;
             }
             _ => {}
         }
-        if !colons(at + 1) {
+        if !has_colons(tokens, at + 1) {
             // `self` alone is a value, and `super` alone a visibility.
             if at > 0 || !["self", "super", "crate"].contains(&&*text(tokens.first())) {
                 let renamed = (text(tokens.get(at + 1)) == "as").then(|| text(tokens.get(at + 2)));
                 let name = renamed.or_else(|| from.last().cloned()).unwrap_or_default();
-                found.push((from, name));
+                imports.push((from, name));
             }
             return at;
         }
@@ -235,31 +247,31 @@ fn modules(files: &[(Vec<String>, String)]) -> Edges {
     let parsed: Vec<(&[String], Vec<Import>)> = files
         .iter()
         .map(|(module, text)| {
-            let mut found = Vec::new();
-            paths(text.parse().expect("Rust"), module, &mut found);
-            (module.as_slice(), found)
+            let mut imports = Vec::new();
+            paths(text.parse().expect("Rust"), module, &mut imports);
+            (module.as_slice(), imports)
         })
         .collect();
     // Names that a module takes from a module below it: `crate::a::B` may be `crate::a::c::B`.
     let mut inner: BTreeMap<Vec<String>, &[String]> = BTreeMap::new();
-    for (module, found) in &parsed {
-        for (path, name) in found.iter().filter(|(path, _)| path.len() > module.len() + 1) {
+    for (module, imports) in &parsed {
+        for (path, name) in imports.iter().filter(|(path, _)| path.len() > module.len() + 1) {
             if path.starts_with(module) && all.contains(&path[..=module.len()]) {
                 inner.insert([module, &[name.clone()][..]].concat(), path);
             }
         }
     }
     let mut edges = Edges::new();
-    for (module, found) in &parsed {
-        for mut path in found.iter().map(|(path, _)| path.as_slice()) {
+    for (module, imports) in &parsed {
+        for mut path in imports.iter().map(|(path, _)| path.as_slice()) {
             for _ in 0..4 {
                 path = (1..=path.len()).find_map(|len| inner.get(&path[..len])).unwrap_or(&path);
             }
             let shared = module.iter().zip(path).take_while(|(a, b)| a == b).count();
             if module.len() > shared && path.len() > shared && all.contains(&path[..=shared]) {
-                let own = &module[..=shared];
-                let other = &path[..=shared];
-                edges.entry(own.join("::")).or_default().insert(other.join("::"));
+                let importer = &module[..=shared];
+                let imported = &path[..=shared];
+                edges.entry(importer.join("::")).or_default().insert(imported.join("::"));
             }
         }
     }
@@ -270,12 +282,15 @@ fn modules(files: &[(Vec<String>, String)]) -> Edges {
 fn sources(folder: &Path) -> Vec<(Vec<String>, String)> {
     let mut files = Vec::new();
     rust_files(folder, &mut files);
-    let module = |path: &Path| -> Vec<String> {
-        let names = path.strip_prefix(folder).unwrap().with_extension("");
-        let names = names.iter().map(|name| name.to_string_lossy().into_owned());
-        names.filter(|name| name != "lib").collect()
-    };
-    files.iter().map(|path| (module(path), fs_err::read_to_string(path).unwrap())).collect()
+    files
+        .iter()
+        .map(|path: &PathBuf| {
+            let names = path.strip_prefix(folder).unwrap().with_extension("");
+            let names = names.iter().map(|name| name.to_string_lossy().into_owned());
+            let module: Vec<String> = names.filter(|name| name != "lib").collect();
+            (module, fs_err::read_to_string(path).unwrap())
+        })
+        .collect()
 }
 
 /// Rust files below a folder, those of tests aside.
@@ -315,7 +330,7 @@ fn circles(edges: &Edges) -> Vec<String> {
 
 #[test]
 fn no_module_imports_itself_through_others() {
-    let found: Vec<String> = SOURCES
+    let reports: Vec<String> = SOURCES
         .into_iter()
         .flat_map(|folder| {
             let circles = circles(&modules(&sources(&root().join(folder))));
@@ -323,42 +338,45 @@ fn no_module_imports_itself_through_others() {
         })
         .collect();
     assert!(
-        found.is_empty(),
+        reports.is_empty(),
         "move what both need into a module of its own:\n{}",
-        found.join("\n")
+        reports.join("\n")
     );
+}
+
+/// Returns the circles of a crate with these modules and their code.
+fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
+    let files = files.iter().map(|(module, text)| {
+        let names = module.split("::").filter(|name| !name.is_empty());
+        (names.map(str::to_owned).collect(), (*text).to_owned())
+    });
+    circles(&modules(&files.collect::<Vec<_>>()))
 }
 
 #[test]
 fn circles_are_found_however_they_are_written() {
-    let circles = |files: &[(&str, &str)]| {
-        let files = files.iter().map(|(module, text)| {
-            let names = module.split("::").filter(|name| !name.is_empty());
-            (names.map(str::to_owned).collect(), (*text).to_owned())
-        });
-        circles(&modules(&files.collect::<Vec<_>>()))
-    };
     let circle = ["a -> b -> a"];
-    assert_eq!(circles(&[("a", "use crate::b::B;"), ("b", "fn f() { crate::a::g(); }")]), circle);
-    assert_eq!(circles(&[("a", "use crate::{c, b::{B}};"), ("b", "use super::a::A;")]), circle);
+    let files = [("a", "use crate::b::B;"), ("b", "fn f() { crate::a::g(); }")];
+    assert_eq!(circles_of(&files), circle);
+    assert_eq!(circles_of(&[("a", "use crate::{c, b::{B}};"), ("b", "use super::a::A;")]), circle);
     let nested =
         [("a", "mod d;"), ("a::d", "use super::super::b::B;"), ("b", "use super::{a::A};")];
-    assert_eq!(circles(&nested), circle);
+    assert_eq!(circles_of(&nested), circle);
     // Through a name that the root takes from a module.
     let files =
         [("", "pub use b::B; mod a; mod b;"), ("a", "use super::B;"), ("b", "x!(super::a::A);")];
-    assert_eq!(circles(&files), circle);
+    assert_eq!(circles_of(&files), circle);
     let renamed =
         [("m", "pub use b::f as g;"), ("m::a", "use super::g;"), ("m::b", "use super::a;")];
-    assert_eq!(circles(&renamed), ["m::a -> m::b -> m::a"]);
+    assert_eq!(circles_of(&renamed), ["m::a -> m::b -> m::a"]);
     // Below a module, too.
     let files = [("m::a", "use super::b::B;"), ("m::b", "use crate::m::a::A;"), ("m", "")];
-    assert_eq!(circles(&files), ["m::a -> m::b -> m::a"]);
+    assert_eq!(circles_of(&files), ["m::a -> m::b -> m::a"]);
     // Comments, tests, and parents with their own modules are none.
     let files = [
         ("a", "use crate::b::B;"),
         ("b", "// crate::a\n#[cfg(test)]\nmod tests { use crate::a; }"),
     ];
-    assert!(circles(&files).is_empty());
-    assert!(circles(&[("a", "mod b; use b::B;"), ("a::b", "use super::A;")]).is_empty());
+    assert!(circles_of(&files).is_empty());
+    assert!(circles_of(&[("a", "mod b; use b::B;"), ("a::b", "use super::A;")]).is_empty());
 }

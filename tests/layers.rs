@@ -35,24 +35,25 @@ fn sharded(to: &Path) {
     let layers = (0..LAYERS).map(Some).chain([None]);
     let mut map = Map::new();
     for layer in layers {
-        let mut own = Map::new();
+        let mut entries = Map::new();
         let mut packed = Vec::new();
         for (name, entry) in header.as_object().unwrap() {
-            let number = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
+            let number = name.strip_prefix("model.layers.").and_then(|path| path.split_once('.'));
             let number = number.map(|(number, _)| number.parse().unwrap());
             if name == "__metadata__" || number != layer {
                 continue;
             }
-            let place =
-                |n: usize| usize::try_from(entry["data_offsets"][n].as_u64().unwrap()).unwrap();
+            let [first, end] = [0, 1].map(|n: usize| {
+                usize::try_from(entry["data_offsets"][n].as_u64().unwrap()).unwrap()
+            });
             let begin = packed.len();
-            packed.extend_from_slice(&data[place(0)..place(1)]);
+            packed.extend_from_slice(&data[first..end]);
             let mut entry = entry.clone();
             entry["data_offsets"] = json!([begin, packed.len()]);
-            own.insert(name.clone(), entry);
+            entries.insert(name.clone(), entry);
             map.insert(name.clone(), Value::String(shard(layer)));
         }
-        let mut text = serde_json::to_vec(&own).unwrap();
+        let mut text = serde_json::to_vec(&entries).unwrap();
         text.resize(text.len().next_multiple_of(8), b' ');
         let mut file = (text.len() as u64).to_le_bytes().to_vec();
         file.extend(text);

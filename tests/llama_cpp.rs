@@ -23,7 +23,7 @@ use parity::{CheckOptions, Verdict, check_schedules};
 use registry::dtype::Dtype;
 
 use tiny::{CONTEXT, VOCAB, write};
-use tool::{fixture, parity, run};
+use tool::{Ran, fixture, parity, run};
 
 fn main() {
     let arguments = Arguments::from_args();
@@ -74,6 +74,10 @@ fn every_schedule_gives_what_one_prefill_gives() {
     }
 }
 
+fn is_near(x: &[f32], y: &[f32]) -> bool {
+    x.iter().zip(y).all(|(x, y)| (x - y).abs() < 1e-4)
+}
+
 fn a_step_gives_the_rows_that_were_asked_for() {
     let file = write(|_, _| {});
     let mut session = open(LlamaCpp::default(), file.path());
@@ -85,9 +89,8 @@ fn a_step_gives_the_rows_that_were_asked_for() {
     let chunks = chunks.map(|(slot, rows)| Chunk { slot, tokens: &prompt, rows });
     let logits = session.step(&chunks, &mut NoProbe).unwrap();
     assert_eq!(logits.iter().map(|l| l.rows).collect::<Vec<_>>(), [9, 0, 1]);
-    let near = |x: &[f32], y: &[f32]| x.iter().zip(y).all(|(x, y)| (x - y).abs() < 1e-4);
-    assert!(near(logits[0].row(8), logits[2].row(0)));
-    assert!(!near(logits[0].row(7), logits[2].row(0)));
+    assert!(is_near(logits[0].row(8), logits[2].row(0)));
+    assert!(!is_near(logits[0].row(7), logits[2].row(0)));
     assert_eq!(session.position(b).unwrap(), 9);
 }
 
@@ -129,21 +132,25 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     assert!(matches!(session.position(b), Err(Error::UnknownSlot(1))));
 }
 
+fn refusal(engine: &LlamaCpp, path: &Path) -> String {
+    engine.describe(path).unwrap_err().to_string()
+}
+
 fn files_that_it_does_not_run_are_refused_with_a_reason() {
     let engine = LlamaCpp::default();
-    let refusal = |path: &Path| engine.describe(path).unwrap_err().to_string();
     let file = write(|keys, _| keys.set("general.architecture", "bert"));
-    assert!(refusal(file.path()).contains("no log-probabilities for the architecture `bert`"));
+    let error = refusal(&engine, file.path());
+    assert!(error.contains("no log-probabilities for the architecture `bert`"));
     let file = write(|keys, _| drop(keys.remove("general.architecture")));
-    assert!(refusal(file.path()).contains("has no key `general.architecture`"));
+    assert!(refusal(&engine, file.path()).contains("has no key `general.architecture`"));
     // llama.cpp's own message is passed on.
     let file = write(|_, tensors| tensors.retain(|t| t.name != "blk.1.ffn_up.weight"));
-    assert!(refusal(file.path()).contains("'blk.1.ffn_up.weight'"));
+    assert!(refusal(&engine, file.path()).contains("'blk.1.ffn_up.weight'"));
     let file = write(|keys, _| keys.set("llama.block_count", 600_u32));
-    assert!(refusal(file.path()).contains("runs 1 to 512 layers"));
+    assert!(refusal(&engine, file.path()).contains("runs 1 to 512 layers"));
     fs_err::write(file.path(), "no model").unwrap();
-    assert!(refusal(file.path()).contains("begins with"));
-    assert!(refusal(Path::new("/nowhere.gguf")).contains("/nowhere.gguf"));
+    assert!(refusal(&engine, file.path()).contains("begins with"));
+    assert!(refusal(&engine, Path::new("/nowhere.gguf")).contains("/nowhere.gguf"));
 
     let file = write(|_, _| {});
     let model = Arc::new(engine.describe(file.path()).unwrap().model);
@@ -153,22 +160,25 @@ fn files_that_it_does_not_run_are_refused_with_a_reason() {
     assert!(error.contains("engine `llama.cpp` does not run in bf16"), "{error}");
 }
 
+/// Runs a check that cannot judge.
+fn refused_check(path: &Path, more: &[&str]) -> Ran {
+    let mut command = parity();
+    command.arg("check").arg(path).args(["--engine", "llama.cpp"]).args(more);
+    run(&mut command).code(2)
+}
+
 fn the_command_says_what_is_missing() {
     let file = write(|_, _| {});
     let dump = fixture("llama").join("reference");
-    let check = |path: &Path, more: &[&str]| {
-        let mut command = parity();
-        command.arg("check").arg(path).args(["--engine", "llama.cpp"]).args(more);
-        run(&mut command).code(2)
-    };
     let dump = ["--reference", dump.to_str().unwrap()];
-    let with = |more: &[&'static str]| [&dump[..], more].concat();
-    check(file.path(), &[]).says("say what to compare");
-    check(file.path(), &dump).says("the model gives 50");
-    check(file.path(), &with(&["--set", "dims.eps=1"])).says("--set has no effect on it");
-    check(&fixture("llama"), &dump).says("--to gguf:f32 -o FILE");
+    refused_check(file.path(), &[]).says("say what to compare");
+    refused_check(file.path(), &dump).says("the model gives 50");
+    let flags = [&dump[..], &["--set", "dims.eps=1"]].concat();
+    refused_check(file.path(), &flags).says("--set has no effect on it");
+    refused_check(&fixture("llama"), &dump).says("--to gguf:f32 -o FILE");
     let narrow = write(|_, tensors| tensors[1].ty = formats::codec::BlockType::F16);
-    check(narrow.path(), &dump).says("give --bound NATS");
-    check(narrow.path(), &with(&["--bound", "0.1"])).says("the model gives 50");
-    check(narrow.path(), &with(&["--bound", "0"])).says("`0` is no bound");
+    refused_check(narrow.path(), &dump).says("give --bound NATS");
+    for (bound, words) in [("0.1", "the model gives 50"), ("0", "`0` is no bound")] {
+        refused_check(narrow.path(), &[&dump[..], &["--bound", bound]].concat()).says(words);
+    }
 }

@@ -4,6 +4,7 @@
 
 mod bench;
 mod bench_serve;
+mod bindings;
 mod block_types;
 mod book;
 mod calibrated;

@@ -25,10 +25,8 @@ fn matrix(plan: &str, more: &[&str]) -> Ran {
 #[test]
 fn cells_have_one_exit_code_and_a_scoreboard() {
     let home = tempfile::tempdir().unwrap();
-    let file = |name: &str| home.path().join(name).display().to_string();
-    let board = file("board.json");
-    let xml = file("j.xml");
-    let page = file("p.html");
+    let [board, xml, page] =
+        ["board.json", "j.xml", "p.html"].map(|name| home.path().join(name).display().to_string());
     let text = plan(home.path(), "");
     let more = ["--write", &board, "--junit", &xml, "--html", &page, "--jobs", "2"];
     matrix(&text, &more)

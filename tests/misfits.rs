@@ -1,7 +1,7 @@
 //! Tests of checkpoints and files that deviate from their declarations.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use formats::FileDtype;
 use formats::gguf::GgufFile;
@@ -9,7 +9,9 @@ use formats::numbers::{from_f32, to_f32};
 use formats::safetensors::{SafetensorsFile, TensorEntry, TensorSpec, Writer};
 use serde_json::Value;
 
-use crate::tool::{convert, copy, copy_folder, fixture, onboard, parity, remove_checksums, run};
+use crate::tool::{
+    Ran, convert, copy, copy_folder, fixture, onboard, parity, remove_checksums, run,
+};
 
 pub(crate) type Tensors = BTreeMap<String, (TensorEntry, Vec<u8>)>;
 
@@ -60,26 +62,30 @@ fn errors_show_some_of_many_tensors() {
     assert!(ran.code(2).err.len() < 128 << 10);
 }
 
+/// Writes weights with a head: the embedding, each byte changed.
+fn write_with_head(weights: &Path, change: u8) {
+    rewrite(&fixture("llama3").join("model.safetensors"), weights, |tensors| {
+        let (entry, mut bytes) = tensors["model.embed_tokens.weight"].clone();
+        for byte in &mut bytes {
+            *byte ^= change;
+        }
+        tensors.insert("lm_head.weight".to_owned(), (entry, bytes));
+    });
+}
+
 #[test]
 fn a_head_of_its_own_is_used_whatever_the_config_ties() {
     let dir = tempfile::tempdir().unwrap();
     copy("llama3", dir.path());
     let weights = dir.path().join("model.safetensors");
-    let dims = || run(onboard().args(["show", "--dims"]).arg(dir.path())).code(0);
-    let stored = |change: u8| {
-        rewrite(&fixture("llama3").join("model.safetensors"), &weights, |tensors| {
-            let (entry, mut bytes) = tensors["model.embed_tokens.weight"].clone();
-            for byte in &mut bytes {
-                *byte ^= change;
-            }
-            tensors.insert("lm_head.weight".to_owned(), (entry, bytes));
-        });
-    };
-    stored(0);
-    let ran = dims().prints("tied     = true");
+    let mut show = onboard();
+    show.args(["show", "--dims"]).arg(dir.path());
+    write_with_head(&weights, 0);
+    let ran = run(&mut show).code(0).prints("tied     = true");
     assert!(!ran.err.contains("not tied"), "{}", ran.err);
-    stored(1);
-    dims().prints("tied     = false").says("the config ties `lm_head.weight`");
+    write_with_head(&weights, 1);
+    let ran = run(&mut show).code(0).prints("tied     = false");
+    ran.says("the config ties `lm_head.weight`");
     // Conversions of it keep the output matrix, for any reader.
     let file = dir.path().join("m.gguf");
     let folder = dir.path().join("bf16");
@@ -146,31 +152,31 @@ fn a_file_is_verified_in_the_arithmetic_that_it_was_made_in() {
     });
     let file = dir.path().join("m.gguf");
     let identity = ["--identity", "llama.cpp"];
-    let made = |more: &[&str]| {
-        let mut command = convert();
-        command.arg(dir.path()).args(more);
-        command
-    };
-    run(made(&identity).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
-    run(made(&identity).arg("--verify").arg(&file)).code(0);
+    let to = ["--to", "gguf:f32", "-o"];
+    run(convert().arg(dir.path()).args(identity).args(to).arg(&file)).code(0);
+    run(convert().arg(dir.path()).args(identity).arg("--verify").arg(&file)).code(0);
     // One was added to norms in f16, which f32 would not have rounded.
-    run(made(&[]).arg("--verify").arg(&file)).code(1).says("norm.weight` is off by");
+    run(convert().arg(dir.path()).arg("--verify").arg(&file))
+        .code(1)
+        .says("norm.weight` is off by");
+}
+
+/// Converts `llama_256`, and returns the names of the files of tensors in the folder.
+fn written_names(dir: &Path, to: &str, more: &[&str]) -> Vec<String> {
+    let mut command = convert();
+    command.arg(fixture("llama_256")).args(["--to", to, "-o"]).arg(dir);
+    run(command.args(more)).code(0);
+    let names = fs_err::read_dir(dir).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.contains("safetensors")).collect()
 }
 
 #[test]
 fn a_folder_that_is_written_over_keeps_nothing_of_the_older_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
-    let write = |to: &str, more: &[&str]| {
-        let mut command = convert();
-        command.arg(fixture("llama_256")).args(["--to", to, "-o"]).arg(dir.path());
-        run(command.args(more)).code(0);
-        let names = fs_err::read_dir(dir.path()).unwrap();
-        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| name.contains("safetensors")).collect::<Vec<_>>()
-    };
-    assert!(write("fp8", &["--split-max-size", "500K"]).len() > 2);
-    assert_eq!(write("nvfp4", &["--force"]), ["model.safetensors"]);
-    let split = write("fp8", &["--force", "--split-max-size", "500K"]);
+    assert!(written_names(dir.path(), "fp8", &["--split-max-size", "500K"]).len() > 2);
+    assert_eq!(written_names(dir.path(), "nvfp4", &["--force"]), ["model.safetensors"]);
+    let split = written_names(dir.path(), "fp8", &["--force", "--split-max-size", "500K"]);
     assert!(split.len() > 2 && !split.contains(&"model.safetensors".to_owned()), "{split:?}");
 }
 
@@ -180,22 +186,23 @@ fn a_changed_file_is_no_longer_its_checkpoints() {
     let source = fixture("llama");
     let file = dir.path().join("m.gguf");
     run(convert().arg(&source).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
-    let verify = || run(convert().arg(&source).arg("--verify").arg(&file));
-    verify().code(0);
+    let mut verify = convert();
+    verify.arg(&source).arg("--verify").arg(&file);
+    run(&mut verify).code(0);
     let whole = fs_err::read(&file).unwrap();
     // One value of the last tensor.
     let mut bytes = whole.clone();
     let at = bytes.len() - 4;
     bytes[at..].copy_from_slice(&9.5_f32.to_le_bytes());
     fs_err::write(&file, &bytes).unwrap();
-    verify().code(1).says("is off by");
+    run(&mut verify).code(1).says("is off by");
     // A key that other programs read.
     let key = b"llama.rope.freq_base";
     let at = whole.windows(key.len()).position(|part| part == key).unwrap() + key.len() + 4;
     let mut bytes = whole;
     bytes[at..at + 4].copy_from_slice(&500_000_f32.to_le_bytes());
     fs_err::write(&file, &bytes).unwrap();
-    verify().code(1).says("key `llama.rope.freq_base` is 500000");
+    run(&mut verify).code(1).says("key `llama.rope.freq_base` is 500000");
     run(parity().arg("check").arg(&file).arg("--reference").arg(source.join("reference")))
         .code(2)
         .says("describe another model than its `onboard.config`");
@@ -251,7 +258,8 @@ fn weights_saved_without_a_head_are_found() {
         &dir.path().join("model.safetensors"),
         |tensors| {
             let all = std::mem::take(tensors).into_iter();
-            *tensors = all.map(|(name, own)| (name["model.".len()..].to_owned(), own)).collect();
+            *tensors =
+                all.map(|(name, tensor)| (name["model.".len()..].to_owned(), tensor)).collect();
         },
     );
     let source = fixture("llama3");
@@ -282,8 +290,8 @@ fn buffers_among_the_weights_are_passed_over() {
             },
         );
         run(convert().arg(&model).args(["--to", "bf16", "-o"]).arg(&plain)).code(0);
-        let made = SafetensorsFile::open(&plain.join("model.safetensors")).unwrap();
-        let names: Vec<_> = made.header().tensors.keys().collect();
+        let weights = SafetensorsFile::open(&plain.join("model.safetensors")).unwrap();
+        let names: Vec<_> = weights.header().tensors.keys().collect();
         assert!(!names.iter().any(|name| name.contains("inv_freq")), "{names:?}");
     }
 }
@@ -296,44 +304,47 @@ fn what_is_said_of_codes_is_found() {
     run(convert().arg(fixture("llama3")).args(["--to", "fp8", "-o"]).arg(&coded)).code(0);
     let path = coded.join("config.json");
     let config: Value = serde_json::from_slice(&fs_err::read(&path).unwrap()).unwrap();
-    let tokens = |text: &str| {
-        fs_err::write(&path, text).unwrap();
-        run(onboard().arg("run").arg(&coded).args(["--tokens", "1,2,3", "-n", "4"])).code(0).out
-    };
-    let told = tokens(&config.to_string());
     let infinite = config.to_string().replacen('{', "{\"time_step_limit\": [0.0, Infinity], ", 1);
-    assert_eq!(tokens(&infinite), told);
     let mut older = config.clone();
     older["compression_config"] = older["quantization_config"].take();
-    assert_eq!(tokens(&older.to_string()), told);
+    let mut generate = onboard();
+    generate.arg("run").arg(&coded).args(["--tokens", "1,2,3", "-n", "4"]);
+    fs_err::write(&path, config.to_string()).unwrap();
+    let expected = run(&mut generate).code(0).out;
+    for text in [infinite, older.to_string()] {
+        fs_err::write(&path, text).unwrap();
+        assert_eq!(run(&mut generate).code(0).out, expected);
+    }
+}
+
+/// Converts a fixture by a route of llama.cpp's programs, and returns the path of the file.
+fn by_route(dir: &Path, name: &str, route: &str, to: &str) -> (Ran, PathBuf) {
+    let file = dir.join(format!("{name}-{route}-{}.gguf", to.replace(':', "-")));
+    let mut command = convert();
+    command.arg(fixture(name)).args(["--identity", route, "--to", to, "-o"]).arg(&file);
+    (run(&mut command), file)
 }
 
 #[test]
 fn a_route_of_llama_cpps_programs_is_followed_or_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let made = |name: &str, route: &str, to: &str| {
-        let file = dir.path().join(format!("{name}-{route}-{}.gguf", to.replace(':', "-")));
-        let mut command = convert();
-        command.arg(fixture(name)).args(["--identity", route, "--to", to, "-o"]).arg(&file);
-        (run(&mut command), file)
-    };
     let gate = "blk.0.ffn_gate_inp_shexp.weight";
     // The converter writes the gate of shared experts as a matrix of one row, llama-quantize as a vector.
     for (route, axes) in [("convert_hf_to_gguf", 2), ("llama.cpp", 1)] {
-        let (ran, file) = made("qwen2_moe", route, "gguf:f32");
+        let (ran, file) = by_route(dir.path(), "qwen2_moe", route, "gguf:f32");
         ran.code(0);
         let file = formats::gguf::GgufFile::open(&file).unwrap();
         assert_eq!(file.info(gate).unwrap().shape.len(), axes, "{route}");
     }
     // Weights are rounded to 16 bits in between by one route, and not by the other.
-    let bytes = |route: &str| {
-        let (ran, file) = made("falcon_h1", route, "gguf:q8_0");
+    let [rounded, plain] = ["convert_hf_to_gguf", "llama.cpp"].map(|route: &str| {
+        let (ran, file) = by_route(dir.path(), "falcon_h1", route, "gguf:q8_0");
         ran.code(0);
         let file = formats::gguf::GgufFile::open(&file).unwrap();
         file.bytes("blk.0.ssm_in.weight").unwrap().to_vec()
-    };
-    assert!(bytes("convert_hf_to_gguf") != bytes("llama.cpp"));
-    let refused = made("llama", "convert_hf_to_gguf", "gguf:q4_k_m").0;
+    });
+    assert!(rounded != plain);
+    let (refused, _) = by_route(dir.path(), "llama", "convert_hf_to_gguf", "gguf:q4_k_m");
     refused.code(2).says("f32, f16, bf16, q8_0").says("--identity llama.cpp");
 }
 
@@ -415,12 +426,12 @@ fn half_a_checkpoint_is_not_run() {
 #[test]
 fn scales_that_make_no_sense_are_named() {
     let dir = tempfile::tempdir().unwrap();
-    let made = dir.path().join("fp8");
+    let coded = dir.path().join("fp8");
     let mut command = convert();
     command.arg(fixture("llama")).args(["--to", "fp8:tensor", "--static-activations"]);
     command.args(["--calibrate-tokens", "1,2,3,4,5,6,7,8", "--chunk", "8"]);
-    run(command.arg("-o").arg(&made)).code(0);
-    let weights = made.join("model.safetensors");
+    run(command.arg("-o").arg(&coded)).code(0);
+    let weights = coded.join("model.safetensors");
     let good = fs_err::read(&weights).unwrap();
     for (end, value) in [
         ("weight_scale", -1.0),
@@ -432,17 +443,19 @@ fn scales_that_make_no_sense_are_named() {
         let copied = dir.path().join("good.safetensors");
         fs_err::write(&copied, &good).unwrap();
         rewrite(&copied, &weights, |tensors| {
-            let found = tensors.iter_mut().find(|(name, _)| name.ends_with(end));
-            let (name, (entry, bytes)) = found.unwrap();
+            let scale = tensors.iter_mut().find(|(name, _)| name.ends_with(end));
+            let (name, (entry, bytes)) = scale.unwrap();
             from_f32(entry.dtype, &[value], bytes).unwrap();
             broken.clone_from(name);
         });
-        let said = format!("the scale `{broken}` is {value}");
-        run(onboard().arg("run").arg(&made).args(["--tokens", "1,2", "-n", "1"]))
+        let message = format!("the scale `{broken}` is {value}");
+        run(onboard().arg("run").arg(&coded).args(["--tokens", "1,2", "-n", "1"]))
             .code(2)
-            .says(&said);
+            .says(&message);
         let out = dir.path().join("out.gguf");
-        run(convert().arg(&made).args(["--to", "gguf:f16", "-o"]).arg(&out)).code(2).says(&said);
+        run(convert().arg(&coded).args(["--to", "gguf:f16", "-o"]).arg(&out))
+            .code(2)
+            .says(&message);
     }
 }
 

@@ -41,8 +41,8 @@ fn names() -> Vec<String> {
 /// Returns the page: the text before the table, its lines by fixture, and the text behind it.
 fn page() -> (String, BTreeMap<String, String>, String) {
     let page = fs_err::read_to_string(root().join("docs/models.md")).unwrap();
-    let (before, rest) = page.split_once(BEGIN).expect("the page marks its table");
-    let (table, after) = rest.split_once(END).expect("the page marks its table's end");
+    let (before, tail) = page.split_once(BEGIN).expect("the page marks its table");
+    let (table, after) = tail.split_once(END).expect("the page marks its table's end");
     let lines = table.strip_prefix(HEAD).expect("the table has its head").lines();
     let named = lines.map(|line| {
         let name = line.split(' ').nth(1).expect("a line begins with a fixture");
@@ -103,10 +103,10 @@ const LIMITED: &[(&str, &[&str])] = &[
 
 /// The head of the table is not shown there.
 fn cells_have_labels_in_a_narrow_window() {
-    let read = |name: &str| fs_err::read_to_string(root().join(name)).unwrap();
-    assert!(read("book.toml").contains("additional-css = [\"docs/book.css\"]"));
+    let settings = fs_err::read_to_string(root().join("book.toml")).unwrap();
+    assert!(settings.contains("additional-css = [\"docs/book.css\"]"));
     assert!(page().0.trim_end().ends_with("<div class=\"families\">"));
-    let style = read("docs/book.css");
+    let style = fs_err::read_to_string(root().join("docs/book.css")).unwrap();
     let columns = HEAD.lines().next().unwrap().split('|').map(str::trim);
     for (n, name) in columns.filter(|name| !name.is_empty()).enumerate() {
         let label = format!(".families td:nth-child({})::before {{ content: \"{name}\"; }}", n + 1);
@@ -143,9 +143,9 @@ fn agrees_with_its_reference(name: &str) {
 
 fn its_head_was_checked(report: &Value) {
     let runs = report["runs"].as_array().unwrap().iter();
-    let own: Vec<&Value> = runs.filter(|run| run["part"] == "nextn").collect();
-    assert_eq!(own.len(), 3, "three dtypes");
-    for run in own {
+    let of_head: Vec<&Value> = runs.filter(|run| run["part"] == "nextn").collect();
+    assert_eq!(of_head.len(), 3, "three dtypes");
+    for run in of_head {
         assert!(run["gates"].as_array().unwrap().len() > 50);
         assert_eq!(run["phases"].as_array().unwrap().len(), 2);
     }
@@ -156,14 +156,19 @@ fn its_head_was_checked(report: &Value) {
 
 /// Returns the line of the table for a fixture.
 fn line(name: &str, report: &Value) -> String {
-    let word = |key: &str| report["subject"][key].as_str().unwrap();
+    let subject = &report["subject"];
     let [f32, bf16, f16] = ["f32", "bf16", "f16"].map(|dtype| cell(name, report, dtype));
     format!(
         "| {name} | `{}` | {} | {} | {f32} | {bf16} | {f16} |",
-        word("architecture"),
-        word("spec"),
+        subject["architecture"].as_str().unwrap(),
+        subject["spec"].as_str().unwrap(),
         states(name)
     )
+}
+
+/// Returns a number of each row.
+fn numbers(rows: &[Value], key: &str) -> impl Iterator<Item = f64> {
+    rows.iter().map(move |row: &Value| row[key].as_f64().unwrap())
 }
 
 fn cell(name: &str, report: &Value, dtype: &str) -> String {
@@ -172,10 +177,10 @@ fn cell(name: &str, report: &Value, dtype: &str) -> String {
     assert_eq!(run.is_some(), dumped, "true if {dtype} was compared, and if the dump has it");
     let Some(run) = run else { return "not run".to_owned() };
     let rows = run["phases"].as_array().unwrap();
-    let all = |key: &'static str| rows.iter().map(move |row| row[key].as_f64().unwrap());
-    let most = |key| all(key).fold(0.0, f64::max);
-    let least = all("top1").fold(1.0, f64::min);
-    format!("{:.1e}, {}, {:.1} %", most("max"), divergence(most("kl")), least * 100.0)
+    let max = numbers(rows, "max").fold(0.0, f64::max);
+    let kl = numbers(rows, "kl").fold(0.0, f64::max);
+    let least = numbers(rows, "top1").fold(1.0, f64::min);
+    format!("{max:.1e}, {}, {:.1} %", divergence(kl), least * 100.0)
 }
 
 fn manifest(name: &str) -> Value {

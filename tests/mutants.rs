@@ -34,7 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let names: Vec<String> = mutants().map(|(name, _)| name).collect();
     assert!(names.len() >= 10);
     trials::each("mutants", names, |name| {
-        let (_, mutant) = mutants().find(|(found, _)| found == name).unwrap();
+        let (_, mutant) = mutants().find(|(known, _)| known == name).unwrap();
         escape(&mutant).unwrap_or_else(|how| panic!("{how}"));
     })
 }
@@ -71,8 +71,8 @@ fn escape(mutant: &Mutant) -> Result<(), String> {
 fn first_divergence(report: &str) -> Option<String> {
     let report: serde_json::Value = serde_json::from_str(report).ok()?;
     // Divergences of the model itself first, then those of its head.
-    let mut found = report["runs"].as_array()?.iter().map(|run| &run["first_local"]["subject"]);
-    let subject = found.find(|subject| !subject.is_null())?;
+    let mut subjects = report["runs"].as_array()?.iter().map(|run| &run["first_local"]["subject"]);
+    let subject = subjects.find(|subject| !subject.is_null())?;
     let name = subject["name"].as_str().unwrap_or_default();
     Some(match subject["kind"].as_str()? {
         "state" => format!("state {name}"),
@@ -82,7 +82,6 @@ fn first_divergence(report: &str) -> Option<String> {
 }
 
 fn parse(text: &str) -> Mutant {
-    let unescape = |line: &str| line.replace("\\n", "\n");
     let mut bug = None;
     let mut fixture = None;
     let mut fate = None;
@@ -91,13 +90,14 @@ fn parse(text: &str) -> Mutant {
     let mut replaces = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         match line.split_once(' ').unwrap_or((line, "")) {
-            ("bug:", rest) => bug = Some(rest.to_owned()),
-            ("fixture:", rest) => fixture = Some(rest.to_owned()),
-            ("dtype:", rest) => rest.clone_into(&mut dtype),
-            ("diverges:", rest) => fate = Some(Fate::Diverges(rest.to_owned())),
-            ("refused:", rest) => fate = Some(Fate::Refused(rest.to_owned())),
-            ("-", rest) => finds.push(unescape(rest)),
-            ("+", rest) => replaces.push(unescape(rest)),
+            ("bug:", words) => bug = Some(words.to_owned()),
+            ("fixture:", name) => fixture = Some(name.to_owned()),
+            ("dtype:", name) => name.clone_into(&mut dtype),
+            ("diverges:", place) => fate = Some(Fate::Diverges(place.to_owned())),
+            ("refused:", words) => fate = Some(Fate::Refused(words.to_owned())),
+            // A line may have escaped ends of lines.
+            ("-", line) => finds.push(line.replace("\\n", "\n")),
+            ("+", line) => replaces.push(line.replace("\\n", "\n")),
             _ => panic!("not a line of a mutant: `{line}`"),
         }
     }

@@ -26,25 +26,33 @@ fn names() -> BTreeSet<String> {
     names
 }
 
-pub(crate) fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+pub(crate) fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs_err::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            rust_files(&path, found);
+            rust_files(&path, files);
         } else if path.extension().is_some_and(|end| end == "rs") {
-            found.push(path);
+            files.push(path);
         }
     }
+}
+
+/// True for a file of tests, by its path from the repository's root.
+pub(crate) fn is_test_file(path: &Path) -> bool {
+    path.ends_with("tests.rs") || path.iter().any(|part| part == "tests")
+}
+
+fn is_word_part(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
 }
 
 /// True if `line` contains `name` as a word. `x.cpp` and `x-server` are programs, not models, and `x-c` is
 /// a prefix of such names.
 fn has_word(line: &str, name: &str) -> bool {
-    let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     line.match_indices(name).any(|(at, _)| {
         let after = &line[at + name.len()..];
-        !line[..at].ends_with(part)
-            && !after.starts_with(part)
+        !line[..at].ends_with(is_word_part)
+            && !after.starts_with(is_word_part)
             && !after.starts_with(".cpp")
             && !after.starts_with("-server")
             && !after.starts_with("-c")
@@ -62,25 +70,25 @@ fn no_rust_file_names_a_model() {
     }
     assert!(files.len() > 20, "the sources were found");
     let names = names();
-    let mut found = Vec::new();
+    let mut places = Vec::new();
     for path in files {
         let text = fs_err::read_to_string(&path).unwrap().to_lowercase();
         for (n, line) in text.lines().enumerate() {
             for name in names.iter().filter(|name| has_word(line, name)) {
                 let path = path.strip_prefix(root()).unwrap().display().to_string();
-                found.push(format!("{path}:{}: `{name}`", n + 1));
+                places.push(format!("{path}:{}: `{name}`", n + 1));
             }
         }
     }
-    assert!(found.is_empty(), "a spec should say what these lines say:\n{}", found.join("\n"));
+    assert!(places.is_empty(), "a spec should say what these lines say:\n{}", places.join("\n"));
 }
 
 #[test]
 fn each_library_has_an_example() {
     for source in SOURCES.into_iter().filter(|folder| *folder != "cli") {
-        let mut found = Vec::new();
-        rust_files(&root().join(source).with_file_name("examples"), &mut found);
-        assert!(!found.is_empty(), "{source}");
+        let mut examples = Vec::new();
+        rust_files(&root().join(source).with_file_name("examples"), &mut examples);
+        assert!(!examples.is_empty(), "{source}");
         let page = fs_err::read_to_string(root().join(source).join("lib.rs")).unwrap();
         assert!(page.contains("//! ```no_run"), "{source}/lib.rs shows no use of the library");
     }
@@ -98,10 +106,8 @@ fn no_library_names_a_flag() {
     for folder in SOURCES.into_iter().filter(|folder| *folder != "cli") {
         rust_files(&root().join(folder), &mut files);
     }
-    let is_test =
-        |path: &Path| path.ends_with("tests.rs") || path.iter().any(|part| part == "tests");
-    let mut found = Vec::new();
-    for path in files.iter().filter(|path| !is_test(path.strip_prefix(root()).unwrap())) {
+    let mut places = Vec::new();
+    for path in files.iter().filter(|path| !is_test_file(path.strip_prefix(root()).unwrap())) {
         let text = fs_err::read_to_string(path).unwrap();
         let program = text.split("#[cfg(test)]\nmod tests").next().unwrap();
         for (n, line) in program.lines().enumerate() {
@@ -111,18 +117,18 @@ fn no_library_names_a_flag() {
                 ["onboard ", "parity ", "convert "].iter().any(|name| command.starts_with(name))
             });
             let mut short = commands.flat_map(str::split_whitespace).filter(|word| {
-                word.strip_prefix('-').is_some_and(|rest| rest.len() == 1 && rest != "-")
+                word.strip_prefix('-').is_some_and(|letter| letter.len() == 1 && letter != "-")
             });
             let named = words.find(|word| flags.contains(word)).or_else(|| short.next());
             if let Some(flag) = named.filter(|_| !line.trim_start().starts_with("//")) {
                 let path = path.strip_prefix(root()).unwrap().display().to_string();
-                found.push(format!("{path}:{}: {flag}", n + 1));
+                places.push(format!("{path}:{}: {flag}", n + 1));
             }
         }
     }
     assert!(
-        found.is_empty(),
+        places.is_empty(),
         "write \"the option `NAME`\", which the command line shows as its flag:\n{}",
-        found.join("\n")
+        places.join("\n")
     );
 }

@@ -71,24 +71,25 @@ fn every_matrix_of_a_stack_has_a_scale() {
     synth.args(["synth", "qwen3_moe", "--dtype", "bf16", "--config"]).arg(&path);
     run(synth.arg("-o").arg(&plain)).code(0);
     run(convert().arg(&plain).args(["--to", "nvfp4", "-o"]).arg(&coded)).code(0);
-    let file = |name: &str| dir.path().join(name);
+    let kept = dir.path().join("kept.gguf");
 
-    run(convert().arg(&coded).args(["--to", "gguf:bf16", "-o"]).arg(file("kept.gguf"))).code(0);
-    let rows = verified(&coded, &file("kept.gguf"));
+    run(convert().arg(&coded).args(["--to", "gguf:bf16", "-o"]).arg(&kept)).code(0);
+    let rows = verified(&coded, &kept);
     assert!(rows.iter().any(|row| row["name"] == "blk.0.ffn_down_exps.weight"), "{rows:?}");
     assert!(rows.iter().all(|row| row["relative_error"].as_f64().unwrap() < 1e-7), "{rows:?}");
 
-    let made = |name: &str, threads: &str| {
+    let files = ["one.gguf", "two.gguf"].map(|name| dir.path().join(name));
+    for (file, threads) in files.iter().zip(["1", "2"]) {
         let mut command = convert();
         command.arg(&plain).args(["--to", "gguf:q8_0", "--tensor-type", "ffn_.*_exps=nvfp4"]);
-        run(command.args(["--threads", threads, "--slab", "1", "-o"]).arg(file(name))).code(0);
-        fs_err::read(file(name)).unwrap()
-    };
-    assert_eq!(made("one.gguf", "1"), made("two.gguf", "2"));
-    let rows = verified(&plain, &file("one.gguf"));
-    let off = |row: &Value| row["relative_error"].as_f64().unwrap();
-    assert!(rows.iter().all(|row| (0.08..0.11).contains(&off(row))), "{rows:?}");
-    let shown = json(&run(onboard().arg("show").arg(file("one.gguf")).arg("--json")).code(0).out);
+        run(command.args(["--threads", threads, "--slab", "1", "-o"]).arg(file)).code(0);
+    }
+    let [one, two] = files;
+    assert_eq!(fs_err::read(&one).unwrap(), fs_err::read(two).unwrap());
+    let rows = verified(&plain, &one);
+    let mut errors = rows.iter().map(|row: &Value| row["relative_error"].as_f64().unwrap());
+    assert!(errors.all(|error| (0.08..0.11).contains(&error)), "{rows:?}");
+    let shown = json(&run(onboard().arg("show").arg(&one).arg("--json")).code(0).out);
     let scales: Vec<_> = shown["tensors"].as_array().unwrap().iter().collect();
     let scales = scales.iter().filter(|t| t["name"].as_str().unwrap().contains(".scale"));
     assert_eq!(scales.filter(|t| t["shape"] == serde_json::json!([8])).count(), rows.len());

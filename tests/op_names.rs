@@ -51,7 +51,7 @@ fn no_room_but_the_declarations_and_the_kernels_names_an_op() {
     for folder in SOURCES {
         rust_files(&root().join(folder), &mut files);
     }
-    let mut found = Vec::new();
+    let mut places = Vec::new();
     for path in files {
         let short = path.strip_prefix(root()).unwrap();
         let test =
@@ -62,15 +62,14 @@ fn no_room_but_the_declarations_and_the_kernels_names_an_op() {
         let text = fs_err::read_to_string(&path).unwrap();
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         for (n, line) in code.lines().enumerate() {
-            let quotes = |(name, quoted): &&(&str, String)| {
+            let quoted = names.iter().filter(|(name, quoted): &&(&str, String)| {
                 line.contains(quoted.as_str()) && (!WORDS.contains(name) || is_about_ops(line))
-            };
-            let quoted = names.iter().filter(quotes);
-            found
+            });
+            places
                 .extend(quoted.map(|(name, _)| format!("{}:{}: `{name}`", short.display(), n + 1)));
         }
     }
-    assert!(found.is_empty(), "ask for a trait (registry::ops::Trait):\n{}", found.join("\n"));
+    assert!(places.is_empty(), "ask for a trait (registry::ops::Trait):\n{}", places.join("\n"));
 }
 
 #[test]

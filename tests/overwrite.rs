@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::tool::{convert, copy, fixture, onboard, run};
+use crate::tool::{Ran, convert, copy, fixture, onboard, run};
 
 /// Format of a conversion, and of the output it replaces.
 struct Case {
@@ -69,17 +69,17 @@ impl Case {
     /// Checks that a folder is old or new, and that files are old, new or refused.
     #[track_caller]
     fn obeys(&self, dir: &Path, old: &Files, new: &Files, when: &str) {
-        let found = files(&dir.join("out"));
+        let now = files(&dir.join("out"));
         if !self.is_file() {
-            assert!(found == *old || found == *new, "{} {when}: {:?}", self.to, found.keys());
-        } else if weights(&found) != weights(old) && weights(&found) != weights(new) {
+            assert!(now == *old || now == *new, "{} {when}: {:?}", self.to, now.keys());
+        } else if weights(&now) != weights(old) && weights(&now) != weights(new) {
             assert!(!self.loads(dir), "{} {when}: loads and is a mixture", self.to);
         }
         // Hashes never lie beside another file than their own.
-        for name in found.keys().filter_map(|name| name.strip_suffix(".hashes")) {
-            if found.contains_key(name) {
+        for name in now.keys().filter_map(|name| name.strip_suffix(".hashes")) {
+            if now.contains_key(name) {
                 let hashes = fs_err::read_to_string(dir.join("out").join(format!("{name}.hashes")));
-                let of = [old, new].into_iter().filter(|all| all.get(name) == found.get(name));
+                let of = [old, new].into_iter().filter(|all| all.get(name) == now.get(name));
                 let mut texts = of.filter_map(|all| all.get(&format!("{name}.hashes")));
                 let hashes = hashes.unwrap().into_bytes();
                 assert!(texts.any(|text| *text == hashes), "{} {when}: {name}", self.to);
@@ -201,42 +201,44 @@ fn killed_at_random_moments_a_folder_is_old_or_new_and_files_are_that_or_refused
     }
 }
 
+fn write_shard(source: &Path, out: &Path, no: &str, more: &[&str]) -> Ran {
+    let mut command = convert();
+    command.arg(source).args(["--to", "bf16", "--shard", no, "-o"]).arg(out).args(more);
+    run(&mut command)
+}
+
 #[test]
 fn shards_of_two_models_in_one_folder_do_not_load() {
     let dir = tempfile::tempdir().unwrap();
     let old = other(dir.path());
+    let new = fixture("llama_256");
     let out = dir.path().join("out");
-    let shard = |source: &Path, no: &str, more: &[&str]| {
-        let mut command = convert();
-        command.arg(source).args(["--to", "bf16", "--shard", no, "-o"]).arg(&out).args(more);
-        run(&mut command)
-    };
     for no in ["1/2", "2/2"] {
-        shard(&old, no, &[]).code(0);
+        write_shard(&old, &out, no, &[]).code(0);
     }
-    let loads = || run(onboard().arg("run").arg(&out).args(["--tokens", "1,2", "-n", "1"]));
-    loads().code(0);
-    shard(&fixture("llama_256"), "1/2", &[]).code(2).says("is there already");
-    loads().code(0);
-    shard(&fixture("llama_256"), "1/2", &["--force"]).code(0);
-    loads().code(2).says("not of one set");
-    shard(&fixture("llama_256"), "2/2", &["--force"]).code(0);
-    loads().code(0);
+    let mut generate = onboard();
+    generate.arg("run").arg(&out).args(["--tokens", "1,2", "-n", "1"]);
+    run(&mut generate).code(0);
+    write_shard(&new, &out, "1/2", &[]).code(2).says("is there already");
+    run(&mut generate).code(0);
+    write_shard(&new, &out, "1/2", &["--force"]).code(0);
+    run(&mut generate).code(2).says("not of one set");
+    write_shard(&new, &out, "2/2", &["--force"]).code(0);
+    run(&mut generate).code(0);
 }
 
 #[test]
 fn what_cannot_be_written_is_found_before_anything_is() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
-    let to = |to: &str| {
-        let mut command = convert();
-        run(command.arg(fixture("llama_256")).args(["--to", to, "--force", "-o"]).arg(&out))
-    };
-    to("bf16").code(0);
+    let source = fixture("llama_256");
+    run(convert().arg(&source).args(["--to", "bf16", "--force", "-o"]).arg(&out)).code(0);
     fs_err::remove_file(out.join("config.json")).unwrap();
     fs_err::create_dir(out.join("config.json")).unwrap();
     let before = fs_err::read(out.join("model.safetensors")).unwrap();
-    to("fp8").code(2).says("config.json");
+    run(convert().arg(&source).args(["--to", "fp8", "--force", "-o"]).arg(&out))
+        .code(2)
+        .says("config.json");
     assert!(fs_err::read(out.join("model.safetensors")).unwrap() == before);
     assert!(!out.join("model.safetensors.part").exists());
 }

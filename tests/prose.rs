@@ -67,7 +67,7 @@ impl Sentence {
     fn is_clause(&self) -> bool {
         let word = self.text.trim_start_matches(|c: char| !c.is_alphanumeric());
         OPENERS.iter().any(|opener| {
-            word.strip_prefix(opener).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+            word.strip_prefix(opener).is_some_and(|tail| !tail.starts_with(char::is_alphanumeric))
         })
     }
 
@@ -96,7 +96,7 @@ fn words(sentence: &str) -> usize {
 
 /// Splits text at the ends of sentences.
 fn sentences(text: &str) -> Vec<&str> {
-    let mut found = Vec::new();
+    let mut parts = Vec::new();
     let mut begin = 0;
     let mut quoted = false;
     let mut letters = text.char_indices().peekable();
@@ -104,44 +104,44 @@ fn sentences(text: &str) -> Vec<&str> {
         quoted ^= letter == '`';
         let ends = !quoted && matches!(letter, '.' | '?' | '!' | ':');
         if ends && letters.peek().is_some_and(|(_, next)| *next == ' ') {
-            found.push(text[begin..=at].trim());
+            parts.push(text[begin..=at].trim());
             begin = at + 1;
         }
     }
-    found.push(text[begin..].trim());
-    found.retain(|sentence| words(sentence) > 0);
-    found
+    parts.push(text[begin..].trim());
+    parts.retain(|sentence| words(sentence) > 0);
+    parts
 }
 
 /// Lists the files below a folder that have an ending.
-fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+fn files(folder: &Path, ending: &str, paths: &mut Vec<PathBuf>) {
     let mut entries: Vec<PathBuf> =
         fs_err::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     entries.sort();
     for path in entries {
         if path.is_dir() {
-            files(&path, ending, found);
-        } else if path.extension().is_some_and(|found| found == ending) {
-            found.push(path);
+            files(&path, ending, paths);
+        } else if path.extension().is_some_and(|extension| extension == ending) {
+            paths.push(path);
         }
     }
 }
 
 /// Lists the pages that people write.
 fn pages() -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> =
+    let mut paths: Vec<PathBuf> =
         ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "BENCHMARKS.md"]
             .map(|name| root().join(name))
             .into();
-    files(&root().join("docs"), "md", &mut found);
+    files(&root().join("docs"), "md", &mut paths);
     let generated = ["docs/reference/cli.md", "docs/reference/keys.md"];
-    found.retain(|path| !generated.iter().any(|page| path.ends_with(page)));
-    found
+    paths.retain(|path| !generated.iter().any(|page| path.ends_with(page)));
+    paths
 }
 
 /// Reads the sentences of a page: paragraphs, items, headings and cells, without code.
 fn page(path: &Path) -> Vec<Sentence> {
-    let mut found = Vec::new();
+    let mut all = Vec::new();
     let mut code = false;
     let mut written = false;
     let mut section = false;
@@ -150,7 +150,7 @@ fn page(path: &Path) -> Vec<Sentence> {
     let mut add = |line: usize, text: &str, first: bool| {
         for (n, sentence) in sentences(text).into_iter().enumerate() {
             let first = first && n == 0;
-            found.push(Sentence { path: path.into(), line, text: sentence.into(), first });
+            all.push(Sentence { path: path.into(), line, text: sentence.into(), first });
         }
     };
     for (n, line) in text.lines().chain([""]).enumerate() {
@@ -188,22 +188,24 @@ fn page(path: &Path) -> Vec<Sentence> {
             let _ = write!(paragraph.1, "{} ", text.trim());
         }
     }
-    found
+    all
+}
+
+/// Returns the text of a line of a doc comment.
+fn doc_line(line: &str) -> Option<String> {
+    let line = line.trim_start();
+    let body = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))?;
+    (!body.starts_with('/')).then(|| body.trim().to_owned())
 }
 
 /// Reads the first sentence of every doc comment of a Rust file.
 fn comments(path: &Path) -> Vec<Sentence> {
     let text = fs_err::read_to_string(path).unwrap();
-    let doc = |line: &str| {
-        let line = line.trim_start();
-        let body = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))?;
-        (!body.starts_with('/')).then(|| body.trim().to_owned())
-    };
-    let mut found = Vec::new();
+    let mut all = Vec::new();
     let mut lines = text.lines().enumerate().peekable();
     while let Some((n, line)) = lines.next() {
-        let Some(mut block) = doc(line) else { continue };
-        while let Some(more) = lines.peek().and_then(|(_, line)| doc(line)) {
+        let Some(mut block) = doc_line(line) else { continue };
+        while let Some(more) = lines.peek().and_then(|(_, line)| doc_line(line)) {
             lines.next();
             if more.is_empty() {
                 break;
@@ -211,11 +213,11 @@ fn comments(path: &Path) -> Vec<Sentence> {
             let _ = write!(block, " {more}");
         }
         // The rest of the comment, behind an empty line.
-        while lines.peek().is_some_and(|(_, line)| doc(line).is_some()) {
+        while lines.peek().is_some_and(|(_, line)| doc_line(line).is_some()) {
             lines.next();
         }
         if let Some(sentence) = sentences(&block).first() {
-            found.push(Sentence {
+            all.push(Sentence {
                 path: path.into(),
                 line: n + 1,
                 text: (*sentence).into(),
@@ -223,7 +225,7 @@ fn comments(path: &Path) -> Vec<Sentence> {
             });
         }
     }
-    found
+    all
 }
 
 /// Lists sentences with their places, at most so many.
@@ -254,15 +256,15 @@ fn sections_begin_with_a_short_sentence() {
 
 #[test]
 fn pages_use_the_words_of_the_field() {
-    let mut found = String::new();
+    let mut places = String::new();
     for sentence in pages().iter().flat_map(|path| page(path)) {
         let text = sentence.text.to_lowercase();
         let plain: String = text.split('`').step_by(2).collect();
         for (phrase, instead) in BANNED.iter().filter(|(phrase, _)| plain.contains(phrase)) {
-            let _ = writeln!(found, "{}\n    `{phrase}`: write {instead}", sentence.place());
+            let _ = writeln!(places, "{}\n    `{phrase}`: write {instead}", sentence.place());
         }
     }
-    assert!(found.is_empty(), "{found}");
+    assert!(places.is_empty(), "{places}");
 }
 
 /// Phrases are looked for in code, too: comments, messages, specs and the texts of cases.
@@ -273,17 +275,17 @@ fn sources_use_the_words_of_the_field() {
         files(&root().join(room), ending, &mut paths);
     }
     assert!(paths.len() > 700, "only {} files were read", paths.len());
-    let mut found = String::new();
+    let mut places = String::new();
     for path in paths.iter().filter(|path| !path.ends_with(file!())) {
         let text = fs_err::read_to_string(path).unwrap().to_lowercase();
         for (n, line) in text.lines().enumerate() {
             for (phrase, instead) in BANNED.iter().filter(|(phrase, _)| line.contains(phrase)) {
                 let path = path.strip_prefix(root()).unwrap().display();
-                let _ = writeln!(found, "{path}:{}: `{phrase}`: write {instead}", n + 1);
+                let _ = writeln!(places, "{path}:{}: `{phrase}`: write {instead}", n + 1);
             }
         }
     }
-    assert!(found.is_empty(), "{found}");
+    assert!(places.is_empty(), "{places}");
 }
 
 #[test]
@@ -306,15 +308,17 @@ fn doc_comments_stay_below_their_ceilings() {
     let all: Vec<(usize, Vec<Sentence>)> = paths
         .iter()
         .map(|path| comments(path))
-        .map(|found| (found.iter().filter(|s| s.is_clause() || s.is_long()).count(), found))
+        .map(|comments| {
+            (comments.iter().filter(|s| s.is_clause() || s.is_long()).count(), comments)
+        })
         .collect();
-    let each = || all.iter().flat_map(|(_, found)| found);
-    let count = each().count();
-    let clauses = share(each().filter(|sentence| sentence.is_clause()).count(), count);
-    let long = share(each().filter(|sentence| sentence.is_long()).count(), count);
+    let each: Vec<&Sentence> = all.iter().flat_map(|(_, comments)| comments).collect();
+    let count = each.len();
+    let clauses = share(each.iter().filter(|sentence| sentence.is_clause()).count(), count);
+    let long = share(each.iter().filter(|sentence| sentence.is_long()).count(), count);
     let mut worst: Vec<&(usize, Vec<Sentence>)> = all.iter().collect();
     worst.sort_by_key(|(bad, _)| std::cmp::Reverse(*bad));
-    let worst = worst.iter().take(5).flat_map(|(_, found)| found);
+    let worst = worst.iter().take(5).flat_map(|(_, comments)| comments);
     let worst = shown(worst.filter(|sentence| sentence.is_clause() || sentence.is_long()));
     let told = format!(
         "{count} doc comments: {:.1} % begin with {OPENERS:?}, {:.1} % with a sentence of more than {LONGEST} words\n\
@@ -330,9 +334,14 @@ fn doc_comments_stay_below_their_ceilings() {
 fn sentences_are_cut_and_counted_as_people_do() {
     assert_eq!(sentences("Reads `a. b` now. Then writes."), ["Reads `a. b` now.", "Then writes."]);
     assert_eq!(words("Reads `a b c` of [the page](docs/page.md) - again"), 6);
-    let clause = |text: &str| {
-        Sentence { path: PathBuf::new(), line: 1, text: text.into(), first: true }.is_clause()
-    };
-    assert!(clause("What an engine can run.") && clause("**Whether** it runs"));
-    assert!(!clause("Whatever an engine runs.") && !clause("Returns what an engine runs."));
+    for (text, is_clause) in [
+        ("What an engine can run.", true),
+        ("**Whether** it runs", true),
+        ("Whatever an engine runs.", false),
+        ("Returns what an engine runs.", false),
+    ] {
+        let path = PathBuf::new();
+        let sentence = Sentence { path, line: 1, text: text.into(), first: true };
+        assert_eq!(sentence.is_clause(), is_clause, "{text}");
+    }
 }

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use crate::tool::{convert, fixture, onboard, parity, root, run};
+use crate::tool::{Ran, convert, fixture, onboard, parity, root, run};
 
 /// Returns the mean divergence that a check printed.
 pub(crate) fn divergence(text: &str) -> f64 {
-    let (_, rest) = text.split_once("mean ").expect("a divergence");
-    rest.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
+    let (_, after) = text.split_once("mean ").expect("a divergence");
+    after.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
 }
 
 #[test]
@@ -31,21 +31,25 @@ fn eight_bits_cost_more_where_activations_have_them_too() {
     assert_eq!(nvfp4, same);
 }
 
+/// Plans a conversion into a folder.
+fn plan(model: &Path, to: &str, out: &Path) -> Ran {
+    run(convert().arg(model).args(["--to", to, "--plan", "-o"]).arg(out)).code(0)
+}
+
 #[test]
 fn plans_name_what_is_kept_and_what_cannot_be_spread() {
     let dir = tempfile::tempdir().unwrap();
-    let plan = |name: &str, to: &str| {
-        run(convert().arg(fixture(name)).args(["--to", to, "--plan", "-o"]).arg(dir.path())).code(0)
-    };
-    plan("llama_256", "fp8").prints("21 quantized").prints(
+    let llama = fixture("llama_256");
+    plan(&llama, "fp8", dir.path()).prints("21 quantized").prints(
         "kept, its product is the logits; --quantize-output quantizes it too: lm_head.weight",
     );
-    plan("llama_256", "fp8:block").prints("64x256 does not divide into blocks of 128").prints(
+    let ran = plan(&llama, "fp8:block", dir.path());
+    ran.prints("64x256 does not divide into blocks of 128").prints(
         "`model.layers.0.mlp.up_proj.weight` cannot be spread, its rows over more than 2 devices",
     );
-    plan("deepseek_v3", "fp8:block").prints("0 quantized");
+    plan(&fixture("deepseek_v3"), "fp8:block", dir.path()).prints("0 quantized");
     // Loaders without support for the format are named at conversion, and in the list of formats.
-    plan("llama_256", "fp8:modelopt").says("ignores ModelOpt's scales");
+    plan(&llama, "fp8:modelopt", dir.path()).says("ignores ModelOpt's scales");
     run(convert().args(["--to", "help"])).code(0).prints("no mixtures in transformers");
 }
 
@@ -57,15 +61,14 @@ fn arithmetic_of_eight_bits_is_the_references() {
     for name in ["llama_256", "lfm2_256"] {
         let out = dir.path().join(name);
         run(convert().arg(fixture(name)).args(["--to", "fp8", "-o"]).arg(&out)).code(0);
-        let check = |flags: &[&str]| {
+        // The dump declares the rounding of its reference.
+        for (flags, code, verdict) in
+            [(&[][..], 0, "AGREE"), (&["--w8a8"], 0, "AGREE"), (&["--w8a16"], 1, "DIFFER")]
+        {
             let mut check = parity();
             check.arg("check").arg(&out).arg("--reference").arg(fixture("w8a8").join(name));
-            run(check.arg("--no-schedules").args(flags))
-        };
-        // The dump declares the rounding of its reference.
-        check(&[]).code(0).prints("AGREE");
-        check(&["--w8a8"]).code(0).prints("AGREE");
-        check(&["--w8a16"]).code(1).prints("DIFFER");
+            run(check.arg("--no-schedules").args(flags)).code(code).prints(verdict);
+        }
     }
 }
 
@@ -135,18 +138,13 @@ fn changed(dir: &Path, bias: f32, from: &str, to: &str) {
 fn a_bias_of_nothing_beside_codes_is_passed_over() {
     let dir = tempfile::tempdir().unwrap();
     let source = root().join("fixtures/coded/llama_mixed");
-    let check = || {
-        let mut check = parity();
-        check.arg("check").arg(dir.path()).arg("--reference").arg(source.join("reference"));
-        check.arg("--source").arg(&source);
-        check
-    };
+    let mut check = parity();
+    check.arg("check").arg(dir.path()).arg("--reference").arg(source.join("reference"));
+    check.arg("--source").arg(&source);
     changed(dir.path(), 0.0, "llama", "llama");
-    run(&mut check()).code(0).prints("within its bands");
+    run(&mut check).code(0).prints("within its bands");
     changed(dir.path(), 0.5, "llama", "llama");
-    run(&mut check())
-        .code(2)
-        .says("nothing uses the tensor `model.layers.0.self_attn.q_proj.bias`");
+    run(&mut check).code(2).says("nothing uses the tensor `model.layers.0.self_attn.q_proj.bias`");
 }
 
 #[test]
@@ -156,8 +154,8 @@ fn a_method_that_is_not_read_is_named() {
     run(convert().arg(dir.path()).args(["--to", "bf16", "-o", "never"]))
         .code(2)
         .says("quantized by `hqq` (`quantization_config.quant_method`), which is not read");
-    let own = "\"quantization\": { \"bits\": 4, \"group_size\": 64 }, \"another_config\"";
-    changed(dir.path(), 0.0, "\"quantization_config\"", own);
+    let mlx = "\"quantization\": { \"bits\": 4, \"group_size\": 64 }, \"another_config\"";
+    changed(dir.path(), 0.0, "\"quantization_config\"", mlx);
     run(convert().arg(dir.path()).args(["--to", "bf16", "-o", "never"]))
         .code(2)
         .says("quantized by `mlx`");
@@ -193,26 +191,28 @@ fn blocks_of_four_bits_are_packed_anew_without_loss() {
     assert!(divergence(&ran.out) < 1e-6, "{}", ran.out);
 }
 
+/// Converts `llama_256` with a target divergence.
+fn to_meet(to: &str, kl: &str, out: &Path, more: &[&str]) -> Ran {
+    let mut command = convert();
+    command.arg(fixture("llama_256")).args(["--to", to, "--target-kl", kl]).args(more);
+    run(command.arg("-o").arg(out))
+}
+
 #[test]
 fn matrices_that_matter_most_are_kept_until_a_divergence_is_met() {
     let dir = tempfile::tempdir().unwrap();
     let source = fixture("llama_256");
-    let to_meet = |to: &str, kl: &str, out: &str| {
-        let mut command = convert();
-        command.arg(&source).args(["--to", to, "--target-kl", kl, "-o"]).arg(dir.path().join(out));
-        run(&mut command)
-    };
-    for (to, kl, asked) in [("fp8", "2e-3", 2e-3), ("nvfp4", "5e-2", 5e-2)] {
-        to_meet(to, kl, to).code(0).prints("divergence from the reference");
+    for (to, kl, target) in [("fp8", "2e-3", 2e-3), ("nvfp4", "5e-2", 5e-2)] {
+        to_meet(to, kl, &dir.path().join(to), &[]).code(0).prints("divergence from the reference");
         let mut check = parity();
         check
             .arg("check")
             .arg(dir.path().join(to))
             .arg("--reference")
             .arg(source.join("reference"));
-        let found = divergence(&run(&mut check).code(0).out);
+        let reached = divergence(&run(&mut check).code(0).out);
         // Some tensors are quantized, and not too many.
-        assert!((asked / 50.0..=asked).contains(&found), "{to}: {found}");
+        assert!((target / 50.0..=target).contains(&reached), "{to}: {reached}");
         assert!(!dir.path().join(format!("{to}.trial")).exists());
     }
     // Machines that write one file each make the same choice.
@@ -221,24 +221,24 @@ fn matrices_that_matter_most_are_kept_until_a_divergence_is_met() {
         command.arg(&source).args(["--to", "fp8", "--target-kl", "2e-3", "--shard", shard, "-o"]);
         run(command.arg(dir.path().join("set"))).code(0).says("one of 2 files cannot be run");
     }
-    let config = |out: &str| json(&dir.path().join(out).join("config.json"));
-    assert_eq!(config("set"), config("fp8"));
+    let fp8 = dir.path().join("fp8");
+    assert_eq!(json(&dir.path().join("set/config.json")), json(&fp8.join("config.json")));
     let mut check = parity();
     check.arg("check").arg(dir.path().join("set")).arg("--reference").arg(source.join("reference"));
     assert!(divergence(&run(&mut check).code(0).out) <= 2e-3);
-    to_meet("fp8", "1e-9", "never").code(2).says("cannot be met");
-    assert!(!dir.path().join("never").exists());
-    to_meet("bf16", "1e-2", "never").code(2).says("`bf16` loses nothing");
-    to_meet("fp8", "1e-2", "fp8").code(2).says("holds a checkpoint already");
+    let never = dir.path().join("never");
+    to_meet("fp8", "1e-9", &never, &[]).code(2).says("cannot be met");
+    assert!(!never.exists());
+    to_meet("bf16", "1e-2", &never, &[]).code(2).says("`bf16` loses nothing");
+    to_meet("fp8", "1e-2", &fp8, &[]).code(2).says("holds a checkpoint already");
     // A text replaces a dump.
-    let text = |kl: &str, out: &str| {
-        let mut command = convert();
-        command.arg(&source).args(["--to", "fp8", "--target-kl", kl, "--chunks", "2", "--text"]);
-        run(command.arg(fixture("corpus.txt")).arg("-o").arg(dir.path().join(out)))
-    };
-    text("2e-3", "text").code(0).says("own f32 run on 2 chunks of 128 tokens");
-    text("1e-12", "never").code(2).says("cannot be met with a single matrix as fp8");
-    assert!(!dir.path().join("never").exists());
+    let corpus = fixture("corpus.txt");
+    let on_text = ["--chunks", "2", "--text", corpus.to_str().unwrap()];
+    let ran = to_meet("fp8", "2e-3", &dir.path().join("text"), &on_text).code(0);
+    ran.says("own f32 run on 2 chunks of 128 tokens");
+    let ran = to_meet("fp8", "1e-12", &never, &on_text).code(2);
+    ran.says("cannot be met with a single matrix as fp8");
+    assert!(!never.exists());
 }
 
 /// Loaders name modules as in memory, which can differ from tensor names on disk.
@@ -305,18 +305,17 @@ fn a_head_that_is_not_there_is_the_embedding_if_the_inner_config_says_so() {
     let source = fixture("lfm2_vl");
     let mut config = json(&source.join("config.json"));
     config["tie_word_embeddings"] = false.into();
-    let check = |config: &serde_json::Value| {
-        fs_err::write(dir.path().join("config.json"), config.to_string()).unwrap();
-        let mut check = parity();
-        check.arg("check").arg(dir.path()).arg("--reference").arg(source.join("reference"));
-        check.args(["--dtype", "f32", "--source"]).arg(&source);
-        run(&mut check)
-    };
+    let mut check = parity();
+    check.arg("check").arg(dir.path()).arg("--reference").arg(source.join("reference"));
+    check.args(["--dtype", "f32", "--source"]).arg(&source);
     fs_err::copy(source.join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
     assert_eq!(config["text_config"]["tie_word_embeddings"], true);
-    check(&config).code(0).prints("AGREE");
+    let path = dir.path().join("config.json");
+    fs_err::write(&path, config.to_string()).unwrap();
+    run(&mut check).code(0).prints("AGREE");
     config["text_config"]["tie_word_embeddings"] = false.into();
-    check(&config).code(2).says("no tensor `lm_head.weight`");
+    fs_err::write(&path, config.to_string()).unwrap();
+    run(&mut check).code(2).says("no tensor `lm_head.weight`");
 }
 
 #[test]
@@ -333,12 +332,9 @@ fn a_mixture_that_a_loader_does_not_take_is_warned_of() {
     let mut synth = onboard();
     synth.args(["synth", "qwen3_moe", "--dtype", "bf16", "--config"]).arg(&path);
     run(synth.arg("-o").arg(&plain)).code(0);
-    let to = |format: &str| {
-        let mut command = convert();
-        run(command.arg(&plain).args(["--to", format, "--plan", "-o"]).arg(dir.path().join("out")))
-    };
-    to("fp8:ct-block").code(0).says("does not load mixtures of fp8:ct-block");
-    assert!(!to("fp8:block").code(0).err.contains("does not load"));
+    let out = dir.path().join("out");
+    plan(&plain, "fp8:ct-block", &out).says("does not load mixtures of fp8:ct-block");
+    assert!(!plan(&plain, "fp8:block", &out).err.contains("does not load"));
 }
 
 /// Specs of the fixture with one mistake each, whose effect a quantization of four bits exceeds.
@@ -371,26 +367,28 @@ fn quantized_weights_hide_no_wrong_graph() {
     run(convert().arg(&source).args(["--to", "gguf:q4_k_m", "-o"]).arg(&file)).code(0);
     let folder = dir.path().join("fp8");
     run(convert().arg(&source).args(["--to", "fp8", "-o"]).arg(&folder)).code(0);
-    let check = |model: &Path, more: &[&str]| {
-        let mut check = parity();
-        check.arg("check").arg(model).arg("--reference").arg(source.join("reference"));
-        run(check.args(more))
-    };
     let given = ["--source", source.to_str().unwrap()];
     for model in [&file, &folder] {
         // The dump lies in the folder of its source, which needs no flag then.
         for flags in [&given[..], &[]] {
-            let right = check(model, flags).code(0).prints("graph: the reference's in");
+            let right = checked(model, &source, flags).code(0).prints("graph: the reference's in");
             assert!(right.out.ends_with("within its bands\n"), "{}", right.out);
         }
         for (name, text) in WRONG_GRAPHS {
             let spec = dir.path().join("wrong.yaml");
             fs_err::write(&spec, format!("spec: 1\nname: wrong\nextends: llama\n{text}")).unwrap();
             let flags = [&given[..], &["--spec", spec.to_str().unwrap()]].concat();
-            let ran = check(model, &flags).code(1).prints("first divergence: ");
+            let ran = checked(model, &source, &flags).code(1).prints("first divergence: ");
             assert!(ran.out.contains("self_attn"), "{name}:\n{}", ran.out);
         }
     }
+}
+
+/// Checks a model against the dump of its source.
+fn checked(model: &Path, source: &Path, more: &[&str]) -> Ran {
+    let mut check = parity();
+    check.arg("check").arg(model).arg("--reference").arg(source.join("reference"));
+    run(check.args(more))
 }
 
 #[test]

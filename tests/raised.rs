@@ -60,16 +60,15 @@ fn alone(name: &str, dir: &Path) {
 fn tensors_that_matter_most_are_raised_until_a_divergence_is_met() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["llama_256", "lfm2_256"] {
-        let path = |end: &str| dir.path().join(format!("{name}{end}.gguf"));
-        let mix = path("-mix");
-        let met = path("-met");
+        let mix = dir.path().join(format!("{name}-mix.gguf"));
+        let met = dir.path().join(format!("{name}-met.gguf"));
         run(convert().arg(fixture(name)).args(["--to", "gguf:q4_k_m", "-o"]).arg(&mix)).code(0);
         let all = cost(&mix, name);
         let goal = all / 8.0;
         let ran = run(&mut to_meet(&fixture(name), &goal.to_string(), &met)).code(0);
         let ran = ran.prints("divergence from the reference").prints("which would cost");
-        let found = cost(&met, name);
-        assert!(goal / 8.0 < found && found <= goal, "{name}: {found} of {goal}");
+        let reached = cost(&met, name);
+        assert!(goal / 8.0 < reached && reached <= goal, "{name}: {reached} of {goal}");
         let old = types(&mix);
         let new = types(&met);
         let finer = old.iter().filter(|(name, ty)| new[*name] != **ty).count();
@@ -81,7 +80,7 @@ fn tensors_that_matter_most_are_raised_until_a_divergence_is_met() {
         assert!(old.keys().any(|name| new[name] != old[name] && new[name].is_quantized()));
         run(convert().arg(fixture(name)).arg("--verify").arg(&met)).code(0);
         // A goal that the mix already meets changes nothing.
-        let same = path("-same");
+        let same = dir.path().join(format!("{name}-same.gguf"));
         let ran = run(&mut to_meet(&fixture(name), &(all * 1.01).to_string(), &same)).code(0);
         assert_eq!(raised(&ran), (0, of));
         assert!(fs_err::read(&same).unwrap() == fs_err::read(&mix).unwrap());
@@ -89,18 +88,19 @@ fn tensors_that_matter_most_are_raised_until_a_divergence_is_met() {
     assert!(!entries(dir.path()).iter().any(|name| name.contains("trial")));
 }
 
+/// Returns the bytes of a file that meets a target divergence.
+fn bytes(out: &Path, flags: &[&str]) -> Vec<u8> {
+    run(to_meet(&fixture("llama_256"), "1e-2", out).args(flags)).code(0);
+    fs_err::read(out).unwrap()
+}
+
 #[test]
 fn the_same_choice_comes_out_whoever_measures() {
     let dir = tempfile::tempdir().unwrap();
-    let bytes = |end: &str, flags: &[&str]| {
-        let out = dir.path().join(end);
-        run(to_meet(&fixture("llama_256"), "1e-2", &out).args(flags)).code(0);
-        fs_err::read(out).unwrap()
-    };
-    let one = bytes("one.gguf", &["--threads", "1", "--slab", "1"]);
-    assert!(one == bytes("two.gguf", &["--threads", "2"]));
+    let one = bytes(&dir.path().join("one.gguf"), &["--threads", "1", "--slab", "1"]);
+    assert!(one == bytes(&dir.path().join("two.gguf"), &["--threads", "2"]));
     // A file name without a hint at the format.
-    assert!(one == bytes("again", &["--threads", "2"]));
+    assert!(one == bytes(&dir.path().join("again"), &["--threads", "2"]));
     for shard in ["1/2", "2/2"] {
         let ran = run(to_meet(&fixture("llama_256"), "1e-2", &dir.path().join("set.gguf"))
             .args(["--shard", shard]));
@@ -112,58 +112,65 @@ fn the_same_choice_comes_out_whoever_measures() {
     assert_eq!(entries(dir.path()).len(), 5);
 }
 
+/// Counts the lines of a file, which are none if it is not there.
+#[cfg(unix)]
+fn line_count(path: &Path) -> usize {
+    fs_err::read_to_string(path).map_or(0, |text| text.lines().count())
+}
+
 #[cfg(unix)]
 #[test]
 fn an_interrupted_search_goes_on_with_what_it_measured() {
     let dir = tempfile::tempdir().unwrap();
-    let out = |end: &str| dir.path().join(end);
-    run(&mut to_meet(&fixture("lfm2_256"), "1e-2", &out("whole.gguf"))).code(0);
-    let journal = out("half.gguf.measured.part");
-    let mut command = to_meet(&fixture("lfm2_256"), "1e-2", &out("half.gguf"));
+    let whole = dir.path().join("whole.gguf");
+    let half = dir.path().join("half.gguf");
+    run(&mut to_meet(&fixture("lfm2_256"), "1e-2", &whole)).code(0);
+    let journal = dir.path().join("half.gguf.measured.part");
+    let mut command = to_meet(&fixture("lfm2_256"), "1e-2", &half);
     let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
-    let lines = || fs_err::read_to_string(&journal).map_or(0, |text| text.lines().count());
-    while lines() < 5 {
+    while line_count(&journal) < 5 {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it was stopped");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(lines() >= 5);
+    assert!(line_count(&journal) >= 5);
     assert_eq!(entries(dir.path()).len(), 2, "the file, and what was measured");
-    let ran = run(&mut to_meet(&fixture("lfm2_256"), "1e-2", &out("half.gguf"))).code(0);
+    let ran = run(&mut to_meet(&fixture("lfm2_256"), "1e-2", &half)).code(0);
     ran.says("divergences were measured by an earlier run");
-    assert!(fs_err::read(out("half.gguf")).unwrap() == fs_err::read(out("whole.gguf")).unwrap());
+    assert!(fs_err::read(half).unwrap() == fs_err::read(whole).unwrap());
     assert_eq!(entries(dir.path()).len(), 2);
+}
+
+/// Runs a conversion that measures on a number of chunks of a text.
+fn on_text(command: &mut Command, chunks: &str) -> Ran {
+    run(command.arg("--text").arg(fixture("corpus.txt")).args(["--chunks", chunks]))
 }
 
 #[test]
 fn a_text_stands_in_for_a_dump() {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
-    let corpus = fixture("corpus.txt");
     alone("llama_256", &source);
-    let text = |command: &mut Command, chunks: &str| {
-        run(command.arg("--text").arg(&corpus).args(["--chunks", chunks]))
-    };
-    let reached = |ran: &Ran| -> f64 {
-        let (_, rest) = ran.out.split_once("divergence from the reference ").unwrap();
-        rest.split(',').next().unwrap().parse().unwrap()
-    };
-    let out = |end: &str| dir.path().join(end);
-    let ran = text(&mut to_meet(&source, "1e-2", &out("a.gguf")), "2").code(0);
+    let of_text = dir.path().join("a.gguf");
+    let of_ids = dir.path().join("b.gguf");
+    let ran = on_text(&mut to_meet(&source, "1e-2", &of_text), "2").code(0);
     let ran = ran.says("own f32 run on 2 chunks of 128 tokens");
     let (count, of) = raised(&ran);
-    assert!(0 < count && count < of && (1e-3..=1e-2).contains(&reached(&ran)), "{}", ran.out);
+    let (_, after) = ran.out.split_once("divergence from the reference ").unwrap();
+    let reached: f64 = after.split(',').next().unwrap().parse().unwrap();
+    assert!(0 < count && count < of && (1e-3..=1e-2).contains(&reached), "{}", ran.out);
     // Ids are a text too, and a different one.
     let ids: Vec<String> = (1..=64).map(|id| id.to_string()).collect();
-    let mut command = to_meet(&source, "1e-2", &out("b.gguf"));
+    let mut command = to_meet(&source, "1e-2", &of_ids);
     let ran = run(command.args(["--chunk", "32", "--tokens", &ids.join(",")])).code(0);
     ran.says("own f32 run on 2 chunks of 32 tokens");
-    assert_ne!(types(&out("a.gguf")), types(&out("b.gguf")));
-    run(&mut to_meet(&source, "1e-2", &out("never"))).code(2).says("--text FILE");
+    assert_ne!(types(&of_text), types(&of_ids));
+    let never = dir.path().join("never");
+    run(&mut to_meet(&source, "1e-2", &never)).code(2).says("--text FILE");
     // With nothing quantized, a model has no distance from itself.
-    text(&mut to_meet(&source, "1e-9", &out("exact.gguf")), "1").code(0);
+    on_text(&mut to_meet(&source, "1e-9", &dir.path().join("exact.gguf")), "1").code(0);
     assert_eq!(entries(dir.path()).len(), 4);
 }
 
@@ -190,18 +197,17 @@ fn what_a_person_asked_for_is_not_raised() {
 fn goals_that_cannot_be_met_leave_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.gguf");
-    let refused = |flags: &[&str]| {
-        let mut command = to_meet(&fixture("llama_256"), "1e-9", &out);
-        let ran = run(command.args(flags)).code(2);
+    for (flags, words) in [
+        (&[][..], "cannot be met: with every matrix as it is the divergence is"),
+        (&["--plan"], "--plan reads none"),
+        (&["--w8a8"], "--w8a8 is for checkpoints of 8 bits"),
+        (&["--to", "gguf:q8_0"], "give one --to at a time"),
+        (&["--text", "nowhere.txt"], "nowhere.txt"),
+        (&["--reference", "nowhere"], "cannot read the reference `nowhere`"),
+    ] {
+        run(to_meet(&fixture("llama_256"), "1e-9", &out).args(flags)).code(2).says(words);
         assert!(entries(dir.path()).is_empty(), "{:?}", entries(dir.path()));
-        ran
-    };
-    refused(&[]).says("cannot be met: with every matrix as it is the divergence is");
-    refused(&["--plan"]).says("--plan reads none");
-    refused(&["--w8a8"]).says("--w8a8 is for checkpoints of 8 bits");
-    refused(&["--to", "gguf:q8_0"]).says("give one --to at a time");
-    refused(&["--text", "nowhere.txt"]).says("nowhere.txt");
-    refused(&["--reference", "nowhere"]).says("cannot read the reference `nowhere`");
+    }
     let mut command = convert();
     command.arg(fixture("llama_256")).args(["--to", "gguf:f16", "--target-kl", "1e-2", "-o"]);
     run(command.arg(&out)).code(2).says("`gguf:f16` has nothing that could be finer");

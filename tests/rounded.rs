@@ -46,17 +46,17 @@ fn rows_are_rounded_where_the_reference_rounded_them() {
 #[test]
 fn rows_that_experts_multiply_are_rounded() {
     let dir = tempfile::tempdir().unwrap();
-    let made = dir.path().join("made");
+    let fp8 = dir.path().join("made");
     let told = fixture("w8a8/qwen3_moe");
-    run(convert().arg(fixture("qwen3_moe")).args(["--to", "fp8", "-o"]).arg(&made)).code(0);
-    check(&made, &told, &[]).code(0).prints("AGREE");
-    check(&made, &told, &["--w8a16"]).code(1);
+    run(convert().arg(fixture("qwen3_moe")).args(["--to", "fp8", "-o"]).arg(&fp8)).code(0);
+    check(&fp8, &told, &[]).code(0).prints("AGREE");
+    check(&fp8, &told, &["--w8a16"]).code(1);
     let file = dir.path().join("model.gguf");
-    run(convert().arg(&made).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
+    run(convert().arg(&fp8).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
     check(&file, &told, &["--w8a8"]).code(2).says("a GGUF file declares nothing");
     // Without the experts' rounding, and with nothing else wrong.
     let dump = retold(dir.path(), &told, Some("linear"));
-    check(&made, &dump, &[]).code(1).prints("mlp.experts");
+    check(&fp8, &dump, &[]).code(1).prints("mlp.experts");
     let coded = fixture(CODED[2]);
     let told = fixture(CODED[2]).join("reference");
     let dir = tempfile::tempdir().unwrap();
@@ -88,17 +88,13 @@ fn rounding_that_is_not_done_is_refused_by_name() {
         fs_err::copy(source.join("model.safetensors"), dir.path().join("model.safetensors"))
             .unwrap();
         // The source is named, so that the changed config is not another model.
-        let flags =
-            |more: &'static str| ["--source", source.to_str().unwrap(), more].map(str::to_owned);
-        let told = |more| {
-            let flags = flags(more);
-            check(dir.path(), &source.join("reference"), &flags.each_ref().map(String::as_str))
-        };
-        told("--plain-graph")
+        let folder = source.to_str().unwrap();
+        let dump = source.join("reference");
+        check(dir.path(), &dump, &["--source", folder, "--plain-graph"])
             .code(2)
             .says("input_activations of `model.layers.0.self_attn.q_proj`")
             .says("per token, in groups or with a stored scale");
         // Weights can be read without.
-        told("--w8a16").code(1);
+        check(dir.path(), &dump, &["--source", folder, "--w8a16"]).code(1);
     }
 }

@@ -124,6 +124,11 @@ impl Serving {
         self.post("/v1/completions", body)
     }
 
+    #[track_caller]
+    fn chat(&self, body: &Value) -> Reply {
+        self.post("/v1/chat/completions", body)
+    }
+
     /// Returns a counter of `/metrics`.
     fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").body;
@@ -133,9 +138,9 @@ impl Serving {
 
     /// Waits until a counter has a value.
     #[track_caller]
-    fn wait(&self, name: &str, wanted: impl Fn(f64) -> bool) {
+    fn wait(&self, name: &str, is_reached: impl Fn(f64) -> bool) {
         let begun = Instant::now();
-        while !wanted(self.metric(name)) {
+        while !is_reached(self.metric(name)) {
             assert!(begun.elapsed() < PATIENCE, "`{name}` stays {}", self.metric(name));
             thread::sleep(Duration::from_millis(10));
         }
@@ -153,13 +158,13 @@ fn reply(mut stream: TcpStream) -> Reply {
     let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_lowercase();
     let mut body = bytes[end + 4..].to_vec();
     if head.contains("transfer-encoding: chunked") {
-        let mut rest = &body[..];
+        let mut tail = &body[..];
         let mut whole = Vec::new();
-        while let Some(at) = rest.windows(2).position(|two| two == b"\r\n") {
+        while let Some(at) = tail.windows(2).position(|two| two == b"\r\n") {
             let size =
-                usize::from_str_radix(std::str::from_utf8(&rest[..at]).unwrap(), 16).unwrap();
-            whole.extend_from_slice(&rest[at + 2..at + 2 + size]);
-            rest = &rest[at + 4 + size..];
+                usize::from_str_radix(std::str::from_utf8(&tail[..at]).unwrap(), 16).unwrap();
+            whole.extend_from_slice(&tail[at + 2..at + 2 + size]);
+            tail = &tail[at + 4 + size..];
         }
         body = whole;
     }
@@ -182,6 +187,16 @@ fn greedy(prompt: &Value, count: usize) -> Value {
     json!({
         "prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": true, "return_token_ids": true,
     })
+}
+
+/// Returns a request with some fields added or replaced.
+fn changed(body: &Value, change: Value) -> Value {
+    let mut body = body.clone();
+    match change {
+        Value::Object(fields) => body.as_object_mut().unwrap().extend(fields),
+        other => panic!("{other} is no object"),
+    }
+    body
 }
 
 fn ids(choice: &Value) -> Vec<u64> {

@@ -1,11 +1,9 @@
 //! Checks that errors in public signatures of the libraries have types: neither text nor results in results.
 
-use std::path::Path;
-
 use syn::visit::{self, Visit};
 use syn::{GenericArgument, ImplItem, Item, PathArguments, Type, Visibility};
 
-use crate::names::rust_files;
+use crate::names::{is_test_file, rust_files};
 use crate::tool::{SOURCES, root};
 
 /// Faults in the signatures of one file.
@@ -142,17 +140,19 @@ fn errors_of_public_signatures_have_types() {
     for folder in SOURCES.into_iter().filter(|folder| *folder != "cli") {
         rust_files(&root().join(folder), &mut files);
     }
-    let is_test =
-        |path: &Path| path.ends_with("tests.rs") || path.iter().any(|part| part == "tests");
-    files.retain(|path| !is_test(path.strip_prefix(root()).unwrap()));
-    let found: Vec<String> = files
+    files.retain(|path| !is_test_file(path.strip_prefix(root()).unwrap()));
+    let messages: Vec<String> = files
         .iter()
         .flat_map(|path| {
             let short = path.strip_prefix(root()).unwrap().display().to_string();
             faults(&short, &fs_err::read_to_string(path).unwrap())
         })
         .collect();
-    assert!(found.is_empty(), "write an enum whose variants are the errors:\n{}", found.join("\n"));
+    assert!(
+        messages.is_empty(),
+        "write an enum whose variants are the errors:\n{}",
+        messages.join("\n")
+    );
 }
 
 #[test]

@@ -151,11 +151,11 @@ impl StandIn {
             key: key.map(str::to_owned),
         });
         let shared = Arc::clone(&state);
-        let most = if let Fault::Dies(most) = fault { most } else { ENDS };
+        let limit = if let Fault::Dies(limit) = fault { limit } else { ENDS };
         thread::spawn(move || {
             // The listener is dropped with the thread, so later connections are refused.
             for stream in listener.incoming().flatten() {
-                if shared.requests.fetch_add(1, Ordering::SeqCst) >= most {
+                if shared.requests.fetch_add(1, Ordering::SeqCst) >= limit {
                     return;
                 }
                 let state = Arc::clone(&shared);
@@ -220,7 +220,7 @@ impl State {
     /// Returns tokens that follow a prompt, with their rows.
     fn generate(&self, tokens: &[u32], count: usize, cache: bool) -> Vec<(u32, Vec<f32>)> {
         // The state of the previous conversation is leaked once, at its beginning.
-        let mut made: Vec<(u32, Vec<f32>)> = Vec::new();
+        let mut generated: Vec<(u32, Vec<f32>)> = Vec::new();
         let mut all = tokens.to_vec();
         let begin = self.rows(&all, cache);
         let mut next = begin.last().unwrap().clone();
@@ -228,12 +228,12 @@ impl State {
             let mut order: Vec<usize> = (0..next.len()).collect();
             order.sort_by(|a, b| next[*b].total_cmp(&next[*a]));
             let chosen = order[usize::from(self.fault == Fault::NotGreedy && step == 2)] as u32;
-            made.push((chosen, next.clone()));
+            generated.push((chosen, next.clone()));
             all.push(chosen);
             let rows = self.running.lock().unwrap().rows(&self.company(&all), false);
             next.clone_from(rows.last().unwrap());
         }
-        made
+        generated
     }
 
     /// Returns the tokens as a running sequence of this server has them.

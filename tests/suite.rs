@@ -59,25 +59,25 @@ fn main() {
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+    let mut paths = Vec::new();
     for entry in fs_err::read_dir(folder).expect("tests/suite is there").flatten() {
         let path = entry.path();
         if path.is_dir() {
-            found.extend(files(&path));
+            paths.extend(files(&path));
         } else if path.extension().is_some_and(|end| end == "test") {
-            found.push(path);
+            paths.push(path);
         }
     }
-    found.sort();
-    found
+    paths.sort();
+    paths
 }
 
 fn folders(folder: &Path) -> Vec<PathBuf> {
     let entries = fs_err::read_dir(folder).expect("the fixtures are there");
     let paths = entries.map(|entry| entry.expect("the folder can be listed").path());
-    let mut found: Vec<PathBuf> = paths.filter(|path| path.is_dir()).collect();
-    found.sort();
-    found
+    let mut folders: Vec<PathBuf> = paths.filter(|path| path.is_dir()).collect();
+    folders.sort();
+    folders
 }
 
 /// Runs every case of a file.
@@ -217,13 +217,13 @@ fn hostile(folder: &Path, weights_alone: bool) -> Result<(), Failed> {
     }
     let output =
         binary("onboard")?.arg("add-model").arg(&model).arg("--out").arg(place.path()).output()?;
-    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
-    if said.contains("panicked at") {
-        return Err(format!("it panicked:\n{said}").into());
+    let printed = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    if printed.contains("panicked at") {
+        return Err(format!("it panicked:\n{printed}").into());
     }
     // The good model lacks a reference, so it runs but nothing is proven.
     if output.status.code() != Some(2) {
-        return Err(format!("{} instead of exit code 2:\n{said}", output.status).into());
+        return Err(format!("{} instead of exit code 2:\n{printed}", output.status).into());
     }
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let expected = if weights_alone && OF_NO_MODEL.contains(&&*name) {
@@ -232,12 +232,12 @@ fn hostile(folder: &Path, weights_alone: bool) -> Result<(), Failed> {
         expected.trim()
     };
     for words in expected.lines() {
-        if !said.contains(words) {
-            return Err(format!("`{words}` is not named:\n{said}").into());
+        if !printed.contains(words) {
+            return Err(format!("`{words}` is not named:\n{printed}").into());
         }
     }
-    if expected.is_empty() && !weights_alone && !said.contains("nothing was proven") {
-        return Err(format!("the good model was refused:\n{said}").into());
+    if expected.is_empty() && !weights_alone && !printed.contains("nothing was proven") {
+        return Err(format!("the good model was refused:\n{printed}").into());
     }
     Ok(())
 }

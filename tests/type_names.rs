@@ -1,11 +1,10 @@
 //! Checks that a type name has one meaning in the workspace, and that it is a noun of the field.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use syn::visit::{self, Visit};
 
-use crate::names::rust_files;
+use crate::names::{is_test_file, rust_files};
 use crate::tool::{SOURCES, root};
 
 /// Names that tell nothing without the file around them: participles, pronouns and empty nouns.
@@ -21,7 +20,7 @@ const VAGUE: [&str; 46] = [
 #[derive(Default)]
 struct Declarations(Vec<String>);
 
-fn is_test(attributes: &[syn::Attribute]) -> bool {
+pub(crate) fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute: &syn::Attribute| {
         attribute.path().is_ident("cfg")
             && attribute.parse_args::<syn::Ident>().is_ok_and(|word| word == "test")
@@ -62,9 +61,9 @@ impl Visit<'_> for Declarations {
 }
 
 fn declarations(text: &str) -> Vec<String> {
-    let mut found = Declarations::default();
-    found.visit_file(&syn::parse_file(text).unwrap());
-    found.0
+    let mut declarations = Declarations::default();
+    declarations.visit_file(&syn::parse_file(text).unwrap());
+    declarations.0
 }
 
 /// Returns the files that declare each type of the libraries and commands.
@@ -73,12 +72,10 @@ fn types() -> BTreeMap<String, Vec<String>> {
     for folder in SOURCES {
         rust_files(&root().join(folder), &mut files);
     }
-    let is_test =
-        |path: &Path| path.ends_with("tests.rs") || path.iter().any(|part| part == "tests");
     let mut types: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for path in files {
         let short = path.strip_prefix(root()).unwrap();
-        if !is_test(short) {
+        if !is_test_file(short) {
             for name in declarations(&fs_err::read_to_string(&path).unwrap()) {
                 types.entry(name).or_default().push(short.display().to_string());
             }
@@ -93,12 +90,12 @@ fn a_type_name_has_one_meaning() {
     let types = types();
     // Errors are told apart by their modules, as everywhere in Rust.
     let double = types.iter().filter(|(name, files)| *name != "Error" && files.len() > 1);
-    let found: Vec<String> =
+    let duplicates: Vec<String> =
         double.map(|(name, files)| format!("`{name}`: {}", files.join(", "))).collect();
     assert!(
-        found.is_empty(),
+        duplicates.is_empty(),
         "give each type a name that says what it is of; these exist more than once:\n{}",
-        found.join("\n")
+        duplicates.join("\n")
     );
 }
 
@@ -106,12 +103,12 @@ fn a_type_name_has_one_meaning() {
 fn type_names_are_nouns_of_the_field() {
     let types = types();
     let vague = types.iter().filter(|(name, _)| VAGUE.contains(&name.as_str()));
-    let found: Vec<String> =
+    let declared: Vec<String> =
         vague.map(|(name, files)| format!("`{name}`: {}", files.join(", "))).collect();
     assert!(
-        found.is_empty(),
+        declared.is_empty(),
         "name the subject, as in `TensorPart` or `HubOptions`, in place of:\n{}",
-        found.join("\n")
+        declared.join("\n")
     );
 }
 

@@ -5,14 +5,39 @@
 mod fuse;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use formats::codec::BlockType;
 use formats::gguf::{GgufFile, GgufTensorSpec};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::tool::{convert, fixture, json, onboard, run};
+use crate::tool::{Ran, convert, fixture, json, onboard, run};
 use fuse::{CASES, fuse, write};
+
+/// Runs `onboard verify`, which compares an output with its hashes.
+fn verify(output: &Path) -> Ran {
+    run(onboard().arg("verify").arg(output))
+}
+
+/// Runs `convert --verify`, which compares an output with its source.
+fn compare(source: &Path, output: &Path, more: &[&str]) -> Ran {
+    run(convert().arg(source).args(more).arg("--verify").arg(output))
+}
+
+fn number(value: &Value) -> usize {
+    usize::try_from(value.as_u64().unwrap()).unwrap()
+}
+
+/// Returns the hashes of a report by the names of tensors.
+fn hashes(report: &Value) -> BTreeMap<String, String> {
+    let rows = report["tensors"].as_array().unwrap().iter();
+    rows.map(|row: &Value| {
+        let name = row["name"].as_str().unwrap().to_owned();
+        (name, row["sha256"].as_str().unwrap().to_owned())
+    })
+    .collect()
+}
 
 #[test]
 fn every_tensor_is_hashed_and_a_changed_one_shows() {
@@ -20,7 +45,6 @@ fn every_tensor_is_hashed_and_a_changed_one_shows() {
     let source = fixture("llama_256");
     let file = dir.path().join("m.gguf");
     run(convert().arg(&source).args(["--to", "gguf:q8_0", "-o"]).arg(&file)).code(0);
-    let verify = || run(convert().arg(&source).args(["--json", "--verify"]).arg(&file));
     let shown = json(&run(onboard().arg("show").arg(&file).arg("--json")).code(0).out);
     assert_eq!(shown["keys"]["general.architecture"]["value"], "llama");
     let vocab = shown["keys"]["llama.vocab_size"]["value"].as_u64().unwrap();
@@ -28,26 +52,21 @@ fn every_tensor_is_hashed_and_a_changed_one_shows() {
     assert_eq!(tokens.as_array().unwrap().len() as u64, vocab, "arrays are whole");
 
     let mut bytes = fs_err::read(&file).unwrap();
-    let hashes = |report: &Value| -> BTreeMap<String, String> {
-        let text = |value: &Value| value.as_str().unwrap().to_owned();
-        let rows = report["tensors"].as_array().unwrap();
-        rows.iter().map(|row| (text(&row["name"]), text(&row["sha256"]))).collect()
-    };
-    let before = hashes(&json(&verify().code(0).out));
+    let before = hashes(&json(&compare(&source, &file, &["--json"]).code(0).out));
     let tensors = shown["tensors"].as_array().unwrap();
     assert_eq!(before.len(), tensors.len());
     for tensor in tensors {
-        let number = |key: &str| usize::try_from(tensor[key].as_u64().unwrap()).unwrap();
-        let own = &bytes[number("offset")..number("offset") + number("bytes")];
+        let begin = number(&tensor["offset"]);
+        let values = &bytes[begin..begin + number(&tensor["bytes"])];
         let name = tensor["name"].as_str().unwrap();
-        assert_eq!(before[name], format!("{:x}", Sha256::digest(own)), "{name}");
+        assert_eq!(before[name], format!("{:x}", Sha256::digest(values)), "{name}");
     }
 
     // A level of one block; its scale comes first.
-    let at = usize::try_from(tensors[0]["offset"].as_u64().unwrap()).unwrap() + 2;
+    let at = number(&tensors[0]["offset"]) + 2;
     bytes[at] ^= 1;
     fs_err::write(&file, bytes).unwrap();
-    let after = hashes(&json(&verify().code(1).out));
+    let after = hashes(&json(&compare(&source, &file, &["--json"]).code(1).out));
     let changed: Vec<_> = before.iter().filter(|(name, hash)| after[*name] != **hash).collect();
     assert_eq!(changed.len(), 1);
 }
@@ -67,13 +86,12 @@ fn a_tensor_that_is_none_of_the_models_is_named() {
         let bytes = file.bytes(&name).unwrap().to_vec();
         tensors.push((GgufTensorSpec { name, shape, ty: info.ty }, bytes));
     }
-    let verify = || run(convert().arg(&source).arg("--verify").arg(&more));
     write(file.metadata(), &tensors, &more);
-    verify().code(0);
+    compare(&source, &more, &[]).code(0);
     let name = "blk.0.spare.weight".to_owned();
     tensors.push((GgufTensorSpec { name, shape: vec![8], ty: BlockType::F32 }, vec![0; 32]));
     write(file.metadata(), &tensors, &more);
-    verify().code(1).says("tensor `blk.0.spare.weight` is none of the model's");
+    compare(&source, &more, &[]).code(1).says("tensor `blk.0.spare.weight` is none of the model's");
 }
 
 /// A file in which another program has fused matrices.
@@ -84,12 +102,10 @@ fn several_tensors_in_one_are_compared() {
     let fused = dir.path().join("fused.gguf");
     for (name, stems, whole) in CASES {
         let source = fixture(name);
-        let made =
-            run(convert().arg(&source).args(["--to", "gguf:f16", "--force", "-o"]).arg(&plain));
-        made.code(0);
+        let to = ["--to", "gguf:f16", "--force", "-o"];
+        run(convert().arg(&source).args(to).arg(&plain)).code(0);
         fuse(&GgufFile::open(&plain).unwrap(), stems, whole, &fused);
-        let verify = || run(convert().arg(&source).args(["--json", "--verify"]).arg(&fused));
-        let report = json(&verify().code(0).out);
+        let report = json(&compare(&source, &fused, &["--json"]).code(0).out);
         let named = format!("blk.0.{whole}.weight");
         let rows = report["tensors"].as_array().unwrap();
         assert!(rows.iter().any(|row| row["name"] == named.as_str()), "{report}");
@@ -99,12 +115,12 @@ fn several_tensors_in_one_are_compared() {
         let shown = json(&run(onboard().arg("show").arg(&fused).arg("--json")).code(0).out);
         let tensors = shown["tensors"].as_array().unwrap();
         let told = tensors.iter().find(|tensor| tensor["name"] == named.as_str()).unwrap();
-        let number = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
         let at = number(&told["offset"]);
         let row = 2 * number(told["shape"].as_array().unwrap().last().unwrap());
         bytes[at..at + 2 * row].rotate_left(row);
         fs_err::write(&fused, bytes).unwrap();
-        verify().code(1).says(&format!("tensor `{named}` is off"));
+        let ran = compare(&source, &fused, &["--json"]).code(1);
+        ran.says(&format!("tensor `{named}` is off"));
     }
 }
 
@@ -118,54 +134,60 @@ struct TensorRange {
     row: usize,
 }
 
+impl TensorRange {
+    /// Returns the range of a tensor with a `shape`.
+    fn of(tensor: &Value, begin: usize, len: usize) -> Self {
+        let rows = tensor["shape"].as_array().unwrap().iter().rev().skip(1).map(number);
+        Self { begin, len, row: len / rows.product::<usize>().max(1) }
+    }
+}
+
 /// Returns the tensors of a file whose encoding determines every byte.
-fn ranges(file: &std::path::Path) -> Vec<TensorRange> {
+fn ranges(file: &Path) -> Vec<TensorRange> {
     if file.extension().is_some_and(|end| end == "gguf") {
         let shown = json(&run(onboard().arg("show").arg(file).arg("--json")).code(0).out);
-        let number = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
-        let range = |tensor: &Value| {
-            let len = number(&tensor["bytes"]);
-            let rows = tensor["shape"].as_array().unwrap().iter().rev().skip(1).map(number);
-            let row = len / rows.product::<usize>().max(1);
-            TensorRange { begin: number(&tensor["offset"]), len, row }
-        };
-        let tensors = shown["tensors"].as_array().unwrap();
-        return tensors.iter().filter(|tensor| tensor["type"] != "F32").map(range).collect();
+        let tensors = shown["tensors"].as_array().unwrap().iter();
+        return tensors
+            .filter(|tensor: &&Value| tensor["type"] != "F32")
+            .map(|tensor| {
+                TensorRange::of(tensor, number(&tensor["offset"]), number(&tensor["bytes"]))
+            })
+            .collect();
     }
     let bytes = fs_err::read(file).unwrap();
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let parsed: Value = serde_json::from_slice(&bytes[8..header]).unwrap();
     let tensors = parsed.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__");
-    let range = |(_, tensor): (&String, &Value)| {
-        let number = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
-        let begin = number(&tensor["data_offsets"][0]);
-        let end = number(&tensor["data_offsets"][1]);
-        let rows = tensor["shape"].as_array().unwrap().iter().rev().skip(1).map(number);
-        let row = (end - begin) / rows.product::<usize>().max(1);
-        TensorRange { begin: header + begin, len: end - begin, row }
-    };
-    tensors.map(range).collect()
+    tensors
+        .map(|(_, tensor): (&String, &Value)| {
+            let begin = number(&tensor["data_offsets"][0]);
+            let end = number(&tensor["data_offsets"][1]);
+            TensorRange::of(tensor, header + begin, end - begin)
+        })
+        .collect()
+}
+
+/// Returns the next pseudo-random number below a limit.
+fn random(seed: &mut u64, below: usize) -> usize {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) as usize % below
 }
 
 /// Applies one of several kinds of damage to a tensor: bits, signs, zeros, exchanged rows.
-fn damage(
-    bytes: &mut [u8],
-    TensorRange { begin, len, row }: &TensorRange,
-    random: &mut impl FnMut(usize) -> usize,
-) {
+fn damage(bytes: &mut [u8], TensorRange { begin, len, row }: &TensorRange, seed: &mut u64) {
     let tensor = &mut bytes[*begin..begin + len];
     let rows = len / row;
-    let at = random(*len);
-    match random(5) {
-        0 => tensor[at] ^= 1 << random(8),
+    let at = random(seed, *len);
+    match random(seed, 5) {
+        0 => tensor[at] ^= 1 << random(seed, 8),
         1 => tensor[at] ^= 0x80,
         2 => tensor[at / row * row..][..*row].fill(0),
         3 if rows > 1 => {
-            let first = random(rows - 1) * row;
+            let first = random(seed, rows - 1) * row;
             tensor[first..first + 2 * row].rotate_left(*row);
         }
         _ => {
-            let end = (at + 1 + random(64)).min(*len);
+            let end = (at + 1 + random(seed, 64)).min(*len);
             tensor[at..end].fill(0);
         }
     }
@@ -176,10 +198,6 @@ fn damages_of_six_formats_are_found() {
     const DAMAGES: usize = 12;
     let source = fixture("llama_256");
     let mut seed = 5_u64;
-    let mut random = move |below: usize| {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) as usize % below
-    };
     for format in FORMATS {
         let dir = tempfile::tempdir().unwrap();
         let (output, weights) = if format.starts_with("gguf:") {
@@ -189,10 +207,8 @@ fn damages_of_six_formats_are_found() {
         };
         let to = ["--to", format, "--force", "-o"];
         run(convert().arg(&source).args(to).arg(&output)).code(0);
-        let verify = || run(onboard().arg("verify").arg(&output));
-        let compare = || run(convert().arg(&source).arg("--verify").arg(&output));
-        verify().code(0).prints("as written");
-        compare().code(0);
+        verify(&output).code(0).prints("as written");
+        compare(&source, &output, &[]).code(0);
         let hashes = if output == weights { "m.gguf.hashes" } else { "onboard.hashes" };
         let hashes = dir.path().join(hashes);
         let kept = dir.path().join("kept");
@@ -200,23 +216,24 @@ fn damages_of_six_formats_are_found() {
         let tensors = ranges(&weights);
         for n in 0..DAMAGES {
             let mut bytes = sound.clone();
-            damage(&mut bytes, &tensors[random(tensors.len())], &mut random);
+            let tensor = &tensors[random(&mut seed, tensors.len())];
+            damage(&mut bytes, tensor, &mut seed);
             if bytes == sound {
                 continue;
             }
             fs_err::write(&weights, &bytes).unwrap();
-            let ran = verify();
+            let ran = verify(&output);
             assert_eq!(ran.code, 1, "{format}, damage {n}: {ran:?}");
             // The source finds it without hashes.
             fs_err::rename(&hashes, &kept).unwrap();
-            let ran = compare();
+            let ran = compare(&source, &output, &[]);
             assert!(ran.code == 1 || ran.code == 2, "{format}, damage {n}: {ran:?}");
             fs_err::rename(&kept, &hashes).unwrap();
         }
         fs_err::write(&weights, &sound).unwrap();
-        compare().code(0);
+        compare(&source, &output, &[]).code(0);
         fs_err::remove_file(&hashes).unwrap();
-        verify().code(2).says("has no hashes");
+        verify(&output).code(2).says("has no hashes");
     }
 }
 
@@ -233,11 +250,9 @@ fn blocks_of_other_encoders_are_compared_one_by_one() {
     let to = ["--to", "gguf:q4_k_m", "-o"];
     run(convert().arg(&source).args(to).arg(&file).arg("--imatrix").arg(&imatrix)).code(0);
     fs_err::remove_file(dir.path().join("m.gguf.hashes")).unwrap();
-    let compare = |more: &[&std::ffi::OsStr]| {
-        run(convert().arg(&source).args(more).arg("--verify").arg(&file))
-    };
-    compare(&[]).code(0).says("is compared with the error that its type explains");
-    let exact = compare(&["--imatrix".as_ref(), imatrix.as_os_str()]).code(0);
+    let ran = compare(&source, &file, &[]).code(0);
+    ran.says("is compared with the error that its type explains");
+    let exact = compare(&source, &file, &["--imatrix", imatrix.to_str().unwrap()]).code(0);
     assert!(!exact.err.contains("explains"), "{}", exact.err);
     let sound = fs_err::read(&file).unwrap();
     let tensors = ranges(&file);
@@ -248,7 +263,7 @@ fn blocks_of_other_encoders_are_compared_one_by_one() {
         exchanged[*begin..begin + 2 * row].rotate_left(*row);
         for bytes in [zeroed, exchanged] {
             fs_err::write(&file, bytes).unwrap();
-            compare(&[]).code(1).says("are farther from the source");
+            compare(&source, &file, &[]).code(1).says("are farther from the source");
         }
     }
 }
@@ -259,18 +274,17 @@ fn files_of_a_folder_that_changed_or_are_missing_are_named() {
     let out = dir.path().join("out");
     let to = ["--to", "bf16", "--split-max-size", "600k", "-o"];
     run(convert().arg(fixture("llama_256")).args(to).arg(&out)).code(0);
-    let verify = || run(onboard().arg("verify").arg(&out));
-    verify().code(0);
+    verify(&out).code(0);
     let config = out.join("config.json");
     let text = fs_err::read_to_string(&config).unwrap();
     fs_err::write(&config, format!("{text} ")).unwrap();
-    verify().code(1).says("config.json");
+    verify(&out).code(1).says("config.json");
     fs_err::write(&config, &text).unwrap();
     fs_err::write(out.join("notes.txt"), "mine").unwrap();
-    verify().code(0);
+    verify(&out).code(0);
     fs_err::write(out.join("model-more.safetensors"), "").unwrap();
-    verify().code(1).says("model-more.safetensors` has no hashes");
+    verify(&out).code(1).says("model-more.safetensors` has no hashes");
     fs_err::remove_file(out.join("model-more.safetensors")).unwrap();
     fs_err::remove_file(out.join("tokenizer.json")).unwrap();
-    verify().code(1).says("tokenizer.json` is missing");
+    verify(&out).code(1).says("tokenizer.json` is missing");
 }

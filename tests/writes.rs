@@ -4,12 +4,16 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::tool::{convert, copy, fixture, onboard, run};
+use crate::tool::{Ran, convert, copy, fixture, onboard, run};
 
 fn to(source: &Path, format: &str, output: &Path, more: &[&str]) -> Command {
     let mut command = convert();
     command.arg(source).args(["--to", format, "-o"]).arg(output).args(more);
     command
+}
+
+fn resume(source: &Path, format: &str, output: &Path) -> Ran {
+    run(&mut to(source, format, output, &["--resume"]))
 }
 
 #[test]
@@ -24,11 +28,11 @@ fn resuming_a_finished_conversion_is_done() {
     fs_err::write(path, bytes).unwrap();
     for format in ["gguf:q4_k_m", "fp8"] {
         let output = dir.path().join(format.replace(':', "-"));
-        let resume = |source: &Path| run(&mut to(source, format, &output, &["--resume"]));
-        resume(&fixture("llama_256")).code(0).prints("wrote");
-        resume(&fixture("llama_256")).code(0).prints("was finished before");
-        resume(&changed).code(2).says("is there already");
-        run(&mut to(&fixture("llama_256"), format, &output, &[])).code(2).says("--force");
+        let source = fixture("llama_256");
+        resume(&source, format, &output).code(0).prints("wrote");
+        resume(&source, format, &output).code(0).prints("was finished before");
+        resume(&changed, format, &output).code(2).says("is there already");
+        run(&mut to(&source, format, &output, &[])).code(2).says("--force");
     }
 }
 
@@ -38,10 +42,11 @@ fn there_may_be_fewer_files_than_shards() {
     let source = fixture("llama_256");
     for format in ["gguf:bf16", "bf16"] {
         let output = dir.path().join(format.replace(':', "-"));
-        let shard = |no: &str| run(&mut to(&source, format, &output, &["--shard", no]));
-        shard("1000/1000").code(0).prints("nothing is left to write");
+        let ran = run(&mut to(&source, format, &output, &["--shard", "1000/1000"])).code(0);
+        ran.prints("nothing is left to write");
         assert!(!output.exists() || fs_err::read_dir(&output).unwrap().count() == 0);
-        shard("1/1000").code(0).prints("is counted of").prints("wrote");
+        let ran = run(&mut to(&source, format, &output, &["--shard", "1/1000"])).code(0);
+        ran.prints("is counted of").prints("wrote");
     }
 }
 
@@ -118,8 +123,8 @@ fn weights_of_another_model_under_other_names_are_neither_kept_nor_removed() {
     fs_err::create_dir(&out).unwrap();
     for name in ["pytorch_model.bin", "consolidated.safetensors", "model.fp16.safetensors"] {
         fs_err::write(out.join(name), "old").unwrap();
-        let convert = || to(&fixture("llama_256"), "bf16", &out, &["--force"]);
-        run(&mut convert()).code(2).says(name).says("move it away");
+        let ran = run(&mut to(&fixture("llama_256"), "bf16", &out, &["--force"])).code(2);
+        ran.says(name).says("move it away");
         assert_eq!(fs_err::read(out.join(name)).unwrap(), b"old");
         assert!(!out.join("model.safetensors").exists());
         fs_err::remove_file(out.join(name)).unwrap();
@@ -132,23 +137,23 @@ fn a_finished_file_is_held_to_its_sources_again() {
     let source = dir.path().join("source");
     let file = dir.path().join("m.gguf");
     copy("llama_256", &source);
-    let convert = || to(&source, "gguf:f16", &file, &["--resume"]);
-    run(&mut convert()).code(0);
-    run(&mut convert()).code(0).prints("was finished before");
+    resume(&source, "gguf:f16", &file).code(0);
+    resume(&source, "gguf:f16", &file).code(0).prints("was finished before");
     // Damage at the end.
     let good = fs_err::read(&file).unwrap();
     let mut bad = good.clone();
     let end = bad.len();
     bad[end - 200..end - 100].fill(0);
     fs_err::write(&file, &bad).unwrap();
-    run(&mut convert()).code(2).says("is there already");
+    resume(&source, "gguf:f16", &file).code(2).says("is there already");
     fs_err::write(&file, &good).unwrap();
-    run(&mut convert()).code(0);
+    resume(&source, "gguf:f16", &file).code(0);
     // Sources written after the output.
     let weights = fs_err::File::options().write(true).open(source.join("model.safetensors"));
     let later = std::time::SystemTime::now() + Duration::from_secs(60);
     weights.unwrap().file().set_modified(later).unwrap();
-    run(&mut convert()).code(2).says("is older than its source").says("--verify");
+    let ran = resume(&source, "gguf:f16", &file).code(2);
+    ran.says("is older than its source").says("--verify");
 }
 
 #[test]
@@ -190,8 +195,9 @@ fn a_part_that_is_a_link_is_not_written_through() {
 
 /// Waits until a file has this many lines, or the process has ended.
 fn wait(child: &mut Child, path: &Path, lines: usize) {
-    let enough = || fs_err::read_to_string(path).map_or(0, |text| text.lines().count()) >= lines;
-    while !enough() && child.try_wait().unwrap().is_none() {
+    while fs_err::read_to_string(path).map_or(0, |text| text.lines().count()) < lines
+        && child.try_wait().unwrap().is_none()
+    {
         std::thread::sleep(Duration::from_micros(300));
     }
 }
@@ -216,12 +222,12 @@ fn a_source_that_shrinks_is_named_and_the_output_stays_unfinished() {
     fs_err::OpenOptions::new().write(true).open(&source).unwrap().set_len(1 << 12).unwrap();
     signal(&child, "-CONT");
     let ended = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(2), "{said}");
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{errors}");
     // If every byte was read before, the change is found at the end.
-    let said_so = ["became shorter while it was read", "was changed while it was read"];
-    assert!(said.contains("model.safetensors`"), "{said}");
-    assert!(said_so.iter().any(|words| said.contains(words)), "{said}");
+    let reasons = ["became shorter while it was read", "was changed while it was read"];
+    assert!(errors.contains("model.safetensors`"), "{errors}");
+    assert!(reasons.iter().any(|reason| errors.contains(reason)), "{errors}");
     assert!(!out.exists() && journal.exists() && dir.path().join("m.gguf.part").exists());
 }
 
@@ -247,11 +253,10 @@ fn a_source_of_another_time_is_not_gone_on_with() {
         let out = dir.path().join(format.replace(':', "-"));
         let mut command = to(&model, format, &out, &[]);
         assert_ne!(run(command.env("ONBOARD_ABORT_AT", "1")).code, 0);
-        let resume = || run(&mut to(&model, format, &out, &["--resume"]));
         weights.set_modified(time + Duration::from_secs(1)).unwrap();
-        resume().code(2).says("a conversion of other weights");
+        resume(&model, format, &out).code(2).says("a conversion of other weights");
         weights.set_modified(time).unwrap();
-        resume().code(0).prints("wrote");
+        resume(&model, format, &out).code(0).prints("wrote");
     }
 }
 

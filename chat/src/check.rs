@@ -153,12 +153,6 @@ impl ChatRecord {
             return Err(fault("`format` is not `onboard-chat`"));
         }
         let now = need(&json, "now")?.parse().map_err(|_| fault("`now` is not a time"))?;
-        let texts = |key: &str| -> Vec<(String, String)> {
-            let Some(OrderedJson::Map(map)) = json.get(key) else { return Vec::new() };
-            map.iter()
-                .filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned())))
-                .collect()
-        };
         let chats = list(&json, "conversations")?;
         let renderings = list(&json, "renderings")?;
         if chats.len() != renderings.len() {
@@ -187,9 +181,9 @@ impl ChatRecord {
             });
         }
         Ok(Self {
-            producer: texts("producer").into_iter().collect(),
-            templates: texts("templates"),
-            tokens: texts("tokens").into_iter().collect(),
+            producer: texts(&json, "producer").into_iter().collect(),
+            templates: texts(&json, "templates"),
+            tokens: texts(&json, "tokens").into_iter().collect(),
             conversations,
             corpus,
         })
@@ -231,12 +225,11 @@ impl ChatRecord {
 
     /// Compares the texts of the templates, and the special tokens that they get.
     fn check_sources(&self, template: &Template, report: &mut ChatReport) {
-        let plain = |name: &str| -> String {
-            name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
-        };
         for (name, text) in self.templates.iter().filter(|(_, text)| !text.is_empty()) {
-            let ours =
-                template.variants().iter().find(|variant| plain(&variant.name) == plain(name));
+            let ours = template
+                .variants()
+                .iter()
+                .find(|variant| plain_name(&variant.name) == plain_name(name));
             let remedy = "convert the checkpoint again, or copy its template unchanged";
             match ours {
                 None => {
@@ -256,10 +249,10 @@ impl ChatRecord {
             let used =
                 template.variants().iter().any(|variant| variant.text.contains(name.as_str()));
             if used && ours != Some(text) {
-                let found =
+                let token =
                     ours.map_or_else(|| "absent".to_owned(), |ours| format!("`{}`", shown(ours)));
                 let text =
-                    format!("`{}` is {found}; the record has `{}`", shown(name), shown(text));
+                    format!("`{}` is {token}; the record has `{}`", shown(name), shown(text));
                 let remedy =
                     "name the token in tokenizer_config.json, or convert the checkpoint again";
                 report.find(true, "special-token", text, remedy);
@@ -299,10 +292,10 @@ impl ChatRecord {
                 }
             }
             let (Some((text, ids)), Some(encode)) = (&chat.result, encode) else { continue };
-            let made = encode(text, false);
-            report.tokens.add(made.as_ref() == Ok(ids));
-            if made.as_ref() != Ok(ids) {
-                let text = format!("conversation `{name}`: {}", difference_of_ids(ids, &made));
+            let encoded = encode(text, false);
+            report.tokens.add(encoded.as_ref() == Ok(ids));
+            if encoded.as_ref() != Ok(ids) {
+                let text = format!("conversation `{name}`: {}", difference_of_ids(ids, &encoded));
                 report.find(true, "tokens", text, TOKENIZER);
             }
         }
@@ -365,13 +358,13 @@ impl ChatRecord {
     fn check_corpus(&self, encode: &ChatTokenizer<'_>, report: &mut ChatReport) {
         for RecordedText { text, ids, prompt } in &self.corpus {
             for (ids, around) in [(ids, false), (prompt, true)] {
-                let made = encode(text, around);
-                report.corpus.add(made.as_ref() == Ok(ids));
-                if made.as_ref() != Ok(ids) {
+                let encoded = encode(text, around);
+                report.corpus.add(encoded.as_ref() == Ok(ids));
+                if encoded.as_ref() != Ok(ids) {
                     let with = if around { " with special tokens" } else { "" };
                     let text: String = text.chars().take(40).collect();
                     let text =
-                        format!("`{}`{with}: {}", shown(&text), difference_of_ids(ids, &made));
+                        format!("`{}`{with}: {}", shown(&text), difference_of_ids(ids, &encoded));
                     report.find(true, "corpus", text, TOKENIZER);
                 }
             }
@@ -395,6 +388,11 @@ fn fault(why: &str) -> RecordFault {
     RecordFault(shown(why))
 }
 
+/// Returns the name of a template with `_` in place of all signs.
+fn plain_name(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+}
+
 fn need<'a>(json: &'a OrderedJson, key: &str) -> Result<&'a str, RecordFault> {
     json.get(key)
         .and_then(OrderedJson::as_str)
@@ -406,6 +404,12 @@ fn list<'a>(json: &'a OrderedJson, key: &str) -> Result<&'a [OrderedJson], Recor
         Some(OrderedJson::List(list)) => Ok(list),
         _ => Err(fault(&format!("`{key}` is not a list"))),
     }
+}
+
+/// Returns the texts of an object by name; none if there is no such object.
+fn texts(json: &OrderedJson, key: &str) -> Vec<(String, String)> {
+    let Some(OrderedJson::Map(map)) = json.get(key) else { return Vec::new() };
+    map.iter().filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))).collect()
 }
 
 fn ids(json: &OrderedJson, key: &str) -> Result<Vec<u32>, RecordFault> {
@@ -424,11 +428,10 @@ fn difference(expected: Option<&str>, ours: &Result<String, TemplateError>) -> S
     match (expected, ours) {
         (Some(expected), Ok(ours)) => {
             let same = expected.chars().zip(ours.chars()).take_while(|(a, b)| a == b).count();
-            let cut = |text: &str| shown(&text.chars().skip(same).take(40).collect::<String>());
             format!(
                 "after {same} characters the record has `{}`, and the template gives `{}`",
-                cut(expected),
-                cut(ours)
+                excerpt(expected, same),
+                excerpt(ours, same)
             )
         }
         (Some(_), Err(error)) => error.to_string(),
@@ -437,19 +440,28 @@ fn difference(expected: Option<&str>, ours: &Result<String, TemplateError>) -> S
     }
 }
 
-fn difference_of_ids(expected: &[u32], made: &Result<Vec<u32>, ChatTokensError>) -> String {
-    let made = match made {
-        Ok(made) => made,
+/// Returns the characters of a text from this one on, as they are shown.
+fn excerpt(text: &str, start: usize) -> String {
+    shown(&text.chars().skip(start).take(40).collect::<String>())
+}
+
+fn difference_of_ids(expected: &[u32], encoded: &Result<Vec<u32>, ChatTokensError>) -> String {
+    let encoded = match encoded {
+        Ok(encoded) => encoded,
         Err(why) => return shown(&why.0),
     };
-    let same = expected.iter().zip(made).take_while(|(a, b)| a == b).count();
-    let cut = |ids: &[u32]| format!("{:?}", ids.iter().skip(same).take(6).collect::<Vec<_>>());
+    let same = expected.iter().zip(encoded).take_while(|(a, b)| a == b).count();
     format!(
         "token {same} of {} differs: the record has {}, the tokenizer gives {}",
         expected.len(),
-        cut(expected),
-        cut(made)
+        ids_from(expected, same),
+        ids_from(encoded, same)
     )
+}
+
+/// Lists the token ids from this one on.
+fn ids_from(ids: &[u32], start: usize) -> String {
+    format!("{:?}", ids.iter().skip(start).take(6).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -465,14 +477,14 @@ mod tests {
     #[expect(clippy::unnecessary_wraps, reason = "tokenizers can fail")]
     fn encode(text: &str, around: bool) -> Result<Vec<u32>, ChatTokensError> {
         let mut ids = if around { vec![1] } else { Vec::new() };
-        let rest = match text.strip_prefix("<s>") {
-            Some(rest) => {
+        let body = match text.strip_prefix("<s>") {
+            Some(body) => {
                 ids.push(1);
-                rest
+                body
             }
             None => text,
         };
-        ids.extend(rest.bytes().map(u32::from));
+        ids.extend(body.bytes().map(u32::from));
         Ok(ids)
     }
 
@@ -500,10 +512,7 @@ mod tests {
     fn differences_are_named() {
         let record = ChatRecord::parse(TEXT).ok().unwrap();
         let ours = template("{{ bos_token }}{{ messages[0].content }}!", "</s>");
-        let wrong = |text: &str, around: bool| {
-            encode(text, around).map(|ids| ids.iter().map(|id| id + 1).collect())
-        };
-        let report = record.check(Some(&ours), Some(&wrong));
+        let report = record.check(Some(&ours), Some(&encode_wrongly));
         assert_eq!(
             kinds(&report),
             [
@@ -519,6 +528,10 @@ mod tests {
         assert!(report.differs());
         let lost = record.check(None, None);
         assert_eq!(kinds(&lost), ["template"]);
+    }
+
+    fn encode_wrongly(text: &str, around: bool) -> Result<Vec<u32>, ChatTokensError> {
+        encode(text, around).map(|ids| ids.iter().map(|id| id + 1).collect())
     }
 
     #[test]

@@ -119,8 +119,8 @@ impl ConstraintCompiler {
         rows: usize,
         ends: &[u32],
     ) -> Result<Self, ConstraintError> {
-        let failed = |why: String| ConstraintError::Vocabulary { why };
-        let count = u32::try_from(rows).map_err(|_| failed(format!("{rows} tokens")))?;
+        let count = u32::try_from(rows)
+            .map_err(|_| ConstraintError::Vocabulary { why: format!("{rows} tokens") })?;
         let mut words = Vec::with_capacity(rows);
         let mut specials = Vec::new();
         for id in 0..count {
@@ -142,16 +142,16 @@ impl ConstraintCompiler {
             word.extend_from_slice(&token.bytes);
             words.push(word);
         }
-        let made = catch_panic(|| {
+        let created = catch_panic(|| {
             let info = TokRxInfo::new(count, INVALID_TOKEN);
             let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&info, &words)));
             let slices = llguidance::earley::SlicedBiasComputer::general_slices();
             ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
         });
-        let mut factory = match made {
+        let mut factory = match created {
             Ok(Ok(factory)) => factory,
-            Ok(Err(why)) => return Err(failed(why.to_string())),
-            Err(why) => return Err(failed(why.to_string())),
+            Ok(Err(why)) => return Err(ConstraintError::Vocabulary { why: why.to_string() }),
+            Err(why) => return Err(ConstraintError::Vocabulary { why: why.to_string() }),
         };
         factory.quiet();
         *factory.limits_mut() = limits();
@@ -183,15 +183,15 @@ impl ConstraintCompiler {
         }
         let (sender, receiver) = mpsc::sync_channel(1);
         let factory = Arc::clone(&self.factory);
-        let compile = move || {
-            let made = catch_panic(|| OutputConstraint::begin(&factory, grammar));
+        let thread = thread::Builder::new().name("grammar".to_owned()).stack_size(STACK);
+        let spawned = thread.spawn(move || {
+            let result = catch_panic(|| OutputConstraint::begin(&factory, grammar));
             compiling.fetch_sub(1, Ordering::Relaxed);
-            let made =
-                made.unwrap_or_else(|why| Err(ConstraintError::Rejected { why: why.to_string() }));
-            sender.send(made).ok();
-        };
-        let spawned = thread::Builder::new().name("grammar".to_owned()).stack_size(STACK);
-        if let Err(why) = spawned.spawn(compile) {
+            let result = result
+                .unwrap_or_else(|why| Err(ConstraintError::Rejected { why: why.to_string() }));
+            sender.send(result).ok();
+        });
+        if let Err(why) = spawned {
             self.compiling.fetch_sub(1, Ordering::Relaxed);
             return Err(ConstraintError::Rejected { why: why.to_string() });
         }
@@ -206,9 +206,6 @@ impl ConstraintCompiler {
         reasoning: ReasoningPrefix,
         format: Option<&Format>,
     ) -> Result<TopLevelGrammar, ConstraintError> {
-        let within = |what: &'static str, found: usize, most: usize| {
-            if found <= most { Ok(()) } else { Err(ConstraintError::Size { what, found, most }) }
-        };
         let body = match rule {
             OutputRule::Schema(schema, layout) => {
                 GrammarWithLexer::from_json_schema(schema::checked(schema, *layout)?)
@@ -218,12 +215,12 @@ impl ConstraintCompiler {
                 GrammarWithLexer::from_json_schema(schema::checked(&schema, *layout)?)
             }
             OutputRule::Regex(regex) => {
-                within("the regular expression", regex.len(), MAX_REGEX)?;
+                check_size("the regular expression", regex.len(), MAX_REGEX)?;
                 GrammarWithLexer::from_regex(regex)
             }
             OutputRule::Choice(texts) => {
                 let bytes = texts.iter().map(|text| text.len() + 4).sum();
-                within("the list of choices", bytes, MAX_RULE)?;
+                check_size("the list of choices", bytes, MAX_RULE)?;
                 if texts.is_empty() || texts.iter().any(String::is_empty) {
                     return Err(ConstraintError::Choices);
                 }
@@ -231,11 +228,11 @@ impl ConstraintCompiler {
                 GrammarWithLexer::from_lark(format!("start: CHOICE\nCHOICE: {}", texts.join(" | ")))
             }
             OutputRule::Grammar(text) => {
-                within("the grammar", text.len(), MAX_RULE)?;
+                check_size("the grammar", text.len(), MAX_RULE)?;
                 GrammarWithLexer::from_lark(text.clone())
             }
             OutputRule::Calls(calls) => {
-                within("the grammar of the tools", calls.grammar.len(), 4 * MAX_RULE)?;
+                check_size("the grammar of the tools", calls.grammar.len(), 4 * MAX_RULE)?;
                 GrammarWithLexer::from_lark(calls.grammar.clone())
             }
         };
@@ -265,6 +262,14 @@ impl ConstraintCompiler {
         let body = GrammarWithLexer { name: Some("body".to_owned()), ..body };
         Ok(TopLevelGrammar { grammars: vec![first, body], max_tokens: None })
     }
+}
+
+/// Returns an error if a rule has more than `limit` bytes.
+fn check_size(what: &'static str, bytes: usize, limit: usize) -> Result<(), ConstraintError> {
+    if bytes > limit {
+        return Err(ConstraintError::Size { what, found: bytes, most: limit });
+    }
+    Ok(())
 }
 
 /// Progress of one output under a rule.
@@ -360,12 +365,10 @@ impl OutputConstraint {
     /// may end.
     pub fn restrict(&mut self, logits: &mut [f32], ends: &[u32]) {
         let end = self.accepts_end();
-        let allowed = |id: usize| {
-            self.mask.as_ref().is_some_and(|mask| id < mask.len() && mask.get(id))
-                || (end && ends.contains(&(id as u32)))
-        };
         for (id, logit) in logits.iter_mut().enumerate() {
-            if !allowed(id) {
+            let allowed = self.mask.as_ref().is_some_and(|mask| id < mask.len() && mask.get(id))
+                || (end && ends.contains(&(id as u32)));
+            if !allowed {
                 *logit = f32::NEG_INFINITY;
             }
         }

@@ -33,23 +33,9 @@ impl Template {
         tools: bool,
         control: &RenderControl,
     ) -> Result<ContentForm, TemplateError> {
-        let rendered = |content: OrderedJson| {
-            let message = [("role", "user".into()), ("content", content)];
-            let request = ChatRequest {
-                messages: vec![object(message)],
-                tools: tools.then(Vec::new),
-                add_generation_prompt: true,
-                ..ChatRequest::default()
-            };
-            match self.render_within(&request, control) {
-                Err(stop @ (TemplateError::Late { .. } | TemplateError::Cancelled { .. })) => {
-                    Err(stop)
-                }
-                rendered => Ok(rendered.ok().filter(|text| text.contains(PROBE))),
-            }
-        };
-        let text = rendered(PROBE.into())?;
-        let parts = rendered(OrderedJson::List(vec![part(PROBE.to_owned())]))?;
+        let text = self.render_probe(PROBE.into(), tools, control)?;
+        let parts = OrderedJson::List(vec![part(PROBE.to_owned())]);
+        let parts = self.render_probe(parts, tools, control)?;
         // A template for texts may print the list itself.
         let parts = parts.filter(|parts| text.as_ref() == Some(parts) || !prints_list(parts));
         Ok(match (text, parts) {
@@ -57,6 +43,26 @@ impl Template {
             (None, Some(_)) => ContentForm::Parts,
             _ => ContentForm::Any,
         })
+    }
+
+    /// Renders a message with this content: none if its text is not in the result; an error if the control ended it.
+    fn render_probe(
+        &self,
+        content: OrderedJson,
+        tools: bool,
+        control: &RenderControl,
+    ) -> Result<Option<String>, TemplateError> {
+        let message = [("role", "user".into()), ("content", content)];
+        let request = ChatRequest {
+            messages: vec![object(message)],
+            tools: tools.then(Vec::new),
+            add_generation_prompt: true,
+            ..ChatRequest::default()
+        };
+        match self.render_within(&request, control) {
+            Err(stop @ (TemplateError::Late { .. } | TemplateError::Cancelled { .. })) => Err(stop),
+            rendered => Ok(rendered.ok().filter(|text| text.contains(PROBE))),
+        }
     }
 
     /// Renders a conversation whose contents are brought into the form of the template. A template that fails
@@ -97,20 +103,17 @@ impl ChatRequest {
     /// Makes messages of developers those of the system, for a template that does not know the role. All of the system
     /// become one at the start, as in vLLM: many templates read only the first.
     fn with_system_role(mut self) -> Result<Self, RequestError> {
-        let role = |message: &OrderedJson| {
-            message.get("role").and_then(OrderedJson::as_str).map(str::to_owned)
-        };
-        if !self.messages.iter().any(|message| role(message).as_deref() == Some("developer")) {
+        if !self.messages.iter().any(|message| role(message) == Some("developer")) {
             return Ok(self);
         }
         let mut system = Vec::new();
-        let mut others = Vec::new();
+        let mut messages = Vec::new();
         for (n, message) in self.messages.into_iter().enumerate() {
-            if !matches!(role(&message).as_deref(), Some("developer" | "system")) {
-                others.push(message);
+            if !matches!(role(&message), Some("developer" | "system")) {
+                messages.push(message);
                 continue;
             }
-            let found = match message.get("content") {
+            let text = match message.get("content") {
                 Some(OrderedJson::List(parts)) => texts(n, parts)?.join(BETWEEN),
                 Some(OrderedJson::Text(text)) => text.clone(),
                 None | Some(OrderedJson::Null) => String::new(),
@@ -119,30 +122,28 @@ impl ChatRequest {
                     return Err(form(&place, other, "a text or a list of parts"));
                 }
             };
-            if !found.is_empty() {
-                system.push(found);
+            if !text.is_empty() {
+                system.push(text);
             }
         }
         let content = OrderedJson::Text(system.join("\n\n"));
-        others.insert(0, object([("role", "system".into()), ("content", content)]));
-        self.messages = others;
+        messages.insert(0, object([("role", "system".into()), ("content", content)]));
+        self.messages = messages;
         Ok(self)
     }
 
     /// Brings contents into a form. Parts that are not text are refused.
-    fn with_contents(mut self, wanted: ContentForm) -> Result<Self, RequestError> {
+    fn with_contents(mut self, target: ContentForm) -> Result<Self, RequestError> {
         for (n, message) in self.messages.iter_mut().enumerate() {
             let OrderedJson::Map(map) = message else { continue };
-            let empty =
-                |calls: &OrderedJson| matches!(calls, OrderedJson::List(all) if all.is_empty());
-            if map.get("tool_calls").is_some_and(empty) {
+            if matches!(map.get("tool_calls"), Some(OrderedJson::List(all)) if all.is_empty()) {
                 map.shift_remove("tool_calls");
             }
             let is_result = map.get("role").and_then(OrderedJson::as_str) == Some("tool");
             let Some(content) = map.get_mut("content") else { continue };
             let texts = match content {
                 OrderedJson::List(parts) => texts(n, parts)?,
-                OrderedJson::Text(text) if wanted == ContentForm::Parts && !is_result => {
+                OrderedJson::Text(text) if target == ContentForm::Parts && !is_result => {
                     vec![std::mem::take(text)]
                 }
                 OrderedJson::Text(_) | OrderedJson::Null => continue,
@@ -155,7 +156,7 @@ impl ChatRequest {
                 }
             };
             // Results of tools are texts in all templates, as in vLLM.
-            *content = if is_result || wanted == ContentForm::Text {
+            *content = if is_result || target == ContentForm::Text {
                 OrderedJson::Text(texts.join(BETWEEN))
             } else {
                 OrderedJson::List(texts.into_iter().map(part).collect())
@@ -186,7 +187,6 @@ impl ChatRequest {
 fn texts(message: usize, parts: &[OrderedJson]) -> Result<Vec<String>, RequestError> {
     let mut texts = Vec::new();
     for (n, part) in parts.iter().enumerate() {
-        let place = || format!("messages[{message}].content[{n}]");
         let text = match part {
             OrderedJson::Text(text) => text.as_str(),
             OrderedJson::Map(_) => {
@@ -195,25 +195,42 @@ fn texts(message: usize, parts: &[OrderedJson]) -> Result<Vec<String>, RequestEr
                     "text" | "input_text" | "output_text" => "text",
                     "refusal" | "thinking" => kind,
                     other => {
-                        let found = shown(&other.chars().take(100).collect::<String>());
-                        return Err(RequestError::Part { place: place(), found });
+                        let kind = shown(&other.chars().take(100).collect::<String>());
+                        return Err(RequestError::Part {
+                            place: part_place(message, n),
+                            found: kind,
+                        });
                     }
                 };
                 match part.get(key) {
                     None => "",
                     Some(OrderedJson::Text(text)) => text.as_str(),
                     Some(other) => {
-                        return Err(form(&format!("{}.{key}", place()), other, "a text"));
+                        let place = format!("{}.{key}", part_place(message, n));
+                        return Err(form(&place, other, "a text"));
                     }
                 }
             }
-            other => return Err(form(&place(), other, "an object with `type` and `text`")),
+            other => {
+                let place = part_place(message, n);
+                return Err(form(&place, other, "an object with `type` and `text`"));
+            }
         };
         if !text.is_empty() {
             texts.push(text.to_owned());
         }
     }
     Ok(texts)
+}
+
+/// Returns the place of a part in the request.
+fn part_place(message: usize, part: usize) -> String {
+    format!("messages[{message}].content[{part}]")
+}
+
+/// Returns the role of a message.
+fn role(message: &OrderedJson) -> Option<&str> {
+    message.get("role").and_then(OrderedJson::as_str)
 }
 
 fn part(text: String) -> OrderedJson {
@@ -255,15 +272,12 @@ mod tests {
 
     #[test]
     fn templates_get_the_contents_that_they_read() {
-        let form = |text: &str, tools: bool| {
-            template(text).content_form(tools, &RenderControl::default()).unwrap()
-        };
         for text in TEXTS {
-            assert_eq!(form(text, false), ContentForm::Text, "{text}");
+            assert_eq!(form_of(text, false), ContentForm::Text, "{text}");
         }
-        assert_eq!(form(BOTH, false), ContentForm::Any);
-        assert_eq!(form(PARTS, true), ContentForm::Parts);
-        assert_eq!(form("{{ raise_exception('no') }}", false), ContentForm::Any);
+        assert_eq!(form_of(BOTH, false), ContentForm::Any);
+        assert_eq!(form_of(PARTS, true), ContentForm::Parts);
+        assert_eq!(form_of("{{ raise_exception('no') }}", false), ContentForm::Any);
         let list = r#"[{"role": "user", "content": [{"type": "text", "text": "a"}, "b", {"type": "text", "text": ""}]},
             {"role": "tool", "content": [{"type": "text", "text": "c"}]}, {"role": "user", "content": "d"}]"#;
         for text in TEXTS {
@@ -275,6 +289,10 @@ mod tests {
         }
         assert_eq!(rendered(BOTH, list), Ok("<user>ab|<tool>c|<user>d|".to_owned()));
         assert_eq!(rendered(PARTS, list), Ok("<user>ab|<tool>|<user>d|".to_owned()));
+    }
+
+    fn form_of(text: &str, tools: bool) -> ContentForm {
+        template(text).content_form(tools, &RenderControl::default()).unwrap()
     }
 
     #[test]
@@ -311,7 +329,6 @@ mod tests {
 
     #[test]
     fn parts_of_other_kinds_are_refused() {
-        let message = |content: &str| format!("[{{\"role\": \"user\", \"content\": {content}}}]");
         for (content, words) in [
             (
                 r#"[{"type": "image_url", "image_url": {"url": "x"}}]"#,
@@ -322,9 +339,13 @@ mod tests {
             ("7", "`messages[0].content` is a number"),
         ] {
             for text in [TEXTS[0], BOTH, PARTS] {
-                let error = rendered(text, &message(content)).unwrap_err();
+                let error = rendered(text, &user_message(content)).unwrap_err();
                 assert!(error.contains(words), "{content}: {error}");
             }
         }
+    }
+
+    fn user_message(content: &str) -> String {
+        format!("[{{\"role\": \"user\", \"content\": {content}}}]")
     }
 }

@@ -64,20 +64,20 @@ impl Format {
     }
 
     /// Returns the format of forced calls where a model's own cannot express them: with the reasoning of the own format.
-    pub(crate) fn fallback(own: Option<&'static Self>) -> Option<&'static Self> {
+    pub(crate) fn fallback(model_format: Option<&'static Self>) -> Option<&'static Self> {
         static JOINED: OnceLock<Vec<Format>> = OnceLock::new();
         let plain = builtin().iter().find(|format| format.fallback)?;
-        let Some(own) = own else { return Some(plain) };
+        let Some(model_format) = model_format else { return Some(plain) };
         let joined = JOINED.get_or_init(|| {
-            let join = |own: &Self| Self {
-                name: own.name.clone(),
-                reasoning: own.reasoning.clone(),
-                drop: own.drop.clone(),
+            let joined = builtin().iter().map(|format| Self {
+                name: format.name.clone(),
+                reasoning: format.reasoning.clone(),
+                drop: format.drop.clone(),
                 ..plain.clone()
-            };
-            builtin().iter().map(join).collect()
+            });
+            joined.collect()
         });
-        joined.iter().find(|format| format.name == own.name)
+        joined.iter().find(|format| format.name == model_format.name)
     }
 
     /// Reads a format's file, or returns everything that is wrong with it.
@@ -109,14 +109,14 @@ mod tests {
 
     fn read(text: &str) -> Result<Format, Vec<String>> {
         let source = SourceText { path: "mine.yaml".to_owned(), text: text.to_owned() };
-        let found = Format::read(&Arc::new(source));
-        found.map_err(|findings| {
-            let place = |finding: &Finding| {
-                finding.at.as_ref().map(|at| (at.line(), at.column())).unwrap_or_default()
-            };
+        Format::read(&Arc::new(source)).map_err(|findings| {
             findings
                 .iter()
-                .map(|finding| format!("{:?} {}", place(finding), finding.message))
+                .map(|finding| {
+                    let at = finding.at.as_ref();
+                    let place = at.map(|at| (at.line(), at.column())).unwrap_or_default();
+                    format!("{place:?} {}", finding.message)
+                })
                 .collect()
         })
     }
@@ -188,17 +188,17 @@ mod tests {
         for format in Format::all() {
             for texts in &format.find {
                 let template = texts.join("\n{{ x }}\n");
-                let found = Format::find(&template).map(Format::name);
-                assert_eq!(found, Some(format.name()), "{template}");
+                let name = Format::find(&template).map(Format::name);
+                assert_eq!(name, Some(format.name()), "{template}");
             }
         }
         assert_eq!(Format::find("{{ messages }}"), None);
         // The longer marks decide: a template of tags has the marks of JSON calls and of reasoning too.
         let tags = "<think></think><tool_call><function=f><parameter=p></parameter></function></tool_call>";
         let json = "<think></think><tool_call>{\"name\"}</tool_call>";
-        let found = [tags, json]
+        let sections = [tags, json]
             .map(|template| Format::find(template).map(|format| format.section.is_some()));
-        assert_eq!(found, [Some(true), Some(false)]);
+        assert_eq!(sections, [Some(true), Some(false)]);
     }
 
     #[test]

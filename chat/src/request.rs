@@ -75,29 +75,17 @@ pub(crate) struct TemplateMessages {
 impl ChatRequest {
     /// Parses a request from its JSON form: an object with the fields of this struct.
     pub fn from_json(json: &OrderedJson) -> Result<Self, RequestError> {
-        let list = |key: &str| -> Result<Option<Vec<OrderedJson>>, RequestError> {
-            match json.get(key) {
-                None => Ok(None),
-                Some(OrderedJson::List(list)) => Ok(Some(list.clone())),
-                Some(other) => Err(form(key, other, "a list")),
-            }
-        };
-        let flag = |key: &str| match json.get(key) {
-            None => Ok(false),
-            Some(OrderedJson::Bool(yes)) => Ok(*yes),
-            Some(other) => Err(form(key, other, "true or false")),
-        };
         let variables = match json.get("variables") {
             None => IndexMap::new(),
             Some(OrderedJson::Map(map)) => map.clone(),
             Some(other) => return Err(form("variables", other, "an object")),
         };
         Ok(Self {
-            messages: list("messages")?.unwrap_or_default(),
-            tools: list("tools")?,
-            documents: list("documents")?,
-            add_generation_prompt: flag("add_generation_prompt")?,
-            continue_final_message: flag("continue_final_message")?,
+            messages: list(json, "messages")?.unwrap_or_default(),
+            tools: list(json, "tools")?,
+            documents: list(json, "documents")?,
+            add_generation_prompt: flag(json, "add_generation_prompt")?,
+            continue_final_message: flag(json, "continue_final_message")?,
             variables,
             now: None,
         })
@@ -131,9 +119,9 @@ impl ChatRequest {
             }
         }
         let lists = lists.into_iter().filter_map(|(_, list)| list).flatten();
-        let found = lists.chain(self.variables.values()).map(OrderedJson::depth).max().unwrap_or(0);
-        if found > DEPTH {
-            return Err(RequestError::Deep { found, most: DEPTH });
+        let depth = lists.chain(self.variables.values()).map(OrderedJson::depth).max().unwrap_or(0);
+        if depth > DEPTH {
+            return Err(RequestError::Deep { found: depth, most: DEPTH });
         }
         Ok(())
     }
@@ -146,21 +134,21 @@ impl ChatRequest {
             let OrderedJson::Map(map) = message else {
                 return Err(form(&format!("messages[{n}]"), message, "an object"));
             };
-            let mut made: IndexMap<String, OrderedJson> = map
+            let mut fields: IndexMap<String, OrderedJson> = map
                 .iter()
                 .filter(|(_, value)| !matches!(value, OrderedJson::Null))
                 .map(|(key, value)| (key.clone(), value.clone()))
                 .collect();
-            if let Some(calls) = made.get_mut("tool_calls") {
+            if let Some(calls) = fields.get_mut("tool_calls") {
                 parse_arguments(&format!("messages[{n}].tool_calls"), calls)?;
             }
-            let reasoning = REASONING.iter().find_map(|key| made.get(*key)).cloned();
+            let reasoning = REASONING.iter().find_map(|key| fields.get(*key)).cloned();
             if let Some(reasoning) = reasoning {
-                let thinking = made.shift_remove("thinking").unwrap_or_else(|| reasoning.clone());
-                made.shift_insert(0, "thinking".to_owned(), thinking);
-                made.insert("reasoning_content".to_owned(), reasoning);
+                let thinking = fields.shift_remove("thinking").unwrap_or_else(|| reasoning.clone());
+                fields.shift_insert(0, "thinking".to_owned(), thinking);
+                fields.insert("reasoning_content".to_owned(), reasoning);
             }
-            list.push(OrderedJson::Map(made));
+            list.push(OrderedJson::Map(fields));
         }
         let mut continued = None;
         if self.continue_final_message {
@@ -197,17 +185,18 @@ fn parse_arguments(place: &str, calls: &mut OrderedJson) -> Result<(), RequestEr
         let place = format!("{place}[{n}]");
         let OrderedJson::Map(map) = call else { return Err(form(&place, call, "an object")) };
         let Some(OrderedJson::Map(function)) = map.get_mut("function") else { continue };
-        let empty = || OrderedJson::Map(IndexMap::new());
-        let made = match function.get("arguments") {
-            None | Some(OrderedJson::Null) => empty(),
-            Some(OrderedJson::Text(text)) if text.trim().is_empty() => empty(),
+        let arguments = match function.get("arguments") {
+            None | Some(OrderedJson::Null) => OrderedJson::Map(IndexMap::new()),
+            Some(OrderedJson::Text(text)) if text.trim().is_empty() => {
+                OrderedJson::Map(IndexMap::new())
+            }
             Some(OrderedJson::Text(text)) => OrderedJson::parse(text).map_err(|why| {
                 let place = format!("{place}.function.arguments");
                 RequestError::Arguments { place, why: formats::shown(&why.to_string()) }
             })?,
             Some(_) => continue,
         };
-        function.insert("arguments".to_owned(), made);
+        function.insert("arguments".to_owned(), arguments);
     }
     Ok(())
 }
@@ -236,8 +225,26 @@ fn mark_last(list: &mut [OrderedJson]) -> Option<String> {
     }
 }
 
-pub(crate) fn form(place: &str, found: &OrderedJson, expected: &'static str) -> RequestError {
-    let found = match found {
+/// Returns the list of a field, if the request has it.
+fn list(json: &OrderedJson, key: &str) -> Result<Option<Vec<OrderedJson>>, RequestError> {
+    match json.get(key) {
+        None => Ok(None),
+        Some(OrderedJson::List(list)) => Ok(Some(list.clone())),
+        Some(other) => Err(form(key, other, "a list")),
+    }
+}
+
+/// Returns the truth value of a field; false without it.
+fn flag(json: &OrderedJson, key: &str) -> Result<bool, RequestError> {
+    match json.get(key) {
+        None => Ok(false),
+        Some(OrderedJson::Bool(yes)) => Ok(*yes),
+        Some(other) => Err(form(key, other, "true or false")),
+    }
+}
+
+pub(crate) fn form(place: &str, value: &OrderedJson, expected: &'static str) -> RequestError {
+    let kind = match value {
         OrderedJson::Null => "null",
         OrderedJson::Bool(_) => "a boolean",
         OrderedJson::Number(_) => "a number",
@@ -245,7 +252,7 @@ pub(crate) fn form(place: &str, found: &OrderedJson, expected: &'static str) -> 
         OrderedJson::List(_) => "a list",
         OrderedJson::Map(_) => "an object",
     };
-    RequestError::Form { place: place.to_owned(), found, expected }
+    RequestError::Form { place: place.to_owned(), found: kind, expected }
 }
 
 #[cfg(test)]
@@ -285,21 +292,24 @@ mod tests {
 
     #[test]
     fn mistakes_name_their_place() {
-        let error = |json: &str| {
-            let request = request(json);
-            let checked = request.check();
-            checked.and_then(|()| request.for_template().map(|_| ())).unwrap_err().to_string()
-        };
-        assert!(error("{}").contains("no messages"));
-        assert!(error(r#"{"messages": [7]}"#).contains("`messages[0]` is a number"));
+        assert!(mistake("{}").contains("no messages"));
+        assert!(mistake(r#"{"messages": [7]}"#).contains("`messages[0]` is a number"));
         let call = r#"{"messages": [{"tool_calls": [{"function": {"arguments": "{"}}]}]}"#;
-        assert!(error(call).contains("`messages[0].tool_calls[0].function.arguments` is not JSON"));
+        assert!(
+            mistake(call).contains("`messages[0].tool_calls[0].function.arguments` is not JSON")
+        );
         let deep = format!(r#"{{"messages": [{{"a": {}1{}}}]}}"#, "[".repeat(110), "]".repeat(110));
-        assert!(error(&deep).contains("111 levels"));
+        assert!(mistake(&deep).contains("111 levels"));
         let both =
             r#"{"messages": [{}], "add_generation_prompt": true, "continue_final_message": true}"#;
-        assert!(error(both).contains("leave out"));
+        assert!(mistake(both).contains("leave out"));
         let nothing = r#"{"messages": [{"content": 1}], "continue_final_message": true}"#;
-        assert!(error(nothing).contains("continued"));
+        assert!(mistake(nothing).contains("continued"));
+    }
+
+    fn mistake(json: &str) -> String {
+        let request = request(json);
+        let checked = request.check();
+        checked.and_then(|()| request.for_template().map(|_| ())).unwrap_err().to_string()
     }
 }

@@ -123,8 +123,8 @@ pub enum TemplateError {
 impl Template {
     /// Reads the template of a checkpoint, and its special tokens.
     pub fn open(dir: &Path) -> Result<Self, TemplateError> {
-        let found = tokenizer::chat_templates(dir)?;
-        let variants: Vec<TemplateVariant> = found
+        let templates = tokenizer::chat_templates(dir)?;
+        let variants: Vec<TemplateVariant> = templates
             .into_iter()
             .map(|one| TemplateVariant { name: one.name, place: one.place, text: one.text })
             .collect();
@@ -173,12 +173,16 @@ impl Template {
 
     /// Returns the text that a request uses: `tool_use` if there are tools, else the default.
     pub fn variant(&self, tools: bool) -> Result<usize, TemplateError> {
-        let named = |name: &str| self.variants.iter().position(|variant| variant.name == name);
-        let tool_use = if tools { named(TOOLS) } else { None };
-        tool_use.or_else(|| named(DEFAULT)).ok_or_else(|| {
+        let tool_use = if tools { self.variant_named(TOOLS) } else { None };
+        tool_use.or_else(|| self.variant_named(DEFAULT)).ok_or_else(|| {
             let names = self.variants.iter().map(|variant| format!("`{}`", shown(&variant.name)));
             TemplateError::Unknown { name: DEFAULT.to_owned(), names: listing::items(names) }
         })
+    }
+
+    /// Returns the place of the text with this name.
+    fn variant_named(&self, name: &str) -> Option<usize> {
+        self.variants.iter().position(|variant| variant.name == name)
     }
 
     /// Returns an error if a text of the template cannot be compiled.
@@ -215,11 +219,10 @@ impl Template {
             match template.render_captured_to(context, &mut out) {
                 Ok(_) => {}
                 Err(_) if out.full => {
-                    let most = MOST_OUTPUT as u64;
                     return Err(TemplateError::Limit {
                         place: variant.place.clone(),
                         line: 1,
-                        most,
+                        most: MOST_OUTPUT as u64,
                         unit: "bytes of text",
                     });
                 }
@@ -240,29 +243,17 @@ impl Template {
         use_it: impl FnOnce(&mut Environment<'static>, &str) -> Result<T, TemplateError> + Send,
     ) -> Result<T, TemplateError> {
         let variant = &self.variants[n];
-        let stopped =
-            |why: String| TemplateError::Run { place: variant.place.clone(), line: 1, why };
-        let work = || {
-            control::begin(control.clone());
-            let source = source::prepare(&variant.text).map_err(|fault| TemplateError::Syntax {
-                place: variant.place.clone(),
-                line: fault.line,
-                why: fault.why,
-            })?;
-            let mut env = environment::environment();
-            env.add_template_owned(variant.name.clone(), source)
-                .map_err(|error| variant.fault(&error, 0))?;
-            use_it(&mut env, &variant.name)
-        };
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("template".to_owned()).stack_size(STACK);
-            match thread.spawn_scoped(scope, || tokenizer::catch_panic(work)) {
+            let started = thread
+                .spawn_scoped(scope, || tokenizer::catch_panic(|| variant.run(control, use_it)));
+            match started {
                 Ok(thread) => match thread.join() {
-                    Ok(Ok(made)) => made,
-                    Ok(Err(panic)) => Err(stopped(panic.to_string())),
-                    Err(_) => Err(stopped("the engine of templates failed".to_owned())),
+                    Ok(Ok(result)) => result,
+                    Ok(Err(panic)) => Err(variant.stopped(panic.to_string())),
+                    Err(_) => Err(variant.stopped("the engine of templates failed".to_owned())),
                 },
-                Err(why) => Err(stopped(format!("no thread could be started ({why})"))),
+                Err(why) => Err(variant.stopped(format!("no thread could be started ({why})"))),
             }
         })
     }
@@ -277,18 +268,37 @@ impl Template {
         for (name, value) in &request.variables {
             map.insert(Value::from(name), of_json(value));
         }
-        let list = |list: &[OrderedJson]| list.iter().map(of_json).collect::<Value>();
-        let optional =
-            |values: &Option<Vec<OrderedJson>>| values.as_deref().map_or(Value::from(()), list);
-        map.insert("messages".into(), list(&messages.list));
-        map.insert("tools".into(), optional(&request.tools));
-        map.insert("documents".into(), optional(&request.documents));
+        map.insert("messages".into(), of_list(&messages.list));
+        map.insert("tools".into(), of_optional_list(request.tools.as_deref()));
+        map.insert("documents".into(), of_optional_list(request.documents.as_deref()));
         map.insert("add_generation_prompt".into(), Value::from(request.add_generation_prompt));
         Value::from(map)
     }
 }
 
 impl TemplateVariant {
+    /// Compiles the text and calls `use_it` on this thread.
+    fn run<T>(
+        &self,
+        control: &RenderControl,
+        use_it: impl FnOnce(&mut Environment<'static>, &str) -> Result<T, TemplateError>,
+    ) -> Result<T, TemplateError> {
+        control::begin(control.clone());
+        let source = source::prepare(&self.text).map_err(|fault| TemplateError::Syntax {
+            place: self.place.clone(),
+            line: fault.line,
+            why: fault.why,
+        })?;
+        let mut env = environment::environment();
+        env.add_template_owned(self.name.clone(), source).map_err(|error| self.fault(&error, 0))?;
+        use_it(&mut env, &self.name)
+    }
+
+    /// Returns the error of a rendering that stopped at no line of the text.
+    fn stopped(&self, why: String) -> TemplateError {
+        TemplateError::Run { place: self.place.clone(), line: 1, why }
+    }
+
     /// Converts an error of the engine.
     fn fault(&self, error: &minijinja::Error, fuel: u64) -> TemplateError {
         let place = self.place.clone();
@@ -366,4 +376,14 @@ fn of_json(value: &OrderedJson) -> Value {
             Value::from(pairs.collect::<IndexMap<Value, Value>>())
         }
     }
+}
+
+/// Returns a list as a value of templates.
+fn of_list(list: &[OrderedJson]) -> Value {
+    list.iter().map(of_json).collect()
+}
+
+/// Returns a list as a value of templates; none without it.
+fn of_optional_list(list: Option<&[OrderedJson]>) -> Value {
+    list.map_or(Value::from(()), of_list)
 }

@@ -39,9 +39,9 @@ fn formats_of_real_templates_are_found() {
             texts.extend(fs_err::read_to_string(folder.join(format!("{}.jinja", line.name))));
         }
         for text in texts {
-            let found = Format::find(&text).map(Format::name);
-            if found != line.format.as_deref() {
-                wrong.push(format!("{}: {found:?} instead of {:?}", line.name, line.format));
+            let name = Format::find(&text).map(Format::name);
+            if name != line.format.as_deref() {
+                wrong.push(format!("{}: {name:?} instead of {:?}", line.name, line.format));
             }
         }
     }

@@ -45,48 +45,52 @@ fn line(text: &str) -> Golden {
     let line: Value = serde_json::from_str(text).expect("a line of JSON");
     let mut engines = BTreeMap::new();
     for (key, names) in [("b", &["vllm", "sglang"][..]), ("v", &["vllm"]), ("s", &["sglang"])] {
-        if let Some(found) = line.get(key) {
+        if let Some(value) = line.get(key) {
             for name in names {
-                engines.insert(*name, reading(found));
+                engines.insert(*name, reading(value));
             }
         }
     }
-    let text = |key: &str| line.get(key).and_then(Value::as_str).map(str::to_owned);
     Golden {
-        text: text("t").expect("a text"),
-        kind: text("k").expect("a kind"),
-        why: text("why"),
+        text: text_of(&line, "t").expect("a text"),
+        kind: text_of(&line, "k").expect("a kind"),
+        why: text_of(&line, "why"),
         engines,
     }
 }
 
+fn text_of(line: &Value, key: &str) -> Option<String> {
+    line.get(key).and_then(Value::as_str).map(str::to_owned)
+}
+
 fn reading(value: &Value) -> Option<Reading> {
     let calls = value.get(1)?.as_array()?.iter();
-    let text = |value: &Value, at: usize| {
-        value.get(at).and_then(Value::as_str).unwrap_or_default().to_owned()
-    };
     Some(Reading {
-        content: text(value, 0),
-        calls: calls.map(|call| (text(call, 0), text(call, 1))).collect(),
+        content: text_at(value, 0),
+        calls: calls.map(|call| (text_at(call, 0), text_at(call, 1))).collect(),
     })
+}
+
+fn text_at(value: &Value, at: usize) -> String {
+    value.get(at).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 /// Joins events: content, reasoning and calls.
 fn joined(events: &[OutputEvent]) -> (Reading, String) {
-    let mut found = Reading { content: String::new(), calls: Vec::new() };
+    let mut reading = Reading { content: String::new(), calls: Vec::new() };
     let mut reasoning = String::new();
     for event in events {
         match event {
-            OutputEvent::Content(text) => found.content.push_str(text),
+            OutputEvent::Content(text) => reading.content.push_str(text),
             OutputEvent::Reasoning(text) => reasoning.push_str(text),
             OutputEvent::Call { index, name } => {
-                assert_eq!(*index, found.calls.len(), "calls are counted from 0");
-                found.calls.push((name.clone(), String::new()));
+                assert_eq!(*index, reading.calls.len(), "calls are counted from 0");
+                reading.calls.push((name.clone(), String::new()));
             }
-            OutputEvent::Arguments { index, piece } => found.calls[*index].1.push_str(piece),
+            OutputEvent::Arguments { index, piece } => reading.calls[*index].1.push_str(piece),
         }
     }
-    (found, reasoning)
+    (reading, reasoning)
 }
 
 fn parsed<'a>(
@@ -102,48 +106,48 @@ fn parsed<'a>(
         events.extend(parser.push(piece));
     }
     events.extend(parser.finish());
-    let (found, reasoning) = joined(&events);
+    let (reading, reasoning) = joined(&events);
     let bytes = parser.bytes();
     assert_eq!(bytes.sum(), length, "each byte is used once: {bytes:?}");
-    assert_eq!(bytes.content, found.content.len(), "{bytes:?}");
+    assert_eq!(bytes.content, reading.content.len(), "{bytes:?}");
     assert_eq!(bytes.reasoning, reasoning.len(), "{bytes:?}");
     assert!(
-        bytes.calls == 0 || !found.calls.is_empty(),
+        bytes.calls == 0 || !reading.calls.is_empty(),
         "bytes of calls without a call: {bytes:?}"
     );
-    (found, reasoning)
+    (reading, reasoning)
 }
 
 /// JSON without layout: strings by their characters, integers as written, other numbers by their value.
 fn canonical(text: &str) -> String {
     let mut out = String::new();
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
+    let mut remaining = text;
+    while let Some(c) = remaining.chars().next() {
         if c == '"' {
-            let end = string_end(rest);
-            let value: Result<String, _> = serde_json::from_str(&rest[..end]);
+            let end = string_end(remaining);
+            let value: Result<String, _> = serde_json::from_str(&remaining[..end]);
             match value {
                 Ok(value) => write!(out, "{value:?}").expect("a string"),
-                Err(_) => out.push_str(&rest[..end]),
+                Err(_) => out.push_str(&remaining[..end]),
             }
-            rest = &rest[end..];
+            remaining = &remaining[end..];
         } else if c == '-' || c.is_ascii_digit() {
-            let end = rest
+            let end = remaining
                 .find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c))
-                .unwrap_or(rest.len());
-            let number = &rest[..end];
+                .unwrap_or(remaining.len());
+            let number = &remaining[..end];
             match number.parse::<f64>() {
                 Ok(value) if number.contains(['.', 'e', 'E']) => {
                     write!(out, "{value}").expect("a string");
                 }
                 _ => out.push_str(number),
             }
-            rest = &rest[end..];
+            remaining = &remaining[end..];
         } else {
             if !c.is_whitespace() {
                 out.push(c);
             }
-            rest = &rest[c.len_utf8()..];
+            remaining = &remaining[c.len_utf8()..];
         }
     }
     out
@@ -211,38 +215,44 @@ fn marks_dropped(_: &Golden, ours: &Reading, theirs: &Reading) -> bool {
 
 /// True if the characters of `part` stand in `whole` in the same order, but for white space.
 fn within(part: &str, whole: &str) -> bool {
-    let mut rest = whole.chars();
-    part.chars().filter(|c| !c.is_whitespace()).all(|c| rest.any(|other| other == c))
+    let mut remaining = whole.chars();
+    part.chars().filter(|c| !c.is_whitespace()).all(|c| remaining.any(|other| other == c))
 }
 
 fn typed(_: &Golden, ours: &Reading, theirs: &Reading) -> bool {
-    let plain = |text: &str| canonical(text).replace(['"', '\\'], "");
-    let loose = |text: &str| {
-        plain(text)
-            .split(['{', '}', '[', ']', ',', ':'])
-            .map(|text: &str| {
-                text.parse::<f64>().map_or_else(|_| text.to_owned(), |value| format!("{value:?}"))
-            })
-            .collect::<Vec<_>>()
-    };
     ours.calls.len() == theirs.calls.len()
         && ours
             .calls
             .iter()
             .zip(&theirs.calls)
-            .all(|(a, b)| a.0 == b.0 && loose(&a.1) == loose(&b.1))
+            .all(|(a, b)| a.0 == b.0 && loose_values(&a.1) == loose_values(&b.1))
         && within(&theirs.content, &ours.content)
 }
 
+/// Values of a text without quotation marks, numbers in one spelling.
+fn loose_values(text: &str) -> Vec<String> {
+    canonical(text)
+        .replace(['"', '\\'], "")
+        .split(['{', '}', '[', ']', ',', ':'])
+        .map(|text: &str| {
+            text.parse::<f64>().map_or_else(|_| text.to_owned(), |value| format!("{value:?}"))
+        })
+        .collect()
+}
+
 fn values_kept(_: &Golden, ours: &Reading, theirs: &Reading) -> bool {
-    let object = |text: &str| {
-        serde_json::from_str::<serde_json::Map<String, Value>>(text).unwrap_or_default()
-    };
-    let pairs = || ours.calls.iter().zip(&theirs.calls);
     ours.calls.len() == theirs.calls.len()
         && within(&theirs.content, &ours.content)
-        && pairs().all(|(a, b)| a.0 == b.0)
-        && pairs().any(|(a, b)| object(&a.1).keys().any(|key| !object(&b.1).contains_key(key)))
+        && ours.calls.iter().zip(&theirs.calls).all(|(a, b)| a.0 == b.0)
+        && ours
+            .calls
+            .iter()
+            .zip(&theirs.calls)
+            .any(|(a, b)| object_of(&a.1).keys().any(|key| !object_of(&b.1).contains_key(key)))
+}
+
+fn object_of(text: &str) -> serde_json::Map<String, Value> {
+    serde_json::from_str::<serde_json::Map<String, Value>>(text).unwrap_or_default()
 }
 
 fn call_kept(_: &Golden, ours: &Reading, theirs: &Reading) -> bool {
@@ -261,9 +271,9 @@ fn guessed(case: &Golden, ours: &Reading, theirs: &Reading) -> bool {
 
 /// True if calls are among others in the same order.
 fn subset(part: &[(String, String)], whole: &[(String, String)]) -> bool {
-    let mut rest = whole.iter();
+    let mut remaining = whole.iter();
     part.iter().all(|call| {
-        rest.any(|other| call.0 == other.0 && canonical(&call.1) == canonical(&other.1))
+        remaining.any(|other| call.0 == other.0 && canonical(&call.1) == canonical(&other.1))
     })
 }
 
@@ -272,20 +282,22 @@ fn is_damaged(case: &Golden) -> bool {
 }
 
 fn verdict(case: &Golden, ours: &Reading) -> Option<Verdict> {
-    let readings =
-        || case.engines.iter().filter_map(|(name, reading)| Some((*name, reading.as_ref()?)));
     let with: Vec<_> =
-        readings().filter(|(_, theirs)| same(ours, theirs)).map(|(name, _)| name).collect();
+        readings(case).filter(|(_, theirs)| same(ours, theirs)).map(|(name, _)| name).collect();
     if !with.is_empty() {
         return Some(Verdict::Same(with));
     }
-    if readings().next().is_none() {
+    if readings(case).next().is_none() {
         return Some(Verdict::Differs("raises"));
     }
     let reason = REASONS
         .iter()
-        .find(|(_, _, holds)| readings().any(|(_, theirs)| holds(case, ours, theirs)))?;
+        .find(|(_, _, holds)| readings(case).any(|(_, theirs)| holds(case, ours, theirs)))?;
     Some(Verdict::Differs(reason.0))
+}
+
+fn readings(case: &Golden) -> impl Iterator<Item = (&'static str, &Reading)> {
+    case.engines.iter().filter_map(|(name, reading)| Some((*name, reading.as_ref()?)))
 }
 
 /// Returns the golden outputs of a format, or none for a format of reasoning alone.
@@ -337,11 +349,11 @@ fn outputs_are_read_as_the_engines_read_them_or_for_a_named_reason() {
             }
             reasons.push(why);
         }
-        let count = |name: &str| counts.get(name).map_or_else(String::new, usize::to_string);
         write!(table, "| `{name}` | {} |", cases.len()).expect("a string");
         for column in ["both", "vllm", "sglang"].into_iter().chain(REASONS.map(|(name, _, _)| name))
         {
-            write!(table, " {} |", count(column)).expect("a string");
+            let count = counts.get(column).map_or_else(String::new, usize::to_string);
+            write!(table, " {count} |").expect("a string");
         }
         table.push('\n');
         if update {
@@ -417,10 +429,10 @@ fn cuts_of_outputs(format: &'static Format, cases: &[Golden], options: &ParserOp
     for case in cases {
         let text = case.text.as_str();
         let whole = parsed(format, options, [text]);
-        let ends = || text.char_indices().map(|(at, c)| (at, at + c.len_utf8()));
-        let chars = parsed(format, options, ends().map(|(start, end)| &text[start..end]));
+        let chars =
+            parsed(format, options, char_ranges(text).map(|(start, end)| &text[start..end]));
         assert_eq!(whole, chars, "{} by characters: {text:?}", format.name());
-        for (cut, _) in ends() {
+        for (cut, _) in char_ranges(text) {
             let halves = parsed(format, options, [&text[..cut], &text[cut..]]);
             assert_eq!(whole, halves, "{} cut at {cut}: {text:?}", format.name());
         }
@@ -431,25 +443,35 @@ fn cuts_of_outputs(format: &'static Format, cases: &[Golden], options: &ParserOp
     }
 }
 
+fn char_ranges(text: &str) -> impl Iterator<Item = (usize, usize)> {
+    text.char_indices().map(|(at, c)| (at, at + c.len_utf8()))
+}
+
 /// Pieces of arguments come before the call ends, where the format has the name first.
 #[test]
 fn arguments_come_in_pieces() {
     let format = Format::find("<tool_call>{{ call | tojson }}</tool_call>").expect("a format");
     let mut parser = format.parser(&options(false));
-    let call = |name: &str| OutputEvent::Call { index: 0, name: name.to_owned() };
-    let piece = |piece: &str| OutputEvent::Arguments { index: 0, piece: piece.to_owned() };
-    assert_eq!(parser.push("<tool_call>{\"name\": \"now\""), [call("now")]);
-    assert_eq!(parser.push(", \"arguments\": {\"a\": 12"), [piece("{\"a\": 12")]);
-    assert_eq!(parser.push("34}}</tool"), [piece("34}")]);
+    assert_eq!(parser.push("<tool_call>{\"name\": \"now\""), [call_event("now")]);
+    assert_eq!(parser.push(", \"arguments\": {\"a\": 12"), [arguments_event("{\"a\": 12")]);
+    assert_eq!(parser.push("34}}</tool"), [arguments_event("34}")]);
     assert_eq!(parser.push("_call>"), []);
     assert_eq!(parser.finish(), []);
+}
+
+fn arguments_event(piece: &str) -> OutputEvent {
+    OutputEvent::Arguments { index: 0, piece: piece.to_owned() }
+}
+
+fn call_event(name: &str) -> OutputEvent {
+    OutputEvent::Call { index: 0, name: name.to_owned() }
 }
 
 /// Content and names of the calls of an output, in the format that the marks of a template show.
 fn read(template: &str, options: &ParserOptions, text: &str) -> (String, Vec<String>) {
     let format = Format::find(template).expect("a format");
-    let (found, _) = parsed(format, options, [text]);
-    (found.content, found.calls.into_iter().map(|(name, _)| name).collect())
+    let (reading, _) = parsed(format, options, [text]);
+    (reading.content, reading.calls.into_iter().map(|(name, _)| name).collect())
 }
 
 const JSON_CALLS: &str = "<tool_call>{{ call | tojson }}</tool_call>";
@@ -458,8 +480,8 @@ const JSON_CALLS: &str = "<tool_call>{{ call | tojson }}</tool_call>";
 fn the_longest_mark_counts() {
     // `<|start|>assistant` alone is a mark too.
     let text = "<|start|>assistant to=functions.now<|channel|>commentary json<|message|>{}<|call|>";
-    let found = read("<|channel|><|start|><|message|>", &options(true), text);
-    assert_eq!(found, (String::new(), vec!["now".to_owned()]));
+    let output = read("<|channel|><|start|><|message|>", &options(true), text);
+    assert_eq!(output, (String::new(), vec!["now".to_owned()]));
 }
 
 #[test]
@@ -480,10 +502,7 @@ fn a_call_needs_a_name() {
 #[test]
 fn a_call_of_a_given_tool_needs_no_section() {
     const TEMPLATE: &str = "<tool_call><function=<parameter=";
-    let call = |name: &str| {
-        format!("<function={name}>\n<parameter=city>\nParis\n</parameter>\n</function>")
-    };
-    let known = call("get_weather");
+    let known = tagged_call("get_weather");
     for whole_calls in [true, false] {
         let options = options(whole_calls);
         for (text, content, calls) in [
@@ -492,8 +511,8 @@ fn a_call_of_a_given_tool_needs_no_section() {
             (format!("{known}\n<tool_call>\n{known}\n</tool_call>\n{known}"), "", 3),
             (format!("{known}\n{known} Done."), " Done.", 2),
         ] {
-            let (found, read) = read(TEMPLATE, &options, &text);
-            assert_eq!((found.as_str(), read.len()), (content, calls), "{text}");
+            let (answer, read) = read(TEMPLATE, &options, &text);
+            assert_eq!((answer.as_str(), read.len()), (content, calls), "{text}");
             let format = Format::find(TEMPLATE).unwrap();
             let by_characters = text.char_indices().map(|(at, c)| &text[at..at + c.len_utf8()]);
             assert_eq!(
@@ -502,10 +521,10 @@ fn a_call_of_a_given_tool_needs_no_section() {
             );
         }
         // Text about calls stays text, as does a call in the reasoning.
-        for text in [call("other"), "Write <function=get_weather> then.".to_owned()] {
-            let (found, calls) = read(TEMPLATE, &options, &text);
+        for text in [tagged_call("other"), "Write <function=get_weather> then.".to_owned()] {
+            let (answer, calls) = read(TEMPLATE, &options, &text);
             if whole_calls || !calls.is_empty() {
-                assert_eq!((found, calls.len()), (text, 0));
+                assert_eq!((answer, calls.len()), (text, 0));
             }
         }
         let (_, calls) = read(TEMPLATE, &options, &format!("<think>{known}</think>No."));
@@ -515,6 +534,10 @@ fn a_call_of_a_given_tool_needs_no_section() {
     assert_eq!(read(TEMPLATE, &none, &known), (known.clone(), Vec::new()));
 }
 
+fn tagged_call(name: &str) -> String {
+    format!("<function={name}>\n<parameter=city>\nParis\n</parameter>\n</function>")
+}
+
 #[test]
 fn a_call_without_end_is_text() {
     let format = Format::find(JSON_CALLS).expect("a format");
@@ -522,9 +545,9 @@ fn a_call_without_end_is_text() {
         let options = ParserOptions { max_call: 1000, ..options(whole_calls) };
         let mut parser = format.parser(&options);
         let text = format!("<tool_call>{{\"{}", "x".repeat(5000));
-        let (found, _) = joined(&parser.push(&text));
+        let (reading, _) = joined(&parser.push(&text));
         assert_eq!(
-            (found.content == text, found.calls.len()),
+            (reading.content == text, reading.calls.len()),
             (true, 0),
             "whole calls: {whole_calls}"
         );
@@ -670,10 +693,10 @@ proptest! {
     ) {
         let all = corpus();
         let (format, texts) = &all[pick[0] % all.len()];
-        let (_, others) = &all[pick[1] % all.len()];
+        let (_, other_texts) = &all[pick[1] % all.len()];
         let mut text = texts[pick[2] % texts.len()].clone();
         for slip in slips {
-            text = slipped(&text, &others[slip.0 % others.len()], slip);
+            text = slipped(&text, &other_texts[slip.0 % other_texts.len()], slip);
         }
         let reasoning = if inside { ReasoningMode::Inside } else { ReasoningMode::Marked };
         let options = ParserOptions { reasoning, tools: tools().clone(), whole_calls, ..ParserOptions::default() };

@@ -21,17 +21,8 @@ fn render(source: &str) -> Result<String, TemplateError> {
 /// Templates that loop, repeat or nest without end.
 #[test]
 fn endless_templates_are_stopped() {
-    let nested =
-        |n: usize| "{% for a in range(1000) %}".repeat(n) + "x" + &"{% endfor %}".repeat(n);
-    // Values of 2^60 items, in a few hundred bytes.
-    let doubled = |end: &str| {
-        format!(
-            "{{% set ns = namespace(a=[1], b=[1]) %}}{{% for i in range(60) %}}{{% set ns.a = [ns.a, ns.a] %}}\
-             {{% set ns.b = [ns.b, ns.b] %}}{{% endfor %}}{end}"
-        )
-    };
     let sources = [
-        nested(4),
+        "{% for a in range(1000) %}".repeat(4) + "x" + &"{% endfor %}".repeat(4),
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(),
         "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{{ a() }}{% endmacro %}{{ a() }}"
             .to_owned(),
@@ -112,8 +103,7 @@ fn endless_templates_are_stopped() {
     ];
     for source in sources {
         let shown: String = source.chars().take(100).collect();
-        let made = render(&source);
-        let error = match made {
+        let error = match render(&source) {
             // Printing is a bounded outcome too.
             Ok(text) if source.contains("~ ''") && text.len() < 1 << 20 => continue,
             Ok(text) => panic!("{shown}: a text of {} bytes", text.len()),
@@ -122,6 +112,14 @@ fn endless_templates_are_stopped() {
         assert!(error.contains("hostile.jinja"), "{shown}: {error}");
         assert!(error.len() < 2000, "{shown}: {} bytes of error", error.len());
     }
+}
+
+/// Values of 2^60 items, in a few hundred bytes.
+fn doubled(end: &str) -> String {
+    format!(
+        "{{% set ns = namespace(a=[1], b=[1]) %}}{{% for i in range(60) %}}{{% set ns.a = [ns.a, ns.a] %}}\
+             {{% set ns.b = [ns.b, ns.b] %}}{{% endfor %}}{end}"
+    )
 }
 
 /// Results that read a list or a text anew are charged for its size, each time: a chain of them would read it through
@@ -185,7 +183,6 @@ fn renderings_are_ended_from_outside() {
     let ended = RenderControl::default();
     ended.cancel();
     let late = RenderControl::until(Instant::now());
-    let template = |source: &str| Template::from_source("hostile.jinja", source, []);
     for source in [
         "{% for i in range(3) %}{% set x = i %}{% endfor %}",
         "{% set x = messages[0].role.strip() %}",
@@ -196,11 +193,19 @@ fn renderings_are_ended_from_outside() {
         "{{ messages }}",
         "{{ messages|tojson }}",
     ] {
-        let template = template(source);
-        let outcome = |control| template.render_within(&request(), control);
-        assert!(matches!(outcome(&ended), Err(TemplateError::Cancelled { .. })), "{source}");
-        assert!(matches!(outcome(&late), Err(TemplateError::Late { .. })), "{source}");
-        outcome(&RenderControl::default()).unwrap();
+        let template = hostile_template(source);
+        assert!(
+            matches!(
+                template.render_within(&request(), &ended),
+                Err(TemplateError::Cancelled { .. })
+            ),
+            "{source}"
+        );
+        assert!(
+            matches!(template.render_within(&request(), &late), Err(TemplateError::Late { .. })),
+            "{source}"
+        );
+        template.render_within(&request(), &RenderControl::default()).unwrap();
     }
     // In the middle of a loop without a filter, whose steps would last for minutes.
     let control = RenderControl::default();
@@ -209,7 +214,7 @@ fn renderings_are_ended_from_outside() {
         "x".repeat(12 << 20)
     );
     let request = ChatRequest::from_json(&OrderedJson::parse(&message).unwrap()).unwrap();
-    let template = template(
+    let template = hostile_template(
         "{% for a in range(100000) %}{% for b in range(100000) %}{% set x = b %}{% endfor %}{% endfor %}",
     );
     let canceller = control.clone();
@@ -217,6 +222,10 @@ fn renderings_are_ended_from_outside() {
     let outcome = template.render_within(&request, &control);
     assert!(matches!(outcome, Err(TemplateError::Cancelled { .. })), "{outcome:?}");
     waiting.join().unwrap();
+}
+
+fn hostile_template(source: &str) -> Template {
+    Template::from_source("hostile.jinja", source, [])
 }
 
 /// Values that are nested deeply are freed without harm.
@@ -326,19 +335,16 @@ fn attributes_lead_to_no_internals() {
 #[test]
 fn hostile_requests_are_refused() {
     let template = Template::from_source("t", "{{ messages }}", []);
-    let render = |json: &str| {
-        let json = OrderedJson::parse(json).map_err(|error| error.to_string())?;
-        let request = ChatRequest::from_json(&json).map_err(|error| error.to_string())?;
-        template.render(&request).map_err(|error| error.to_string())
-    };
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(
-        render(&format!(r#"{{"messages": [{deep}]}}"#)).unwrap_err().contains("recursion limit")
+        render_request(&template, &format!(r#"{{"messages": [{deep}]}}"#))
+            .unwrap_err()
+            .contains("recursion limit")
     );
     let call = format!(
         r#"{{"messages": [{{"role": "a", "tool_calls": [{{"function": {{"arguments": "{deep}"}}}}]}}]}}"#
     );
-    assert!(render(&call).unwrap_err().contains("is not JSON"));
+    assert!(render_request(&template, &call).unwrap_err().contains("is not JSON"));
     for json in [
         "[]",
         "{}",
@@ -346,8 +352,14 @@ fn hostile_requests_are_refused() {
         r#"{"messages": [null]}"#,
         r#"{"messages": [{}], "tools": [1]}"#,
     ] {
-        assert!(render(json).is_err(), "{json}");
+        assert!(render_request(&template, json).is_err(), "{json}");
     }
     let request = ChatRequest::default();
     assert!(matches!(template.render(&request), Err(TemplateError::Request(RequestError::Empty))));
+}
+
+fn render_request(template: &Template, json: &str) -> Result<String, String> {
+    let json = OrderedJson::parse(json).map_err(|error| error.to_string())?;
+    let request = ChatRequest::from_json(&json).map_err(|error| error.to_string())?;
+    template.render(&request).map_err(|error| error.to_string())
 }

@@ -63,17 +63,16 @@ impl Golden {
                         .rev()
                         .find(|at| expected.is_char_boundary(*at) && ours.is_char_boundary(*at))
                         .unwrap_or(0);
-                    let cut = |text: &str| text[at..].chars().take(120).collect::<String>();
                     faults.push(format!(
                         "{name}: after {at} bytes expected {:?}, found {:?}",
-                        cut(expected),
-                        cut(ours)
+                        excerpt(&expected[at..]),
+                        excerpt(&ours[at..])
                     ));
                 }
                 (Some(_), Err(error)) => faults.push(format!("{name}: {error}")),
                 (None, Ok(ours)) => {
                     let error = expected.get("error").unwrap().as_str().unwrap();
-                    let cut: String = ours.chars().take(120).collect();
+                    let cut = excerpt(ours);
                     faults.push(format!("{name}: expected the error {error:?}, found {cut:?}"));
                 }
                 (None, Err(error)) => {
@@ -102,11 +101,16 @@ fn formats_shown(text: &str) -> String {
     text.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"")
 }
 
+/// Begin of a text, for messages.
+fn excerpt(text: &str) -> String {
+    text.chars().take(120).collect()
+}
+
 fn main() {
-    let set = |key: &str| std::env::var_os(key).map(PathBuf::from);
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/templates");
-    let templates = set("ONBOARD_TEMPLATES").unwrap_or_else(|| own.clone());
-    let golden = set("ONBOARD_TEMPLATES_GOLDEN").unwrap_or_else(|| own.join("golden"));
+    let test_templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/templates");
+    let templates = path_variable("ONBOARD_TEMPLATES").unwrap_or_else(|| test_templates.clone());
+    let golden =
+        path_variable("ONBOARD_TEMPLATES_GOLDEN").unwrap_or_else(|| test_templates.join("golden"));
     let all: &'static Golden = Box::leak(Box::new(Golden::read(&golden)));
     let mut files: Vec<PathBuf> = fs_err::read_dir(&golden)
         .unwrap()
@@ -120,4 +124,8 @@ fn main() {
         Trial::test(name, move || all.compare(&templates, &file).map(|_| ()))
     });
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+}
+
+fn path_variable(key: &str) -> Option<PathBuf> {
+    std::env::var_os(key).map(PathBuf::from)
 }

@@ -31,12 +31,12 @@ pub(super) fn list(draft: &SpecDraft) -> String {
 
 /// Returns what a user has to know about a draft that is not complete, in at most 24 lines.
 pub(super) fn screen(draft: &SpecDraft, architecture: &str, model: &Path) -> String {
-    let SpecDraft { path, base, used, tensors, findings, others, .. } = draft;
+    let SpecDraft { path, base, used, tensors, findings, others: next, .. } = draft;
     let mut text = format!(
         "no spec matches the architecture `{architecture}`; the draft `{}` extends `{base}`\n",
         path.display()
     );
-    let near = others.iter().map(|(name, count)| format!("{name} ({count})")).collect::<Vec<_>>();
+    let near = next.iter().map(|(name, count)| format!("{name} ({count})")).collect::<Vec<_>>();
     let near = if near.is_empty() { String::new() } else { format!("; next: {}", near.join(", ")) };
     let _ = writeln!(text, "matched  {used} of {tensors} tensors by `{base}`{near}");
     if 2 * used < *tensors {

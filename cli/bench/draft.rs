@@ -52,7 +52,6 @@ pub(super) fn run(
     let begun = Instant::now();
     let (fast, tally) = generate(session, head.as_mut(), &prompt, count, usize::from(bench.k))?;
     let drafted = begun.elapsed().as_secs_f64();
-    let rate = |seconds: f64| count as f64 / seconds.max(1e-9);
     let mut text = tally_text(&tally, usize::from(bench.k));
     let same = fast == slow;
     let at = fast.iter().zip(&slow).take_while(|(a, b)| a == b).count();
@@ -64,8 +63,8 @@ pub(super) fn run(
         } else {
             format!("DIFFER from plain greedy decoding from token {at} on")
         },
-        rate(drafted),
-        rate(alone)
+        token_rate(count, drafted),
+        token_rate(count, alone)
     );
     let suspect = tally.drafts() >= ENOUGH && tally.rate().is_some_and(|rate| rate < NEAR_ZERO);
     let proven = if suspect { proven(target, &source)? } else { None };
@@ -84,7 +83,7 @@ pub(super) fn run(
             "accepted_by_position": tally.by_position(),
             "tokens": count,
             "first_different_token": (!same).then_some(at),
-            "tokens_per_second": { "drafted": rate(drafted), "plain": rate(alone) },
+            "tokens_per_second": { "drafted": token_rate(count, drafted), "plain": token_rate(count, alone) },
             "head": if suspect { proven.map_or("suspect", |ok| if ok { "proven" } else { "differs" }) } else { "plausible" },
         });
         text = serde_json::to_string_pretty(&whole)?;
@@ -95,6 +94,11 @@ pub(super) fn run(
     } else {
         CommandOutcome::Ok
     })
+}
+
+/// Returns the tokens per second.
+fn token_rate(count: usize, seconds: f64) -> f64 {
+    count as f64 / seconds.max(1e-9)
 }
 
 /// Returns the initial tokens.

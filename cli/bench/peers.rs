@@ -150,10 +150,9 @@ impl BenchPeer for LlamaBench {
             return Err(failed(&self.program, &output.status.to_string(), &output.stderr));
         }
         let rows: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let matches = |row: &&Value| {
+        let row = rows.as_array().into_iter().flatten().find(|row: &&Value| {
             row["n_prompt"] == json!(test.prompt) && row["n_gen"] == json!(test.generated)
-        };
-        let row = rows.as_array().into_iter().flatten().find(matches);
+        });
         let rate = row.and_then(|row| row["avg_ts"].as_f64()).filter(|rate| *rate > 0.0);
         rate.ok_or_else(|| failed(&self.program, "gave no `avg_ts` of the test", &output.stdout))
     }
@@ -169,18 +168,21 @@ struct Torch {
     folder: tempfile::TempDir,
 }
 
+/// Describes why a program cannot be started.
+fn start_error(setting: &PeerSetting<'_>, error: &std::io::Error) -> String {
+    format!("cannot start `{}`: {error}", setting.program.display())
+}
+
 impl Torch {
     fn open(setting: &PeerSetting<'_>, more: &[&str]) -> Result<Box<dyn BenchPeer>, String> {
         if setting.gguf {
             return Err("it reads the folders of checkpoints, not GGUF files".to_owned());
         }
-        let told = |error: std::io::Error| {
-            format!("cannot start `{}`: {error}", setting.program.display())
-        };
-        let folder = tempfile::tempdir().map_err(told)?;
+        let folder = tempfile::tempdir().map_err(|error| start_error(setting, &error))?;
         let script = folder.path().join("torch_peer.py");
-        fs_err::write(&script, TORCH).map_err(told)?;
-        let messages = fs_err::File::create(folder.path().join("messages")).map_err(told)?;
+        fs_err::write(&script, TORCH).map_err(|error| start_error(setting, &error))?;
+        let messages = fs_err::File::create(folder.path().join("messages"))
+            .map_err(|error| start_error(setting, &error))?;
         let mut child = Command::new(setting.program)
             .arg(script)
             .arg(setting.model)
@@ -191,7 +193,7 @@ impl Torch {
             .stdout(Stdio::piped())
             .stderr(messages.into_parts().0)
             .spawn()
-            .map_err(told)?;
+            .map_err(|error| start_error(setting, &error))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("its streams are not open".to_owned());
         };

@@ -75,9 +75,9 @@ impl BenchGrid<'_> {
 const LONGEST: usize = 1 << 24;
 
 /// Parses an integer within bounds.
-fn within(text: &str, least: usize, most: usize) -> Result<usize, String> {
-    let number = text.trim().parse().ok().filter(|n| (least..=most).contains(n));
-    number.ok_or_else(|| format!("`{text}` is not an integer from {least} to {most}"))
+fn within(text: &str, least: usize, limit: usize) -> Result<usize, String> {
+    let number = text.trim().parse().ok().filter(|n| (least..=limit).contains(n));
+    number.ok_or_else(|| format!("`{text}` is not an integer from {least} to {limit}"))
 }
 
 /// Parses a number of tokens.
@@ -92,10 +92,10 @@ pub(super) fn parse_count(text: &str) -> Result<usize, String> {
 
 /// Parses `PROMPT,GENERATED`.
 pub(super) fn parse_pair(text: &str) -> Result<(usize, usize), String> {
-    let wrong = || format!("`{text}` is no pair; expected PROMPT,GENERATED as in 512,128");
-    let (prompt, generated) = text.split_once(',').ok_or_else(wrong)?;
-    let number = |text: &str| within(text, 1, LONGEST).ok();
-    number(prompt).zip(number(generated)).ok_or_else(wrong)
+    let pair = text.split_once(',').and_then(|(prompt, generated)| {
+        within(prompt, 1, LONGEST).ok().zip(within(generated, 1, LONGEST).ok())
+    });
+    pair.ok_or_else(|| format!("`{text}` is no pair; expected PROMPT,GENERATED as in 512,128"))
 }
 
 #[cfg(test)]

@@ -90,7 +90,8 @@ impl BenchRow {
     /// Returns the median of the ratios of each round to a program that ran in the same round.
     fn ratio(&self, peer: &BenchSamples) -> Option<f64> {
         let rates = peer.rates.as_ref().ok()?;
-        let ratios: Vec<f64> = self.rates.iter().zip(rates).map(|(ours, its)| ours / its).collect();
+        let ratios: Vec<f64> =
+            self.rates.iter().zip(rates).map(|(ours, theirs)| ours / theirs).collect();
         (!ratios.is_empty()).then(|| median(&ratios))
     }
 
@@ -162,10 +163,6 @@ fn markdown(rows: &[BenchRow], peak: Option<u64>) -> String {
     let names = peers.iter().flat_map(|peer| [peer.program.clone(), "ratio".to_owned()]);
     table.row(columns.into_iter().map(str::to_owned).chain(names));
     for row in rows {
-        let rate = |rates: &[f64]| {
-            let (mean, deviation) = spread(rates);
-            format!("{mean:.2} ± {deviation:.2}")
-        };
         let ours = [
             row.model.clone(),
             bytes(row.bytes),
@@ -173,12 +170,12 @@ fn markdown(rows: &[BenchRow], peak: Option<u64>) -> String {
             row.dtype.clone(),
             row.threads.to_string(),
             row.test.name(),
-            rate(&row.rates),
+            rate_text(&row.rates),
         ];
         let peers = row.peers.iter().flat_map(|peer| {
-            let its =
-                peer.rates.as_ref().map_or_else(|_| "not run".to_owned(), |rates| rate(rates));
-            [its, row.ratio(peer).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))]
+            let rate = peer.rates.as_ref();
+            let rate = rate.map_or_else(|_| "not run".to_owned(), |rates| rate_text(rates));
+            [rate, row.ratio(peer).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))]
         });
         table.row(ours.into_iter().chain(peers));
     }
@@ -199,6 +196,12 @@ fn markdown(rows: &[BenchRow], peak: Option<u64>) -> String {
         let _ = writeln!(text, "{reason}");
     }
     text.trim_end().to_owned()
+}
+
+/// Returns the mean of rates with its deviation.
+fn rate_text(rates: &[f64]) -> String {
+    let (mean, deviation) = spread(rates);
+    format!("{mean:.2} ± {deviation:.2}")
 }
 
 fn csv(rows: &[BenchRow]) -> String {

@@ -8,9 +8,9 @@ const LONGEST: usize = 1 << 24;
 /// Most requests of a run.
 const MOST_REQUESTS: usize = 1_000_000;
 
-fn within(text: &str, least: usize, most: usize) -> Result<usize, String> {
-    let number = text.trim().parse().ok().filter(|n| (least..=most).contains(n));
-    number.ok_or_else(|| format!("`{text}` is not an integer from {least} to {most}"))
+fn within(text: &str, least: usize, limit: usize) -> Result<usize, String> {
+    let number = text.trim().parse().ok().filter(|n| (least..=limit).contains(n));
+    number.ok_or_else(|| format!("`{text}` is not an integer from {least} to {limit}"))
 }
 
 /// Parses a number of requests.
@@ -43,43 +43,53 @@ pub(super) fn parse_percentile(text: &str) -> Result<f64, String> {
 
 /// Parses `128`, `64..256` or `normal:MEAN,DEVIATION`.
 pub(super) fn parse_lengths(text: &str) -> Result<LengthDistribution, String> {
-    let wrong = || {
-        format!(
-            "`{text}` is no length; expected tokens as in 128, 64..256 or normal:128,32, \
-             each from 1 to {LONGEST}"
-        )
-    };
-    let length = |text: &str| within(text, 1, LONGEST).map_err(|_| wrong());
     if let Some(pair) = text.strip_prefix("normal:") {
-        let (mean, deviation) = pair.split_once(',').ok_or_else(wrong)?;
-        let number = |text: &str, least: f64| {
-            let number = text.trim().parse::<f64>().ok();
-            number.filter(|n| (least..=LONGEST as f64).contains(n)).ok_or_else(wrong)
-        };
-        return Ok(LengthDistribution::Normal(number(mean, 1.0)?, number(deviation, 0.0)?));
+        let (mean, deviation) = pair.split_once(',').ok_or_else(|| wrong_lengths(text))?;
+        let mean = parse_number(mean, 1.0).ok_or_else(|| wrong_lengths(text))?;
+        let deviation = parse_number(deviation, 0.0).ok_or_else(|| wrong_lengths(text))?;
+        return Ok(LengthDistribution::Normal(mean, deviation));
     }
     let Some((low, high)) = text.split_once("..") else {
-        return Ok(LengthDistribution::Fixed(length(text)?));
+        let length = within(text, 1, LONGEST).map_err(|_| wrong_lengths(text))?;
+        return Ok(LengthDistribution::Fixed(length));
     };
-    let low = length(low)?;
-    let high = length(high.trim_start_matches('='))?;
-    if low > high { Err(wrong()) } else { Ok(LengthDistribution::Uniform(low, high)) }
+    let low = within(low, 1, LONGEST).map_err(|_| wrong_lengths(text))?;
+    let high = high.trim_start_matches('=');
+    let high = within(high, 1, LONGEST).map_err(|_| wrong_lengths(text))?;
+    if low > high { Err(wrong_lengths(text)) } else { Ok(LengthDistribution::Uniform(low, high)) }
+}
+
+/// Returns the error for text that is no distribution of lengths.
+fn wrong_lengths(text: &str) -> String {
+    format!(
+        "`{text}` is no length; expected tokens as in 128, 64..256 or normal:128,32, \
+         each from 1 to {LONGEST}"
+    )
+}
+
+/// Parses a number from `least` to the longest length.
+fn parse_number(text: &str, least: f64) -> Option<f64> {
+    let number = text.trim().parse::<f64>().ok();
+    number.filter(|n| (least..=LONGEST as f64).contains(n))
 }
 
 /// Parses `ttft:MS`, `tpot:MS` or `e2el:MS`.
 pub(super) fn parse_objective(text: &str) -> Result<ServiceObjective, String> {
-    let wrong = || {
-        format!("`{text}` is no objective; expected ttft:MS, tpot:MS or e2el:MS with MS above 0")
-    };
-    let (name, bound) = text.split_once(':').ok_or_else(wrong)?;
+    let (name, bound) = text.split_once(':').ok_or_else(|| wrong_objective(text))?;
     let metric = match name {
         "ttft" => SloMetric::Ttft,
         "tpot" => SloMetric::Tpot,
         "e2el" => SloMetric::E2el,
-        _ => return Err(wrong()),
+        _ => return Err(wrong_objective(text)),
     };
     let bound = bound.parse::<f64>().ok().filter(|bound| *bound > 0.0 && bound.is_finite());
-    Ok(ServiceObjective { metric, milliseconds: bound.ok_or_else(wrong)? })
+    let milliseconds = bound.ok_or_else(|| wrong_objective(text))?;
+    Ok(ServiceObjective { metric, milliseconds })
+}
+
+/// Returns the error for text that is no objective.
+fn wrong_objective(text: &str) -> String {
+    format!("`{text}` is no objective; expected ttft:MS, tpot:MS or e2el:MS with MS above 0")
 }
 
 /// Parses a JSON object, or `@FILE` with one.

@@ -159,19 +159,19 @@ impl PromptSource<'_> {
         mut ids: Vec<u32>,
         rng: &mut Rng,
     ) -> Result<LoadPrompt> {
-        let wanted = ids.len();
+        let count = ids.len();
         let mut text = tokenizer.decode(&ids, true)?;
         let mut tokens = 0;
         for _ in 0..ATTEMPTS {
             ids = tokenizer.encode(&text, false)?;
             tokens = ids.len();
-            if tokens == wanted {
+            if tokens == count {
                 break;
             }
-            if tokens < wanted {
-                ids.extend(self.vocabulary.draw(wanted - tokens, rng));
+            if tokens < count {
+                ids.extend(self.vocabulary.draw(count - tokens, rng));
             } else {
-                ids.truncate(wanted);
+                ids.truncate(count);
             }
             text = tokenizer.decode(&ids, true)?;
         }

@@ -126,13 +126,12 @@ pub(super) fn render(
     form: ReportForm,
     style: ReportStyle,
 ) -> Result<String> {
-    let object = || object(summary, settings, records);
     Ok(match form {
         ReportForm::Text => plain(&sections(summary, settings, style)),
         ReportForm::Md => markdown(&sections(summary, settings, style)),
-        ReportForm::Csv => csv(&object()),
-        ReportForm::Json => serde_json::to_string_pretty(&object())?,
-        ReportForm::Jsonl => serde_json::to_string(&object())?,
+        ReportForm::Csv => csv(&object(summary, settings, records)),
+        ReportForm::Json => serde_json::to_string_pretty(&object(summary, settings, records))?,
+        ReportForm::Jsonl => serde_json::to_string(&object(summary, settings, records))?,
     })
 }
 
@@ -227,8 +226,8 @@ fn vllm_head(summary: &LoadSummary, settings: &RunSettings, style: ReportStyle) 
     if summary.unfinished + summary.unsent > 0 {
         head.count("Requests left by the stop:", (summary.unfinished + summary.unsent) as u64);
     }
-    if let Some(most) = settings.concurrency {
-        head.count("Maximum request concurrency:", most as u64);
+    if let Some(limit) = settings.concurrency {
+        head.count("Maximum request concurrency:", limit as u64);
     }
     if let Some(rate) = settings.rate {
         head.number("Request rate configured (RPS):", rate);
@@ -261,8 +260,9 @@ fn sglang_head(summary: &LoadSummary, settings: &RunSettings) -> ReportSection {
     head.words("Backend:", format!("onboard {}", settings.endpoint));
     let rate = settings.rate.map_or_else(|| "inf".to_owned(), |rate| rate.to_string());
     head.words("Traffic request rate:", rate);
-    let most = settings.concurrency.map_or_else(|| "not set".to_owned(), |most| most.to_string());
-    head.words("Max request concurrency:", most);
+    let limit =
+        settings.concurrency.map_or_else(|| "not set".to_owned(), |limit| limit.to_string());
+    head.words("Max request concurrency:", limit);
     head.count("Successful requests:", summary.completed as u64);
     head.number("Benchmark duration (s):", summary.duration);
     head.count("Total input tokens:", summary.input_tokens);
@@ -413,26 +413,28 @@ fn request(record: &RequestRecord) -> Value {
 
 /// Formats the scalars of the results as a header and a line.
 fn csv(object: &Map<String, Value>) -> String {
-    let quoted = |text: &str| {
-        if text.contains([',', '"', '\n', '\r']) {
-            format!("\"{}\"", text.replace('"', "\"\""))
-        } else {
-            text.to_owned()
-        }
-    };
     let mut names = Vec::new();
     let mut cells = Vec::new();
     for (name, value) in object {
         let cell = match value {
             Value::Array(_) | Value::Object(_) => continue,
-            Value::String(text) => quoted(text),
+            Value::String(text) => csv_cell(text),
             Value::Null => String::new(),
             other => other.to_string(),
         };
-        names.push(quoted(name));
+        names.push(csv_cell(name));
         cells.push(cell);
     }
     format!("{}\n{}", names.join(","), cells.join(","))
+}
+
+/// Returns a text as a cell of CSV, in quotes if it needs them.
+fn csv_cell(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
 }
 
 #[cfg(test)]

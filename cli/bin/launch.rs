@@ -28,8 +28,8 @@ fn beside() -> std::io::Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name(file))
 }
 
-fn refuse(said: &str) -> ExitCode {
-    writeln!(std::io::stderr(), "error: {said}").ok();
+fn refuse(message: &str) -> ExitCode {
+    writeln!(std::io::stderr(), "error: {message}").ok();
     ExitCode::from(2)
 }
 

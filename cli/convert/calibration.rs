@@ -84,11 +84,11 @@ impl CalibrationArgs {
         checkpoint: &Checkpoint,
     ) -> Result<()> {
         let format = format.filter(|format| format.quantizes());
-        let asked = self.asked();
+        let chosen = self.asked();
         let measured = checkpoint.measured_scales();
         let kinds = [
-            ("activations", "--static-activations", asked.inputs, measured.inputs),
-            ("keys and values", "--kv-scales", asked.caches, measured.caches),
+            ("activations", "--static-activations", chosen.inputs, measured.inputs),
+            ("keys and values", "--kv-scales", chosen.caches, measured.caches),
         ];
         for (what, flag, again, names) in kinds {
             let Some(first) = names.first().filter(|_| !again && !self.drop_scales) else {
@@ -113,22 +113,22 @@ impl CalibrationArgs {
 
     /// Returns the variant of the format that stores these scales.
     pub(super) fn format(&self, format: FolderFormat) -> Result<FolderFormat> {
-        let asked = self.asked();
+        let kinds = self.asked();
         ensure!(
-            asked == ScaleKinds::default() || self.has_text(),
+            kinds == ScaleKinds::default() || self.has_text(),
             "--static-activations and --kv-scales are measured on a text: give --calibrate FILE, or \
              --calibrate-tokens IDS where there is no tokenizer"
         );
         ensure!(
-            asked != ScaleKinds::default() || !self.has_text(),
+            kinds != ScaleKinds::default() || !self.has_text(),
             "--calibrate measures for --static-activations or --kv-scales; give one of them"
         );
         ensure!(
-            !asked.caches || format.quantizes(),
+            !kinds.caches || format.quantizes(),
             "--kv-scales: `{}` has no scales; expected a format of 8 or 4 bits, as fp8",
             format.name()
         );
-        if !asked.inputs {
+        if !kinds.inputs {
             return Ok(format);
         }
         format.with_inputs().map_err(|why| {
@@ -200,7 +200,7 @@ impl CalibrationArgs {
         plan: &FolderPlan<'_>,
         peak: &dyn Fn(PeakSite) -> Option<f32>,
     ) -> Result<CalibratedScales> {
-        let made = (&plan.tensors[..], &plan.choices[..]);
-        scales(plan.format, self.asked(), &plan.target.model, made, peak).map_err(several)
+        let planned = (&plan.tensors[..], &plan.choices[..]);
+        scales(plan.format, self.asked(), &plan.target.model, planned, peak).map_err(several)
     }
 }

@@ -93,8 +93,11 @@ impl ConvertArgs {
 
     /// Returns an error for existing files before anything is measured for them.
     pub(super) fn refuse_taken(&self, files: &[GgufPlan]) -> Result<()> {
-        let mine = |(no, _): &(usize, &GgufPlan)| self.shard.is_none_or(|(mine, _)| mine == *no);
-        for (_, file) in files.iter().enumerate().filter(mine) {
+        let mine = files
+            .iter()
+            .enumerate()
+            .filter(|(no, _)| self.shard.is_none_or(|(mine, _)| mine == *no));
+        for (_, file) in mine {
             let output = file.path.clone();
             let allowed = self.force || self.resume || !output.exists();
             ensure!(allowed, conversion::Error::Exists { output });

@@ -127,8 +127,8 @@ pub(super) fn plan<'c>(
     let model = &target.model;
     let (weights, _) = flows(checkpoint, &model.graph.weights, &model.rules)
         .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
-    let wanted = ListingOptions { apart: format.quantizes(), output };
-    let tensors = folder::tensors(checkpoint, model, &weights, wanted)?;
+    let options = ListingOptions { apart: format.quantizes(), output };
+    let tensors = folder::tensors(checkpoint, model, &weights, options)?;
     let choices = format.choose(&tensors, &model.quant);
     Ok(FolderPlan {
         format,
@@ -189,8 +189,8 @@ fn refuse_taken(args: &ConvertArgs, folder: &Path) -> Result<()> {
 
 /// Opens the output as any reader would, and checks its tensors against the plan.
 fn reopen(plan: &FolderPlan<'_>) -> Result<()> {
-    let said = || format!("`{}` was written and cannot be read", plan.folder.display());
-    let written = Checkpoint::open(&plan.folder).with_context(said)?;
+    let written = Checkpoint::open(&plan.folder)
+        .with_context(|| format!("`{}` was written and cannot be read", plan.folder.display()))?;
     let outs = plan.items.iter().flat_map(|item| &item.outs);
     let mut count = 0;
     for out in outs {
@@ -200,8 +200,8 @@ fn reopen(plan: &FolderPlan<'_>) -> Result<()> {
         ensure!(fits, "`{}` lacks the tensor `{}`", plan.folder.display(), declared.name);
         count += 1;
     }
-    let found = written.stored_len();
-    ensure!(found == count, "`{}` has {found} tensors, expected {count}", plan.folder.display());
+    let stored = written.stored_len();
+    ensure!(stored == count, "`{}` has {stored} tensors, expected {count}", plan.folder.display());
     Ok(())
 }
 

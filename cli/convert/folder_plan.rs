@@ -33,27 +33,37 @@ pub(super) struct FolderPlan<'c> {
     pub(super) copy_code: bool,
 }
 
+/// Returns the module of a weight.
+fn module(name: &str) -> Option<String> {
+    name.strip_suffix(".weight").map(str::to_owned)
+}
+
+/// Returns the pattern of all modules with the same root as a tensor.
+fn root_pattern(name: &str) -> Option<String> {
+    let name = name.strip_prefix("model.").unwrap_or(name);
+    name.split('.').next().map(|root| format!("re:(model\\.)?{root}\\..*"))
+}
+
 impl FolderPlan<'_> {
     /// Returns the modules with a matrix that is not quantized.
     pub(super) fn ignored(&self) -> Vec<String> {
-        let module = |name: &str| name.strip_suffix(".weight").map(str::to_owned);
         let all = self.tensors.iter().zip(&self.choices);
         let kept = all.filter(|(_, choice)| choice.kept.is_some()).map(|(tensor, _)| tensor);
-        let name = |tensor: &FolderTensor<'_>| match tensor.mixture {
+        let names = kept.filter_map(|tensor: &FolderTensor<'_>| match tensor.mixture {
             _ if tensor.shape.len() == 2 => module(&tensor.name),
             // Stacked experts are a parameter of their module, or its weight.
             Some(_) if tensor.shape.len() == 3 => module(&tensor.name)
                 .or_else(|| tensor.name.rsplit_once('.').map(|(module, _)| module.to_owned())),
             _ => None,
-        };
-        let mut names: Vec<String> = kept.filter_map(name).collect();
+        });
+        let mut names: Vec<String> = names.collect();
         // A tied matrix is a module too, although it has no tensor of its own.
         names.extend(self.target.model.graph.tied.keys().filter_map(|name| module(name)));
         names.dedup();
         // Loaders match module names, which can differ in a multimodal model.
         let model = &self.target.model;
-        let called = |name: &String| model.module_of(&format!("{name}.weight"));
-        let called: Vec<String> = names.iter().filter_map(called).collect();
+        let called: Vec<String> =
+            names.iter().filter_map(|name| model.module_of(&format!("{name}.weight"))).collect();
         names.extend(called.iter().filter_map(|name| module(name)));
         let mut seen = BTreeSet::new();
         names.retain(|name| seen.insert(name.clone()));
@@ -65,13 +75,11 @@ impl FolderPlan<'_> {
     pub(super) fn listed(&self) -> Vec<String> {
         let mut listed = self.ignored();
         if self.format.knows_patterns() {
-            let root = |name: &str| {
-                let name = name.strip_prefix("model.").unwrap_or(name);
-                name.split('.').next().map(|root| format!("re:(model\\.)?{root}\\..*"))
-            };
             let model = &self.target.model;
             let beside = self.tensors.iter().filter(|tensor| model.is_beside(&tensor.name));
-            listed.extend(beside.filter_map(|tensor| root(&tensor.name)).collect::<BTreeSet<_>>());
+            listed.extend(
+                beside.filter_map(|tensor| root_pattern(&tensor.name)).collect::<BTreeSet<_>>(),
+            );
         }
         listed
     }

@@ -78,24 +78,24 @@ fn format_of<'c>(
     written: &Checkpoint,
     path: &Path,
 ) -> Result<Option<FolderPlan<'c>>> {
-    let read = |text: &[u8]| -> Result<Value> { Ok(serde_json::from_slice(text)?) };
     let config = path.join("config.json");
     let bytes = registry::file::read(&config, registry::file::CONFIG)?;
-    let config = read(&bytes).with_context(|| format!("`{}` is not JSON", config.display()))?;
+    let config: Value = serde_json::from_slice(&bytes)
+        .with_context(|| format!("`{}` is not JSON", config.display()))?;
     let mut nearest: Option<(usize, FolderPlan<'c>)> = None;
     for (_, format, _) in FolderFormat::all() {
         let format = format.of_source(checkpoint);
         for output in [args.quantize_output, true] {
             let mut plan = plan(target, checkpoint, format, path, output)?;
             keep_stored(&mut plan, written);
-            let planned = read(config_text(&plan)?.as_bytes())?;
+            let planned: Value = serde_json::from_str(&config_text(&plan)?)?;
             let same_dtype = format.quantizes() || planned.get("dtype") == config.get("dtype");
             if planned.get(QUANTIZATION) != config.get(QUANTIZATION) || !same_dtype {
                 continue;
             }
-            let others = other_dtypes(&plan, written);
-            if nearest.as_ref().is_none_or(|(count, _)| others < *count) {
-                nearest = Some((others, plan));
+            let different = other_dtypes(&plan, written);
+            if nearest.as_ref().is_none_or(|(count, _)| different < *count) {
+                nearest = Some((different, plan));
             }
         }
     }
@@ -135,17 +135,18 @@ fn differences(
         match written.stored(name) {
             None => faults.push(format!("tensor `{name}` is missing")),
             Some(info) if info.dtype != declared.dtype || info.shape != declared.shape => {
-                let found = (info.dtype, &info.shape);
+                let actual = (info.dtype, &info.shape);
                 let expected = (declared.dtype, &declared.shape);
-                faults.push(format!("tensor `{name}` is {found:?}, expected {expected:?}"));
+                faults.push(format!("tensor `{name}` is {actual:?}, expected {expected:?}"));
             }
             Some(_) => compared += 1,
         }
     }
     let files = folder::lay_out(&plan.folder, &items, u64::MAX, "")?;
     let work: Work<'_> = folder::work(&items, &files, None, String::new());
-    let stored = |name: &str| written.stored_bytes(name).ok();
-    for (name, at) in conversion::compare(&work, args.threads(), stored)? {
+    let unequal =
+        conversion::compare(&work, args.threads(), |name: &str| written.stored_bytes(name).ok())?;
+    for (name, at) in unequal {
         faults.push(format!(
             "tensor `{name}` has other bytes than the checkpoint gives, the first is byte {at}"
         ));

@@ -194,7 +194,7 @@ impl TypeArgs {
 
     /// Returns an error for options that only apply to files.
     pub(crate) fn refuse(&self) -> Result<()> {
-        let asked = [
+        let given = [
             ("--imatrix", self.imatrix.is_some()),
             ("--tensor-type", !self.tensor_type.is_empty()),
             ("--output-tensor-type", self.output_tensor_type.is_some()),
@@ -204,7 +204,7 @@ impl TypeArgs {
             ("--base", self.base.is_some()),
             ("--identity", self.identity.is_some()),
         ];
-        match asked.iter().find(|(_, asked)| *asked) {
+        match given.iter().find(|(_, is_given)| *is_given) {
             Some((flag, _)) => bail!(
                 "{flag} is for GGUF files (--to gguf:...); what a checkpoint of 8 and 4 bits keeps is said in \
                  `quant:` of the spec"
@@ -229,7 +229,7 @@ impl TypeArgs {
     }
 
     fn has_type_option(&self, tensor: &str) -> bool {
-        self.tensor_type.iter().any(|wanted| wanted.fits(tensor))
+        self.tensor_type.iter().any(|choice| choice.fits(tensor))
     }
 
     /// Returns the block format that a tensor keeps: more bits would not add information. An f32 file keeps
@@ -242,9 +242,8 @@ impl TypeArgs {
         if !fits || !row.is_multiple_of(packed.elements()) {
             return None;
         }
-        let bits = |ty: BlockType| ty.bytes() * 8 * 256 / ty.elements();
-        let asked = self.pure || self.has_type_option(&tensor.name);
-        (!asked && plain != BlockType::F32 && bits(plain) >= bits(packed)).then_some(packed)
+        let is_chosen = self.pure || self.has_type_option(&tensor.name);
+        (!is_chosen && plain != BlockType::F32 && bits(plain) >= bits(packed)).then_some(packed)
     }
 
     /// Chooses the type of every tensor of a file with these keys.
@@ -282,9 +281,9 @@ impl TypeArgs {
                 mix::MixTensor { name, shape, base: base_type(name, shape, base) }
             })
             .collect();
-        for wanted in &self.tensor_type {
-            let fits = tensors.iter().any(|tensor| wanted.fits(tensor.name));
-            let pattern = wanted.pattern();
+        for choice in &self.tensor_type {
+            let fits = tensors.iter().any(|tensor| choice.fits(tensor.name));
+            let pattern = choice.pattern();
             ensure!(
                 fits,
                 "--tensor-type `{pattern}`: no tensor has such a name; `--plan` lists them"
@@ -360,15 +359,17 @@ fn weights(imatrix: &Imatrix, tensor: &PlannedTensor<'_>) -> Result<Option<Arc<V
     Ok(imatrix.weights_for(&tensor.name, row, matrices)?.map(|list| Arc::new(list.to_vec())))
 }
 
+/// Returns the bits of 256 numbers of a type.
+fn bits(ty: BlockType) -> usize {
+    ty.bytes() * 8 * 256 / ty.elements()
+}
+
 /// Returns the output path of each format: one path each, or one folder for all.
 pub(crate) fn paths(
     formats: &[GgufFormat],
     outputs: &[PathBuf],
     name: &str,
 ) -> Result<Vec<PathBuf>> {
-    let named = |folder: &Path| {
-        formats.iter().map(|format| folder.join(format!("{name}-{}.gguf", format.name))).collect()
-    };
     for (n, format) in formats.iter().enumerate() {
         let again = formats[..n].iter().any(|other| other.name == format.name);
         ensure!(!again, "--to gguf:{} is given twice", format.name);
@@ -377,7 +378,8 @@ pub(crate) fn paths(
         [] => bail!("where to? give -o FILE (or a folder, if there are several formats)"),
         [one] if formats.len() > 1 || one.is_dir() || one.to_string_lossy().ends_with('/') => {
             ensure!(!one.is_file(), "`{}` is a file; several formats need a folder", one.display());
-            Ok(named(one))
+            let files = formats.iter().map(|format| format!("{name}-{}.gguf", format.name));
+            Ok(files.map(|file| one.join(file)).collect())
         }
         paths if paths.len() == formats.len() => Ok(paths.to_vec()),
         paths => bail!(
@@ -390,25 +392,24 @@ pub(crate) fn paths(
 
 /// Parses `4G`, `500M`, `100000`.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is no size; write 4G, 500M or a number of bytes");
     let (digits, unit) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1_000),
         Some((at, 'm' | 'M')) => (&text[..at], 1_000_000),
         Some((at, 'g' | 'G')) => (&text[..at], 1_000_000_000),
         _ => (text, 1),
     };
-    let count: u64 = digits.parse().map_err(|_| wrong())?;
-    count.checked_mul(unit).filter(|&size| size > 0).ok_or_else(wrong)
+    let count: Option<u64> = digits.parse().ok();
+    let size = count.and_then(|count| count.checked_mul(unit)).filter(|&size| size > 0);
+    size.ok_or_else(|| format!("`{text}` is no size; write 4G, 500M or a number of bytes"))
 }
 
 /// Parses `2/8`, the second of eight files, and returns its index counted from zero.
 pub(crate) fn parse_shard(text: &str) -> Result<(usize, usize), String> {
-    let wrong = || format!("`{text}` is not I/N with I from 1 to N, as in 2/8");
-    let (no, count) = text.split_once('/').ok_or_else(wrong)?;
-    let no: usize = no.parse().map_err(|_| wrong())?;
-    let count: usize = count.parse().map_err(|_| wrong())?;
-    if no == 0 || no > count || count > 9999 {
-        return Err(wrong());
+    let parts = text.split_once('/');
+    let numbers = parts
+        .and_then(|(no, count)| Some((no.parse::<usize>().ok()?, count.parse::<usize>().ok()?)));
+    match numbers {
+        Some((no, count)) if no > 0 && no <= count && count <= 9999 => Ok((no - 1, count)),
+        _ => Err(format!("`{text}` is not I/N with I from 1 to N, as in 2/8")),
     }
-    Ok((no - 1, count))
 }

@@ -69,19 +69,22 @@ pub(super) fn name(target: &LocalModel) -> Result<String> {
 pub(super) fn side_files(target: &LocalModel, folder: &std::path::Path) -> Result<Vec<SideFile>> {
     let file = GgufFile::open(&target.dir)?;
     let mut files = Vec::new();
-    let mut add = |name: &str, mut json: Value| {
-        json.sort_all_objects();
-        files.push(SideFile { path: folder.join(name), bytes: format!("{json:#}\n").into_bytes() });
-    };
     match tokenizer::restore(file.metadata()) {
         Ok(TokenizerFiles { tokenizer, config, ends }) => {
-            add("tokenizer.json", tokenizer);
-            add("tokenizer_config.json", config);
-            add("generation_config.json", generation(file.metadata(), &ends)?);
+            files.push(json_file(folder.join("tokenizer.json"), tokenizer));
+            files.push(json_file(folder.join("tokenizer_config.json"), config));
+            let generation = generation(file.metadata(), &ends)?;
+            files.push(json_file(folder.join("generation_config.json"), generation));
         }
         Err(why) => term::note(&format!("warning: the folder gets no tokenizer: {why}")),
     }
     Ok(files)
+}
+
+/// Returns a file of JSON with sorted keys.
+fn json_file(path: std::path::PathBuf, mut json: Value) -> SideFile {
+    json.sort_all_objects();
+    SideFile { path, bytes: format!("{json:#}\n").into_bytes() }
 }
 
 /// Returns `generation_config.json`: special tokens, and the settings of sampling that the file recommends.
@@ -131,19 +134,16 @@ pub(super) fn config(target: &LocalModel) -> Result<Value> {
     }
     drop_nulls(map);
     let model = &target.model;
-    let mut set = |key: &str, value: Value| {
-        map.entry(key).or_insert(value);
-    };
-    set("model_type", model.name.clone().into());
-    set("vocab_size", model.vocab.into());
-    set("tie_word_embeddings", (!model.graph.tied.is_empty()).into());
+    map.entry("model_type").or_insert(model.name.clone().into());
+    map.entry("vocab_size").or_insert(model.vocab.into());
+    map.entry("tie_word_embeddings").or_insert((!model.graph.tied.is_empty()).into());
     for (name, key) in [
         ("bos_token_id", "tokenizer.ggml.bos_token_id"),
         ("eos_token_id", "tokenizer.ggml.eos_token_id"),
         ("pad_token_id", "tokenizer.ggml.padding_token_id"),
     ] {
         if let Some(id) = file.metadata().u32(key)? {
-            set(name, id.into());
+            map.entry(name).or_insert(id.into());
         }
     }
     Ok(json)

@@ -102,7 +102,7 @@ impl DivergenceArgs {
         target: &LocalModel,
         output: &Path,
     ) -> Result<Option<DivergenceGoal>> {
-        let Some(most) = self.target_kl else { return Ok(None) };
+        let Some(limit) = self.target_kl else { return Ok(None) };
         ensure!(!args.plan, "--target-kl measures weights, and --plan reads none");
         let options = SessionOptions {
             dtype: Dtype::F32,
@@ -116,7 +116,6 @@ impl DivergenceArgs {
         };
         target::check_dtypes(target, &[Dtype::F32])?;
         let engine = self.device.engine()?;
-        let begin = || TrialFolder::begin(output, args.shard);
         let mut hash = Sha256::new();
         if !self.device.is_cpu() {
             hash.update(engine.name());
@@ -129,19 +128,19 @@ impl DivergenceArgs {
                     hash.update(id.to_le_bytes());
                 }
                 hash.update(text.chunk.to_le_bytes());
-                let trial = begin()?;
+                let trial = TrialFolder::begin(output, args.shard)?;
                 let recorded = record(&engine, target, &text, &options, &trial)?;
                 (trial, Box::new(recorded))
             } else {
                 let dump = self.dump(target)?;
                 hash.update(dump.sha256()?);
-                (begin()?, Box::new(dump))
+                (TrialFolder::begin(output, args.shard)?, Box::new(dump))
             };
         let identity = format!("{:x}", hash.finalize());
         let rounds = if self.w8a8 { InputRounding::All } else { InputRounding::None };
         // Codes that give NaN count as infinite divergence, so that others are chosen.
         let options = SessionOptions { rounds, finite: false, ..options };
-        Ok(Some(DivergenceGoal { most, trial, reference, identity, options, engine }))
+        Ok(Some(DivergenceGoal { most: limit, trial, reference, identity, options, engine }))
     }
 
     fn read_text(&self, args: &ConvertArgs, target: &LocalModel) -> Result<Option<ChunkedText>> {
@@ -162,7 +161,7 @@ impl DivergenceArgs {
         })?;
         let dump = Dump::open_whole(&path)
             .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
-        let found = dump.manifest.vocab;
+        let rows = dump.manifest.vocab;
         let vocab = target.model.vocab;
         ensure!(
             dump.runs().contains(&Dtype::F32),
@@ -171,8 +170,8 @@ impl DivergenceArgs {
             path.display()
         );
         ensure!(
-            found == vocab,
-            "the dump `{}` has rows of {found} log-probabilities; the model gives {vocab}",
+            rows == vocab,
+            "the dump `{}` has rows of {rows} log-probabilities; the model gives {vocab}",
             path.display()
         );
         Ok(dump)
@@ -222,11 +221,11 @@ impl DivergenceGoal {
 
     /// Returns an error if even the weights as they are miss the goal. `why` is added to its text.
     pub(super) fn ensure_met(&self, none: f64, why: impl FnOnce() -> String) -> Result<()> {
-        let most = self.most;
-        if none > most {
+        let limit = self.most;
+        if none > limit {
             self.end();
             bail!(
-                "--target-kl {most:e} cannot be met: with every matrix as it is the divergence is \
+                "--target-kl {limit:e} cannot be met: with every matrix as it is the divergence is \
                  {none:.3e} already{}",
                 why()
             );
@@ -263,14 +262,14 @@ impl DivergenceGoal {
             return Ok(CommandOutcome::Ok);
         }
         let kl = self.measure(&*open(written)?, target, written)?;
-        let most = self.most;
+        let limit = self.most;
         let place = written.display();
         ensure!(
-            kl <= most,
-            "`{place}` was written, and its divergence is {kl:.3e}, more than {most:e}"
+            kl <= limit,
+            "`{place}` was written, and its divergence is {kl:.3e}, more than {limit:e}"
         );
         term::print(&format!(
-            "divergence from the reference {kl:.3e}, asked for at most {most:e}"
+            "divergence from the reference {kl:.3e}, asked for at most {limit:e}"
         ))?;
         Ok(CommandOutcome::Ok)
     }

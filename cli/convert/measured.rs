@@ -20,14 +20,14 @@ pub(super) struct MeasuredDivergences {
 impl MeasuredDivergences {
     /// Opens the divergences of a search, of which an earlier run may have measured some.
     pub(super) fn open(path: PathBuf, search: &str) -> Result<Self> {
-        let (journal, found) =
+        let (journal, results) =
             LineJournal::open(path, ("onboard-divergences/1", "search"), search, parse)?;
-        if !found.is_empty() {
-            term::note(&format!("{} divergences were measured by an earlier run", found.len()));
+        if !results.is_empty() {
+            term::note(&format!("{} divergences were measured by an earlier run", results.len()));
         }
         interrupt::hint("; run the command again to go on");
-        let found = RefCell::new(found.into_iter().collect());
-        Ok(Self { found, journal: RefCell::new(journal) })
+        let results = RefCell::new(results.into_iter().collect());
+        Ok(Self { found: results, journal: RefCell::new(journal) })
     }
 
     /// Returns the divergence of `what`, measured now or by an earlier run.

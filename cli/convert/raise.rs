@@ -74,14 +74,14 @@ pub(super) fn choose(
     let measured = goal.measured(&set_id::of_gguf_search(source, &draft.output, &draft.levels)?)?;
     let search = RaiseSearch { goal: &goal, target, groups: &groups, tried: &tried, measured };
     let none = search.measure(&vec![TOP; groups.len()])?;
-    let most = goal.most;
+    let limit = goal.most;
     goal.ensure_met(none, || fixed_tensors(source, draft))?;
     let all = search.measure(&vec![0; groups.len()])?;
-    let raised = if all > most {
-        let found = search.find(none, |tensor, level| {
+    let raised = if all > limit {
+        let levels = search.find(none, |tensor, level| {
             bytes(draft.levels[tensor][level], source.tensors[tensor].flow.len())
         })?;
-        raise(source, draft, &groups, &found)
+        raise(source, draft, &groups, &levels)
     } else {
         Vec::new()
     };
@@ -154,10 +154,10 @@ fn raise(
     source: &GgufModel<'_>,
     draft: &mut GgufDraft,
     groups: &[TypeGroup],
-    found: &RaisedLevels,
+    raised: &RaisedLevels,
 ) -> Vec<String> {
     let mut lines = Vec::new();
-    for ((group, &level), cost) in groups.iter().zip(&found.levels).zip(&found.costs) {
+    for ((group, &level), cost) in groups.iter().zip(&raised.levels).zip(&raised.costs) {
         for &n in &group.tensors {
             let [was, ty] = [0, level].map(|level| draft.levels[n][level]);
             if was == ty {

@@ -108,9 +108,9 @@ fn compare_all(
             continue;
         };
         if info.elements() != tensor.flow.len() as u64 {
-            let found = &info.shape;
+            let shape = &info.shape;
             let expected = tensor.flow.shape();
-            faults.push(format!("tensor `{name}` has shape {found:?}, expected {expected:?}"));
+            faults.push(format!("tensor `{name}` has shape {shape:?}, expected {expected:?}"));
             continue;
         }
         match blocks::compare(file, info, tensor, imatrix) {
@@ -138,26 +138,26 @@ fn as_fused<'c>(
     file: &GgufFile,
     faults: &mut Vec<String>,
 ) -> Vec<super::PlannedTensor<'c>> {
-    let mut made = tensors.to_vec();
+    let mut fused = tensors.to_vec();
     for FusedTensor { whole, parts, axis } in file.fused() {
-        if made.iter().any(|tensor| tensor.name == whole) {
+        if fused.iter().any(|tensor| tensor.name == whole) {
             continue;
         }
         let places: Option<Vec<usize>> =
-            parts.iter().map(|part| made.iter().position(|tensor| tensor.name == *part)).collect();
+            parts.iter().map(|part| fused.iter().position(|tensor| tensor.name == *part)).collect();
         let Some(places) = places else { continue };
-        let flows = places.iter().map(|&n| made[n].flow.clone()).collect();
+        let flows = places.iter().map(|&n| fused[n].flow.clone()).collect();
         match Flow::run(&[WeightStep::Concat(axis)], flows).map(|mut flows| flows.pop()) {
             Ok(Some(flow)) => {
-                let tensor = super::PlannedTensor { name: whole, flow, ..made[places[0]].clone() };
-                made.retain(|tensor| !parts.contains(&tensor.name));
-                made.push(tensor);
+                let tensor = super::PlannedTensor { name: whole, flow, ..fused[places[0]].clone() };
+                fused.retain(|tensor| !parts.contains(&tensor.name));
+                fused.push(tensor);
             }
             Ok(None) => {}
             Err(why) => faults.push(format!("tensor `{whole}`: {why}")),
         }
     }
-    made
+    fused
 }
 
 /// Returns the model as the file has it: without its head if the file has none.

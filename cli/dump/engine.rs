@@ -156,8 +156,8 @@ impl EngineDumpArgs {
         };
         let allow_dtype_mismatch = self.allow_dtype_mismatch;
         let options = SessionOptions { allow_dtype_mismatch, ..SessionOptions::default() };
-        let found = record(engine, source, subject, &options).map_err(check_error)?;
-        for note in &found.notes {
+        let recording = record(engine, source, subject, &options).map_err(check_error)?;
+        for note in &recording.notes {
             term::note(&format!("note: {note}"));
         }
         fs_err::create_dir_all(output)?;
@@ -168,7 +168,7 @@ impl EngineDumpArgs {
         }
         let tensors = output.join("reference.safetensors");
         let _watched = crate::interrupt::watch(&formats::output::part_path(&tensors));
-        let text = found.write(&tensors).map_err(check_error)?;
+        let text = recording.write(&tensors).map_err(check_error)?;
         write::atomic(&manifest, &text)?;
         term::note(&format!("wrote {}", output.display()));
         Ok(CommandOutcome::Ok)

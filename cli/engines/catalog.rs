@@ -49,10 +49,11 @@ pub(crate) fn catalog() -> Result<Vec<CatalogEntry>> {
 /// Returns the folder of the user's sheets: ONBOARD_ENGINES, else `onboard/engines` of the configuration
 /// folder.
 fn folder() -> Option<PathBuf> {
-    let set =
-        |key: &str| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let config = || set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")));
-    set("ONBOARD_ENGINES").or_else(|| Some(config()?.join("onboard/engines")))
+    super::folder_variable("ONBOARD_ENGINES").or_else(|| {
+        let config = super::folder_variable("XDG_CONFIG_HOME");
+        let config = config.or_else(|| Some(super::folder_variable("HOME")?.join(".config")))?;
+        Some(config.join("onboard/engines"))
+    })
 }
 
 fn own_sheets() -> Result<Vec<CatalogEntry>> {
@@ -93,10 +94,10 @@ fn programs() -> Vec<CatalogEntry> {
 }
 
 /// Returns the wanted files of a folder, sorted by name. An unreadable folder has none.
-fn listed(folder: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+fn listed(folder: &Path, is_listed: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries
-        .filter(|entry| entry.file_name().to_str().is_some_and(&wanted))
+        .filter(|entry| entry.file_name().to_str().is_some_and(&is_listed))
         .map(|entry| entry.path())
         .filter(|path| path.is_file())
         .collect();

@@ -63,14 +63,14 @@ impl ChildCommand {
             return Self::new(name, words, Some(sheet.clone()), args);
         }
         let home = entry.place.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
-        let word = |(n, word): (usize, &String)| {
+        let words = sheet.command.iter().enumerate().map(|(n, word)| {
             // File names are relative to the sheet's folder; bare words are programs of the PATH and
             // arguments.
             let path = home.join(word);
             let named = word.contains('/') || n > 0 && path.is_file();
             if named { path.into_os_string() } else { OsString::from(word) }
-        };
-        let mut words: Vec<OsString> = sheet.command.iter().enumerate().map(word).collect();
+        });
+        let mut words: Vec<OsString> = words.collect();
         if words
             .first()
             .is_some_and(|first| Path::new(first).extension().is_some_and(|e| e == "py"))
@@ -165,10 +165,10 @@ impl CatalogEntry {
         let mut command = Command::new(python());
         command.args(["-c", code]).args(&sheet.modules);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let found = command.status().is_ok_and(|status| status.success());
+        let present = command.status().is_ok_and(|status| status.success());
         let shown = python();
         let shown = shown.to_string_lossy();
-        (!found).then(|| {
+        (!present).then(|| {
             format!(
                 "`{shown}` lacks {words}: {shown} -m pip install '{}'",
                 sheet.install.join("' '")

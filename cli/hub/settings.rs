@@ -29,47 +29,72 @@ impl HubSettings {
     }
 
     fn read(get: &dyn Fn(&str) -> Option<OsString>) -> Self {
-        let text = |key: &str| get(key).and_then(|value| value.into_string().ok());
-        let set = |key: &str| text(key).filter(|value| !value.is_empty());
-        let path =
-            |key: &str| get(key).filter(|value| !value.is_empty()).map(|value| expand(value, get));
-        let on = |value: Option<String>| {
-            let value = value.unwrap_or_default().to_uppercase();
-            ["1", "ON", "YES", "TRUE"].contains(&value.as_str())
-        };
-        let home = path("HF_HOME").unwrap_or_else(|| {
-            let user = path("XDG_CACHE_HOME").unwrap_or_else(|| user(get).join(".cache"));
+        let home = path(get, "HF_HOME").unwrap_or_else(|| {
+            let user = path(get, "XDG_CACHE_HOME").unwrap_or_else(|| user(get).join(".cache"));
             user.join("huggingface")
         });
-        let cache = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE"));
-        let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
-        let token_file = path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
-        let clean = |token: String| Some(token.trim().to_owned()).filter(|token| !token.is_empty());
-        let token = (!on(text("HF_HUB_DISABLE_IMPLICIT_TOKEN")))
+        let cache = path(get, "HF_HUB_CACHE").or_else(|| path(get, "HUGGINGFACE_HUB_CACHE"));
+        let endpoint = filled_text(get, "HF_ENDPOINT");
+        let endpoint = endpoint.unwrap_or_else(|| "https://huggingface.co".to_owned());
+        let token_file = path(get, "HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
+        let token = (!is_on(text(get, "HF_HUB_DISABLE_IMPLICIT_TOKEN")))
             .then(|| {
-                let named = set("HF_TOKEN").or_else(|| set("HUGGING_FACE_HUB_TOKEN"));
-                named
-                    .and_then(clean)
-                    .or_else(|| file::read_text(&token_file, file::CONFIG).ok().and_then(clean))
+                let named = filled_text(get, "HF_TOKEN");
+                let named = named.or_else(|| filled_text(get, "HUGGING_FACE_HUB_TOKEN"));
+                named.as_deref().and_then(clean_token).or_else(|| {
+                    let token = file::read_text(&token_file, file::CONFIG).ok()?;
+                    clean_token(&token)
+                })
             })
             .flatten();
         let mut options = HubOptions::default();
-        let seconds =
-            |key: &str| set(key).and_then(|value| value.parse::<u64>().ok()).filter(|n| *n > 0);
-        if let Some(found) = seconds("HF_HUB_ETAG_TIMEOUT") {
-            options.answer = Duration::from_secs(found);
+        if let Some(seconds) = seconds(get, "HF_HUB_ETAG_TIMEOUT") {
+            options.answer = Duration::from_secs(seconds);
         }
-        if let Some(found) = seconds("HF_HUB_DOWNLOAD_TIMEOUT") {
-            options.read = Duration::from_secs(found);
+        if let Some(seconds) = seconds(get, "HF_HUB_DOWNLOAD_TIMEOUT") {
+            options.read = Duration::from_secs(seconds);
         }
+        let offline = filled_text(get, "HF_HUB_OFFLINE");
+        let offline = offline.or_else(|| filled_text(get, "TRANSFORMERS_OFFLINE"));
         Self {
             endpoint: endpoint.trim_end_matches('/').to_owned(),
             token,
             cache: cache.unwrap_or_else(|| home.join("hub")),
-            offline: on(set("HF_HUB_OFFLINE").or_else(|| set("TRANSFORMERS_OFFLINE"))),
+            offline: is_on(offline),
             options,
         }
     }
+}
+
+/// Returns a variable that is text.
+fn text(get: &dyn Fn(&str) -> Option<OsString>, key: &str) -> Option<String> {
+    get(key).and_then(|value| value.into_string().ok())
+}
+
+/// Returns a variable that is text and not empty.
+fn filled_text(get: &dyn Fn(&str) -> Option<OsString>, key: &str) -> Option<String> {
+    text(get, key).filter(|value| !value.is_empty())
+}
+
+/// Returns the path that a variable names.
+fn path(get: &dyn Fn(&str) -> Option<OsString>, key: &str) -> Option<PathBuf> {
+    get(key).filter(|value| !value.is_empty()).map(|value| expand(value, get))
+}
+
+/// Returns a variable that is a number above 0.
+fn seconds(get: &dyn Fn(&str) -> Option<OsString>, key: &str) -> Option<u64> {
+    filled_text(get, key).and_then(|value| value.parse::<u64>().ok()).filter(|n| *n > 0)
+}
+
+/// True if a switch is on.
+fn is_on(value: Option<String>) -> bool {
+    let value = value.unwrap_or_default().to_uppercase();
+    ["1", "ON", "YES", "TRUE"].contains(&value.as_str())
+}
+
+/// Returns a token without blanks around it; none if it is empty.
+fn clean_token(token: &str) -> Option<String> {
+    Some(token.trim().to_owned()).filter(|token| !token.is_empty())
 }
 
 fn user(get: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
@@ -79,29 +104,29 @@ fn user(get: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
 /// Expands `~` at the beginning, and `$NAME` and `${NAME}` if they are set.
 fn expand(value: OsString, get: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
     let Some(text) = value.to_str() else { return value.into() };
-    let mut rest = text;
+    let mut remaining = text;
     let mut out = OsString::new();
     if let Some(tail) =
         text.strip_prefix('~').filter(|tail| tail.is_empty() || tail.starts_with('/'))
     {
         out.push(user(get));
-        rest = tail;
+        remaining = tail;
     }
-    while let Some(at) = rest.find('$') {
-        let before = &rest[..at];
-        let after = &rest[at + 1..];
+    while let Some(at) = remaining.find('$') {
+        let before = &remaining[..at];
+        let after = &remaining[at + 1..];
         out.push(before);
-        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let braced = after.strip_prefix('{').and_then(|inner| inner.split_once('}'));
-        let end = after.find(|c| !word(c)).unwrap_or(after.len());
+        let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let end = end.unwrap_or(after.len());
         let (name, tail) = braced.unwrap_or((&after[..end], &after[end..]));
         match get(name).filter(|_| !name.is_empty()) {
-            Some(found) => out.push(found),
-            None => out.push(&rest[at..rest.len() - tail.len()]),
+            Some(value) => out.push(value),
+            None => out.push(&remaining[at..remaining.len() - tail.len()]),
         }
-        rest = tail;
+        remaining = tail;
     }
-    out.push(rest);
+    out.push(remaining);
     out.into()
 }
 

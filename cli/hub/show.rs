@@ -20,15 +20,15 @@ impl DownloadProgress {
     pub(crate) fn show(&self, event: &Event<'_>) {
         let mut bar = self.bar.borrow_mut();
         match event {
-            Event::Begin { file, size, have } => {
+            Event::Begin { file, size, have: received } => {
                 let shown = bar.get_or_insert_with(|| term::byte_bar(*size, file));
-                shown.set_position(*have);
+                shown.set_position(*received);
                 if shown.is_hidden() && self.named.borrow_mut().insert((*file).to_owned()) {
-                    let rest = match have {
+                    let already = match received {
                         0 => String::new(),
-                        have => format!(", {} are here", text::bytes(*have)),
+                        received => format!(", {} are here", text::bytes(*received)),
                     };
-                    term::note(&format!("downloading {file} ({}{rest})", text::bytes(*size)));
+                    term::note(&format!("downloading {file} ({}{already})", text::bytes(*size)));
                 }
             }
             Event::Bytes(count) => {

@@ -31,8 +31,8 @@ pub(super) struct DividedCommand {
 impl DividedCommand {
     /// Divides a command. Each piece has to be a command that can be run.
     pub(super) fn new(command: &[String], count: usize, state: Option<&Path>) -> Result<Self> {
-        let own = command.first().is_some_and(|word| is_own_name(word));
-        let words = command[usize::from(own)..].to_vec();
+        let has_own_name = command.first().is_some_and(|word| is_own_name(word));
+        let words = command[usize::from(has_own_name)..].to_vec();
         let Some(kind) = kinds::kind_of(&words) else {
             bail!(
                 "`{}` cannot be divided; expected one of {}",
@@ -59,11 +59,11 @@ impl DividedCommand {
         let state = state.map_or_else(|| format!("{output}.jobs").into(), Path::to_owned);
         let reads = parsed.reads;
         let values = parsed.values;
-        let made = Self { kind, words, output, reads, values, count, state };
-        ParsedWords::parse(&made.piece(1)?).with_context(|| {
-            format!("`{}` cannot be divided as it is given", made.kind.name.join(" "))
+        let divided = Self { kind, words, output, reads, values, count, state };
+        ParsedWords::parse(&divided.piece(1)?).with_context(|| {
+            format!("`{}` cannot be divided as it is given", divided.kind.name.join(" "))
         })?;
-        Ok(made)
+        Ok(divided)
     }
 
     /// Returns the words of a piece, which is counted from 1.
@@ -74,10 +74,9 @@ impl DividedCommand {
             }
             None => self.words.clone(),
         };
-        let own = words.iter().take_while(|word| *word != "--");
-        let missing = |flag: &str| own.clone().all(|word| word != flag);
+        let own_words = words.iter().take_while(|word| *word != "--");
         let templates = self.kind.piece.iter().filter_map(|word| match word.strip_prefix('?') {
-            Some(flag) => missing(flag).then_some(flag),
+            Some(flag) => own_words.clone().all(|word| word != flag).then_some(flag),
             None => Some(*word),
         });
         let more: Vec<String> = templates.map(|word| self.filled(word, number)).collect();
@@ -118,18 +117,18 @@ impl DividedCommand {
         let end = ".gguf";
         let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
         let entries = fs_err::read_dir(folder.unwrap_or(Path::new("."))).into_iter().flatten();
-        let mut found: Vec<PathBuf> = entries
+        let mut sets: Vec<PathBuf> = entries
             .flatten()
             .map(|entry| entry.path())
             .filter(|path| {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
-                let digits = name.strip_prefix(&begin).and_then(|rest| rest.strip_suffix(end));
-                let made = digits.and_then(|digits| digits.parse::<usize>().ok());
-                made.is_some_and(|files| files <= self.count)
+                let digits = name.strip_prefix(&begin).and_then(|suffix| suffix.strip_suffix(end));
+                let count = digits.and_then(|digits| digits.parse::<usize>().ok());
+                count.is_some_and(|files| files <= self.count)
             })
             .collect();
-        found.sort();
-        match &found[..] {
+        sets.sort();
+        match &sets[..] {
             [one] if !output.exists() => Ok(one.display().to_string()),
             // Before anything is written, and for a folder or a single file.
             [] => Ok(self.output.clone()),
@@ -157,12 +156,11 @@ impl DividedCommand {
     /// Refuses an output that the merge would write over, before anything is computed for it.
     pub(super) fn refuse_output(&self) -> Result<()> {
         let output = Path::new(&self.output);
-        let empty = || fs_err::read_dir(output).is_ok_and(|mut entries| entries.next().is_none());
         ensure!(
             !self.kind.merge_writes
                 || self.values.contains_key("force")
                 || !output.exists()
-                || empty(),
+                || fs_err::read_dir(output).is_ok_and(|mut entries| entries.next().is_none()),
             "`{}` is there already, and the merge would write over it; remove it, or choose another name",
             self.output
         );
@@ -210,18 +208,19 @@ fn with_more(words: &[String], more: &[String]) -> Vec<String> {
 
 /// Replaces the value of the flag for the output.
 fn with_output(words: &[String], old: &str, new: &str) -> Result<Vec<String>> {
-    let is_old = |word: &str| word.trim_end_matches('/') == old;
-    let mut made = words.to_vec();
+    let mut changed = words.to_vec();
     for at in 0..words.len() {
-        if matches!(&*words[at], "-o" | "--output") && words.get(at + 1).is_some_and(|w| is_old(w))
+        if matches!(&*words[at], "-o" | "--output")
+            && words.get(at + 1).is_some_and(|word| word.trim_end_matches('/') == old)
         {
-            new.clone_into(&mut made[at + 1]);
-            return Ok(made);
+            new.clone_into(&mut changed[at + 1]);
+            return Ok(changed);
         }
         for begin in ["--output=", "-o=", "-o"] {
-            if words[at].strip_prefix(begin).is_some_and(is_old) {
-                made[at] = format!("{begin}{new}");
-                return Ok(made);
+            let value = words[at].strip_prefix(begin);
+            if value.is_some_and(|value| value.trim_end_matches('/') == old) {
+                changed[at] = format!("{begin}{new}");
+                return Ok(changed);
             }
         }
     }

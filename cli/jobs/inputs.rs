@@ -23,9 +23,9 @@ const ENDINGS: [&str; 8] = ["json", "model", "tiktoken", "txt", "jinja", "py", "
 pub(super) fn fingerprints(reads: &[PathArgument]) -> Result<BTreeMap<String, String>> {
     let inputs = reads.iter().filter(|read| !read.is_program);
     let named = inputs.map(|read| {
-        let found = fingerprint(Path::new(&read.path));
-        let found = found.with_context(|| format!("`{}` cannot be read", read.path))?;
-        Ok((read.path.clone(), found))
+        let digest = fingerprint(Path::new(&read.path));
+        let digest = digest.with_context(|| format!("`{}` cannot be read", read.path))?;
+        Ok((read.path.clone(), digest))
     });
     named.collect()
 }

@@ -22,14 +22,17 @@ pub(super) fn text(divided: &DividedCommand, args: &SchedulerArgs) -> Result<Str
         let _ = writeln!(text, "piece {number} of {}: onboard {words}", divided.count);
     }
     let (reads, writes) = divided.shared();
-    let list =
-        |paths: &[String]| paths.iter().map(|path| shell(path)).collect::<Vec<_>>().join(", ");
     let _ = writeln!(text, "directory, the same on all machines: {}", shell(&args.directory()?));
     let _ = writeln!(text, "shared paths that are read: {}", list(&reads));
     let _ = writeln!(text, "shared paths that are written: {}", list(&writes));
     let _ =
         write!(text, "at the end ({}): {}", divided.kind.result, super::merge_line(divided, args)?);
     Ok(text)
+}
+
+/// Returns paths as words of a shell, with commas.
+fn list(paths: &[String]) -> String {
+    paths.iter().map(|path| shell(path)).collect::<Vec<_>>().join(", ")
 }
 
 /// Formats a division for programs. The words of a piece record that the piece is made.

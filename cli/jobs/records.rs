@@ -95,22 +95,22 @@ impl DividedCommand {
         number: usize,
         inputs: &BTreeMap<String, String>,
     ) -> Result<PieceState> {
-        let Some(found) = self.read_record(&self.record(number), number)? else {
+        let Some(record) = self.read_record(&self.record(number), number)? else {
             return Ok(PieceState::Unmade);
         };
-        let all = || found.files.iter().map(|file| file.path.clone()).collect();
-        let changed = found
+        let changed = record
             .inputs
             .keys()
             .chain(inputs.keys())
-            .find(|path| found.inputs.get(*path) != inputs.get(*path));
+            .find(|path| record.inputs.get(*path) != inputs.get(*path));
         if let Some(path) = changed {
             let why = format!("`{path}` has changed since it was made");
-            return Ok(PieceState::Spoiled(why, all()));
+            let files = record.files.iter().map(|file| file.path.clone()).collect();
+            return Ok(PieceState::Spoiled(why, files));
         }
         let mut why = None;
         let mut spoiled = Vec::new();
-        for file in &found.files {
+        for file in &record.files {
             if let Some(fault) = file.fault()? {
                 why.get_or_insert(fault);
                 spoiled.push(file.path.clone());
@@ -124,12 +124,12 @@ impl DividedCommand {
         &self,
         number: usize,
         inputs: BTreeMap<String, String>,
-        made: Vec<PathBuf>,
+        products: Vec<PathBuf>,
     ) -> Result<()> {
         // Pieces of another division may have begun meanwhile.
         self.refuse_foreign()?;
-        let mut files = Vec::with_capacity(made.len());
-        for path in made {
+        let mut files = Vec::with_capacity(products.len());
+        for path in products {
             let path = PathBuf::from(without_dots(&path.display().to_string()));
             self.refuse_outside(&path)?;
             let (bytes, sha256) = inputs::digest(&path)
@@ -181,34 +181,34 @@ impl DividedCommand {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("`{place}` cannot be read")),
         };
-        let found: PieceRecord = serde_json::from_slice(&bytes)
+        let record: PieceRecord = serde_json::from_slice(&bytes)
             .with_context(|| format!("`{place}` is no record of a piece; remove it"))?;
         ensure!(
-            found.schema == SCHEMA,
+            record.schema == SCHEMA,
             "`{place}` has the schema `{}`; expected `{SCHEMA}`",
-            found.schema
+            record.schema
         );
-        let of = if found.of == self.count {
+        let of = if record.of == self.count {
             String::new()
         } else {
-            format!(" into {} pieces, not {}", found.of, self.count)
+            format!(" into {} pieces, not {}", record.of, self.count)
         };
         ensure!(
-            found.identity == self.identity(),
+            record.identity == self.identity(),
             "`{place}` is of another command or division: `{}`{of}. Give that command, remove the folder, or name \
              another with --state",
-            found.command.join(" ")
+            record.command.join(" ")
         );
         ensure!(
-            (found.piece, found.of) == (number, self.count),
+            (record.piece, record.of) == (number, self.count),
             "`{place}` is the record of piece {} of {}, a copy under another name; remove it",
-            found.piece,
-            found.of
+            record.piece,
+            record.of
         );
-        for file in &found.files {
+        for file in &record.files {
             self.refuse_outside(&file.path).with_context(|| format!("`{place}`"))?;
         }
-        Ok(Some(found))
+        Ok(Some(record))
     }
 
     /// Refuses a path that cannot be a product: its name does not begin with that of the output.
@@ -216,8 +216,8 @@ impl DividedCommand {
         let output = without_dots(&self.output);
         let begin = output.strip_suffix(".gguf").unwrap_or(&output);
         let name = path.to_str().and_then(|name| name.strip_prefix(begin));
-        let inside = name.is_some_and(|rest| {
-            Path::new(rest).components().all(|part| part != Component::ParentDir)
+        let inside = name.is_some_and(|tail| {
+            Path::new(tail).components().all(|part| part != Component::ParentDir)
         });
         ensure!(
             inside,
@@ -241,7 +241,7 @@ impl DividedCommand {
         self.read_record(&self.state.join(DIVISION), 0)?;
         for entry in entries {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            let inner = name.strip_prefix("piece-").and_then(|rest| rest.strip_suffix(".json"));
+            let inner = name.strip_prefix("piece-").and_then(|tail| tail.strip_suffix(".json"));
             let Some((number, count)) = inner.and_then(|inner| inner.split_once("-of-")) else {
                 continue;
             };
@@ -289,14 +289,15 @@ impl ProductFile {
 /// Shows numbers as ranges: `1, 3-5`.
 pub(super) fn ranges(numbers: &[usize]) -> String {
     let mut shown: Vec<String> = Vec::new();
-    let mut rest = numbers;
-    while let Some(&first) = rest.first() {
-        let len = rest.iter().enumerate().take_while(|(n, number)| first + n == **number).count();
+    let mut remaining = numbers;
+    while let Some(&first) = remaining.first() {
+        let len =
+            remaining.iter().enumerate().take_while(|(n, number)| first + n == **number).count();
         shown.push(match len {
             1 => first.to_string(),
             _ => format!("{first}-{}", first + len - 1),
         });
-        rest = &rest[len..];
+        remaining = &remaining[len..];
     }
     shown.join(", ")
 }

@@ -100,15 +100,15 @@ fn refuse_unmounted(divided: &DividedCommand, directory: &str, mount: &str) -> R
 
 /// Resolves `.` and `..` in a path without a look at the file system, which may be another machine's.
 fn lexical(path: &Path) -> PathBuf {
-    let mut made = PathBuf::new();
+    let mut normal = PathBuf::new();
     for part in path.components() {
         match part {
             Component::CurDir => {}
-            Component::ParentDir => drop(made.pop()),
-            part => made.push(part),
+            Component::ParentDir => drop(normal.pop()),
+            part => normal.push(part),
         }
     }
-    made
+    normal
 }
 
 /// Returns the words of a task, which chooses its piece by `which`.
@@ -130,10 +130,6 @@ pub(super) fn task(
 /// Returns comments that name the shared paths and the command that joins the pieces.
 fn shared(divided: &DividedCommand, args: &SchedulerArgs) -> Result<String> {
     let (reads, writes) = divided.shared();
-    let list = |paths: &[String]| {
-        let shown: Vec<String> = paths.iter().map(|path| quoted(path)).collect();
-        shown.join(", ")
-    };
     let merge = super::merge_line(divided, args)?;
     Ok(format!(
         "# Shared among the machines, below {}: reads {}; writes {}.\n# Afterwards: {}\n",
@@ -145,6 +141,12 @@ fn shared(divided: &DividedCommand, args: &SchedulerArgs) -> Result<String> {
     ))
 }
 
+/// Returns paths in quotes, with commas.
+fn list(paths: &[String]) -> String {
+    let shown: Vec<String> = paths.iter().map(|path| quoted(path)).collect();
+    shown.join(", ")
+}
+
 /// Returns a name of at most 63 lower-case letters, digits and dashes.
 fn name(divided: &DividedCommand) -> String {
     format!("onboard-{}-{}", divided.kind.name.join("-"), &divided.identity()[..8])
@@ -153,15 +155,15 @@ fn name(divided: &DividedCommand) -> String {
 /// Quotes a text for YAML: JSON, with the characters escaped that YAML does not print.
 fn quoted(text: &str) -> String {
     let json = serde_json::Value::from(text).to_string();
-    let mut made = String::with_capacity(json.len());
+    let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {
         if matches!(c, '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}') {
-            let _ = write!(made, "\\u{:04x}", c as u32);
+            let _ = write!(escaped, "\\u{:04x}", c as u32);
         } else {
-            made.push(c);
+            escaped.push(c);
         }
     }
-    made
+    escaped
 }
 
 /// Quotes a word of a command of Kubernetes, which replaces `$(NAME)` and reads `$$` as `$`.

@@ -40,12 +40,13 @@ impl ParsedWords {
                 text.lines().map(str::trim).take_while(|l| !l.is_empty()).collect();
             anyhow::anyhow!("{}", lines.join(" ").trim_start_matches("error: "))
         })?;
-        let (mut matches, mut command): (&ArgMatches, &Command) = (&parsed, &command);
+        let mut matches: &ArgMatches = &parsed;
+        let mut command: &Command = &command;
         while let Some((name, inner)) = matches.subcommand() {
             command = command.find_subcommand(name).context("a command without declaration")?;
             matches = inner;
         }
-        let mut found = Self::default();
+        let mut result = Self::default();
         for argument in command.get_arguments() {
             let id = argument.get_id().as_str();
             if matches.value_source(id) != Some(ValueSource::CommandLine) {
@@ -62,7 +63,7 @@ impl ParsedWords {
                     | ValueHint::ExecutablePath
             );
             if id == "output" {
-                found.outputs.clone_from(&values);
+                result.outputs.clone_from(&values);
             }
             let values: Vec<String> = values
                 .into_iter()
@@ -70,14 +71,14 @@ impl ParsedWords {
                 .collect();
             if id != "output" {
                 let reads = values.iter().filter(|value| is_path || Path::new(value).exists());
-                found.reads.extend(reads.map(|path| PathArgument {
+                result.reads.extend(reads.map(|path| PathArgument {
                     path: path.clone(),
                     is_program: hint == ValueHint::ExecutablePath,
                 }));
             }
-            found.values.insert(argument.get_long().unwrap_or(id).to_owned(), values);
+            result.values.insert(argument.get_long().unwrap_or(id).to_owned(), values);
         }
-        Ok(found)
+        Ok(result)
     }
 }
 

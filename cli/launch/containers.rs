@@ -36,8 +36,8 @@ impl Container {
         let inside = outside.as_ref().map_or(launched.model.as_str(), |_| INSIDE);
         let mut words = command::words(launched, inside);
         // Servers listen on the loopback address by default, which is unreachable from outside.
-        let asked = launched.outcome.settings.iter().any(|chosen| chosen.name == "host");
-        if let Some(host) = sheet.settings.get("host").filter(|_| !asked) {
+        let is_chosen = launched.outcome.settings.iter().any(|chosen| chosen.name == "host");
+        if let Some(host) = sheet.settings.get("host").filter(|_| !is_chosen) {
             words.extend(host.words(&Scalar::Str("0.0.0.0".to_owned())));
         }
         let planes = launched.outcome.settings.iter().find(|chosen| chosen.name == "pp");

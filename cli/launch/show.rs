@@ -19,8 +19,8 @@ pub(super) fn text(launched: &PlannedLaunch) -> String {
     for (title, all) in [("facts", &outcome.facts), ("warnings", &outcome.warnings)] {
         if !all.is_empty() {
             let _ = writeln!(text, "\n# {title}");
-            for said in all {
-                let _ = writeln!(text, "#   {}", message_text(said));
+            for message in all {
+                let _ = writeln!(text, "#   {}", message_text(message));
             }
         }
     }
@@ -51,13 +51,11 @@ fn shell(launched: &PlannedLaunch) -> String {
         .collect();
     first.extend(launched.sheet.command.iter().map(|word| command::shell(word)));
     lines.push(first.join(" "));
-    let mut line = |words: Vec<String>| {
-        if !words.is_empty() {
-            lines.push(words.iter().map(|word| command::shell(word)).collect::<Vec<_>>().join(" "));
-        }
-    };
-    line(command::model_words(launched, &launched.model));
-    launched.outcome.settings.iter().for_each(|chosen| line(command::flag(launched, chosen)));
+    let model = command::model_words(launched, &launched.model);
+    let flags = launched.outcome.settings.iter().map(|chosen| command::flag(launched, chosen));
+    for words in std::iter::once(model).chain(flags).filter(|words| !words.is_empty()) {
+        lines.push(words.iter().map(|word| command::shell(word)).collect::<Vec<_>>().join(" "));
+    }
     lines.join(" \\\n  ") + "\n"
 }
 
@@ -114,14 +112,14 @@ fn amount(value: &PlannedValue) -> String {
 }
 
 /// Formats a text with its rule's name and source.
-pub(super) fn message_text(said: &RuleMessage) -> String {
-    format!("{}{}", said.text, said.source.as_ref().map(place).unwrap_or_default())
+pub(super) fn message_text(message: &RuleMessage) -> String {
+    format!("{}{}", message.text, message.source.as_ref().map(place).unwrap_or_default())
 }
 
 /// Formats a refusal.
-pub(super) fn refusal(said: &RuleMessage) -> String {
-    let source = said.source.as_ref().map(|source| format!("\n  source: {}", source.place));
-    format!("refused: {}\n  rule: {}{}", said.text, said.rule, source.unwrap_or_default())
+pub(super) fn refusal(message: &RuleMessage) -> String {
+    let source = message.source.as_ref().map(|source| format!("\n  source: {}", source.place));
+    format!("refused: {}\n  rule: {}{}", message.text, message.rule, source.unwrap_or_default())
 }
 
 fn place(origin: &SourceReference) -> String {

@@ -23,8 +23,8 @@ pub(super) fn systemd(launched: &PlannedLaunch) -> String {
     }
     let _ = writeln!(text, "ExecStart={program} {}", words.collect::<Vec<_>>().join(" "));
     text.push_str("Restart=on-failure\nRestartSec=10\n\n[Install]\nWantedBy=multi-user.target\n");
-    for said in &launched.outcome.facts {
-        let _ = writeln!(text, "# {}", show::message_text(said));
+    for message in &launched.outcome.facts {
+        let _ = writeln!(text, "# {}", show::message_text(message));
     }
     text
 }

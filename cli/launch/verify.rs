@@ -105,17 +105,18 @@ fn compare(
     lines: &mut Vec<SettingComparison>,
 ) {
     for (name, path) in &report.fields {
-        let found = find(answer, path).unwrap_or(&Value::Null);
-        let in_force = shown(found);
-        let Some((asked, verdict)) = compare_setting(launched, name, found) else { continue };
+        let value = find(answer, path).unwrap_or(&Value::Null);
+        let in_force = shown(value);
+        let Some((expected, verdict)) = compare_setting(launched, name, value) else { continue };
         // A later answer replaces an earlier one that does not report the value.
         if let Some(line) = lines.iter_mut().find(|line| line.name == *name) {
             if line.verdict == SettingStatus::Unreported {
-                *line = SettingComparison { name: name.clone(), asked, in_force, verdict };
+                *line =
+                    SettingComparison { name: name.clone(), asked: expected, in_force, verdict };
             }
             continue;
         }
-        lines.push(SettingComparison { name: name.clone(), asked, in_force, verdict });
+        lines.push(SettingComparison { name: name.clone(), asked: expected, in_force, verdict });
     }
 }
 
@@ -124,64 +125,74 @@ fn compare(
 fn compare_setting(
     launched: &PlannedLaunch,
     name: &str,
-    found: &Value,
+    value: &Value,
 ) -> Option<(String, SettingStatus)> {
-    let agree = |agrees: bool| match (found, agrees) {
-        (Value::Null, _) => SettingStatus::Unreported,
-        (_, true) => SettingStatus::Agrees,
-        (_, false) => SettingStatus::Differs,
-    };
-    let text = found.as_str().unwrap_or_default();
+    let text = value.as_str().unwrap_or_default();
     match name {
         "version" => {
             let version = Version::parse(text);
             let known = launched.sheet.versions.as_ref().zip(version.as_ref());
-            let asked = launched.sheet.versions.as_ref().map(ToString::to_string);
+            let expected = launched.sheet.versions.as_ref().map(ToString::to_string);
             let same = known.is_none_or(|(range, version)| range.contains(version));
-            Some((asked.unwrap_or_else(|| "any".to_owned()), agree(same)))
+            Some((expected.unwrap_or_else(|| "any".to_owned()), status(value, same)))
         }
-        "class" => Some((launched.architecture.clone(), agree(text == launched.architecture))),
+        "class" => {
+            Some((launched.architecture.clone(), status(value, text == launched.architecture)))
+        }
         "model" => {
-            let last =
-                |path: &str| path.trim_end_matches('/').rsplit('/').next().unwrap_or("").to_owned();
-            Some((launched.model.clone(), agree(last(text) == last(&launched.model))))
+            let same = last_part(text) == last_part(&launched.model);
+            Some((launched.model.clone(), status(value, same)))
         }
         _ => {
             let chosen = launched.outcome.settings.iter().find(|chosen| chosen.name == name)?;
             let setting = launched.sheet.settings.get(name)?;
-            let asked = setting.spell(&chosen.value);
-            let same = match (&chosen.value, found) {
+            let expected = setting.spell(&chosen.value);
+            let same = match (&chosen.value, value) {
                 (Scalar::Int(_) | Scalar::Float(_), Value::Number(n)) => {
                     n.as_f64().zip(chosen.value.as_f64()).is_some_and(|(a, b)| (a - b).abs() < 1e-9)
                 }
                 (Scalar::Bool(flag), Value::Bool(other)) => flag == other,
-                _ => shown(found).trim_start_matches("torch.") == asked,
+                _ => shown(value).trim_start_matches("torch.") == expected,
             };
-            Some((asked, agree(same)))
+            Some((expected, status(value, same)))
         }
     }
 }
 
+/// Returns the status of a value in force.
+fn status(value: &Value, agrees: bool) -> SettingStatus {
+    match (value, agrees) {
+        (Value::Null, _) => SettingStatus::Unreported,
+        (_, true) => SettingStatus::Agrees,
+        (_, false) => SettingStatus::Differs,
+    }
+}
+
+/// Returns the last part of a path.
+fn last_part(path: &str) -> &str {
+    path.trim_end_matches('/').rsplit('/').next().unwrap_or("")
+}
+
 /// Adds settings that no answer reports: those that were chosen, and the class in use.
 fn add_unreported(launched: &PlannedLaunch, lines: &mut Vec<SettingComparison>) {
-    let mut add = |name: &str, asked: String| {
-        if !lines.iter().any(|line| line.name == name) {
-            let name = name.to_owned();
-            let in_force = "-".to_owned();
-            lines.push(SettingComparison {
-                name,
-                asked,
-                in_force,
-                verdict: SettingStatus::Unreported,
-            });
-        }
-    };
     for chosen in &launched.outcome.settings {
         if let Some(setting) = launched.sheet.settings.get(&chosen.name).filter(|s| s.passes()) {
-            add(&chosen.name, setting.spell(&chosen.value));
+            add_line(lines, &chosen.name, setting.spell(&chosen.value));
         }
     }
-    add("class", launched.architecture.clone());
+    add_line(lines, "class", launched.architecture.clone());
+}
+
+/// Adds a line for a value that no answer reports, unless there is one.
+fn add_line(lines: &mut Vec<SettingComparison>, name: &str, expected: String) {
+    if !lines.iter().any(|line| line.name == name) {
+        lines.push(SettingComparison {
+            name: name.to_owned(),
+            asked: expected,
+            in_force: "-".to_owned(),
+            verdict: SettingStatus::Unreported,
+        });
+    }
 }
 
 fn shown(value: &Value) -> String {

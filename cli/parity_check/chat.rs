@@ -53,9 +53,8 @@ pub(crate) fn read_record(
         Some(dump) => vec![dump.to_owned()],
         None => vec![home.join("reference"), home.join("dump")],
     };
-    let has = |dump: &&PathBuf| dump.join(chat::check::RECORD).is_file();
-    let dump = candidates.iter().find(has).unwrap_or(&candidates[0]);
-    ChatRecord::read(dump)
+    let recorded = candidates.iter().find(|dump| dump.join(chat::check::RECORD).is_file());
+    ChatRecord::read(recorded.unwrap_or(&candidates[0]))
 }
 
 /// Compares a checkpoint or a GGUF file with a record.
@@ -96,8 +95,8 @@ fn check_file(model: &Path, record: &ChatRecord) -> Result<ChatReport> {
         }
     };
     let encode = |text: &str, around: bool| {
-        let made = if around { tokenizer.prompt(text) } else { tokenizer.conversation(text) };
-        made.map_err(failure)
+        let ids = if around { tokenizer.prompt(text) } else { tokenizer.conversation(text) };
+        ids.map_err(failure)
     };
     Ok(record.check(template.as_ref(), Some(&encode)))
 }

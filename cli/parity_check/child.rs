@@ -71,8 +71,7 @@ impl ParityCheckArgs {
 
     /// Returns the requested dtypes, or those of the dump that the engine supports.
     fn dtypes_of(&self, sheet: Option<&EngineSheet>, dump: &Dump) -> Result<Vec<Dtype>> {
-        let has = |dtype: &Dtype| sheet.is_none_or(|sheet| sheet.dtypes.contains(dtype.name()));
-        let asked = match sheet {
+        let requested = match sheet {
             _ if !self.dtype.is_empty() => self.dtype.clone(),
             None if dump.runs().contains(&Dtype::F32) => {
                 term::note(
@@ -83,7 +82,9 @@ impl ParityCheckArgs {
             }
             _ => dump.runs(),
         };
-        let (can, cannot): (Vec<Dtype>, Vec<Dtype>) = asked.into_iter().partition(has);
+        let (can, cannot): (Vec<Dtype>, Vec<Dtype>) = requested
+            .into_iter()
+            .partition(|dtype| sheet.is_none_or(|sheet| sheet.dtypes.contains(dtype.name())));
         match cannot.first() {
             Some(dtype) if !self.dtype.is_empty() || can.is_empty() => {
                 bail!("engine `{}` does not run in {dtype}", self.engine.name())

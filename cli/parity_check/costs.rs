@@ -26,12 +26,11 @@ pub(super) enum GraphOutcome {
 impl ParityCheckArgs {
     /// Returns the checkpoint that the reference ran: as given, or the folder that the dump lies in.
     pub(super) fn source_of(&self, dump: &Dump) -> Option<PathBuf> {
-        let around = || {
+        self.source.clone().or_else(|| {
             let home = dump.dir.parent()?;
             let fingerprint = Checkpoint::open(home).ok()?.fingerprint().ok()?;
             (fingerprint == dump.manifest.model.weights_sha256).then(|| home.to_owned())
-        };
-        self.source.clone().or_else(around)
+        })
     }
 
     /// Compares the graph of quantized weights with the reference, op by op, with the weights that the reference had in
@@ -126,12 +125,13 @@ impl ParityCheckArgs {
 
 /// Prints the costs, as JSON if requested, and as text.
 fn show(json: Option<&Path>, costs: &CostReport) -> Result<()> {
-    let whole = || serde_json::to_string_pretty(costs);
     match json {
-        Some(path) if path.as_os_str() == "-" => term::print(&whole()?)?,
+        Some(path) if path.as_os_str() == "-" => {
+            term::print(&serde_json::to_string_pretty(costs)?)?;
+        }
         json => {
             if let Some(path) = json {
-                write::atomic(path, whole()?.as_bytes())?;
+                write::atomic(path, serde_json::to_string_pretty(costs)?.as_bytes())?;
             }
             term::print(&costs.text())?;
         }

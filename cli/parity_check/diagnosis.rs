@@ -156,22 +156,21 @@ impl ParityCheckArgs {
     ) -> Result<Option<Diagnosis>> {
         let options = self.foreign_options(&self.options(vec![dtype]), source.dir);
         let native = crate::engines::native()?;
-        let found = with_progress(|progress| {
+        let diagnosis = with_progress(|progress| {
             diagnose::explain(native.as_ref(), source, dtype, observed, noise, &options, progress)
         });
-        Ok(found?)
+        Ok(diagnosis?)
     }
 }
 
 /// Runs a search under a progress bar.
 fn with_progress<T>(search: impl FnOnce(&mut dyn FnMut(usize, usize, &str)) -> T) -> T {
     let bar = term::count_bar(0, "edits");
-    let mut progress = |done: usize, all: usize, name: &str| {
+    let result = search(&mut |done: usize, all: usize, name: &str| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
         bar.set_message(name.to_owned());
-    };
-    let found = search(&mut progress);
+    });
     bar.finish_and_clear();
-    found
+    result
 }

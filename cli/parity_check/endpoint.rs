@@ -139,23 +139,25 @@ impl ParityCheckArgs {
     }
 }
 
+/// Parses a count.
+fn count(value: &str, limit: usize) -> Result<usize> {
+    let number = value.parse::<usize>().ok().filter(|n| (1..=limit).contains(n));
+    number.with_context(|| format!("`{value}` is no count; expected 1 to {limit}"))
+}
+
 impl ClientSettings {
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
-        let count = |most: usize| {
-            let found = value.parse::<usize>().ok().filter(|n| (1..=most).contains(n));
-            found.with_context(|| format!("`{value}` is no count; expected 1 to {most}"))
-        };
         match key {
             "model" => self.options.model = Some(value.to_owned()),
             "driver" => self.options.driver = Some(value.to_owned()),
             "timeout" => self.options.answer = seconds(value)?,
-            "top" => self.options.top = count(1 << 20)?,
-            "tokens" => self.tokens = count(4096)?,
-            "parallel" => self.parallel = count(256)?,
+            "top" => self.options.top = count(value, 1 << 20)?,
+            "tokens" => self.tokens = count(value, 4096)?,
+            "parallel" => self.parallel = count(value, 256)?,
             "key-env" => {
-                let found = variable(value)?;
-                ensure!(found.is_some(), "the environment variable `{value}` is not set");
-                self.options.key = found;
+                let secret = variable(value)?;
+                ensure!(secret.is_some(), "the environment variable `{value}` is not set");
+                self.options.key = secret;
             }
             "ca" => {
                 let path = PathBuf::from(value);

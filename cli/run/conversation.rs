@@ -132,7 +132,7 @@ impl Conversation<'_> {
         ensure!(!prompt.is_empty(), "the chat template makes no tokens of the conversation");
         let fresh = self.rewind(&prompt)?;
         let context = self.target.model.context;
-        let room = context.map_or(usize::MAX, |most| most.saturating_sub(prompt.len()));
+        let room = context.map_or(usize::MAX, |context| context.saturating_sub(prompt.len()));
         ensure!(
             room > 0,
             "the conversation has {} tokens, and the model handles {}; begin anew with /clear",
@@ -141,11 +141,11 @@ impl Conversation<'_> {
         );
         let codec = Some(Arc::clone(&self.codec));
         let mut stream = TextStream::new(codec, &prompt, Vec::new(), true);
-        let mut said = String::new();
+        let mut answer_text = String::new();
         let silent = self.args.json;
         let stop = Arc::new(AtomicBool::new(false));
-        let asked = Arc::clone(&stop);
-        interrupt::on_first(move || asked.store(true, Ordering::SeqCst));
+        let stop_on_signal = Arc::clone(&stop);
+        interrupt::on_first(move || stop_on_signal.store(true, Ordering::SeqCst));
         let generation = generate(
             self.session.as_mut(),
             self.slot,
@@ -159,16 +159,16 @@ impl Conversation<'_> {
             },
             |token| {
                 let piece = stream.push(token);
-                said.push_str(&piece);
+                answer_text.push_str(&piece);
                 if silent { Ok(()) } else { Ok(term::stream(&piece)?) }
             },
         );
         interrupt::forget();
         let generation = generation?;
-        let rest = stream.finish();
-        said.push_str(&rest);
+        let tail = stream.finish();
+        answer_text.push_str(&tail);
         if !silent {
-            term::print(&rest)?;
+            term::print(&tail)?;
         }
         // The last token was not fed, unless a token after it ended the answer or the user did.
         let fed = match generation.ended {
@@ -179,8 +179,8 @@ impl Conversation<'_> {
         };
         self.held.clone_from(&prompt);
         self.held.extend(&generation.tokens[..fed]);
-        self.messages.push(message("assistant", &said));
-        Ok(Answer { text: said, prompt, generation })
+        self.messages.push(message("assistant", &answer_text));
+        Ok(Answer { text: answer_text, prompt, generation })
     }
 
     /// Takes the slot back to what it has in common with a prompt. Returns the number of tokens that it then holds,

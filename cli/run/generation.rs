@@ -57,8 +57,8 @@ pub(super) fn generate(
     limits: Limits<'_>,
     mut pass: impl FnMut(u32) -> Result<()>,
 ) -> Result<GeneratedTokens> {
-    let most = limits.asked.min(limits.room);
-    if most == 0 {
+    let limit = limits.asked.min(limits.room);
+    if limit == 0 {
         // No tokens to add, but the prompt is still checked: ids in range, within the context.
         session.step(&[Chunk { slot, tokens: prompt, rows: OutputRows::None }], &mut NoProbe)?;
     }
@@ -66,7 +66,7 @@ pub(super) fn generate(
         if limits.room < limits.asked { GenerationEnd::Context } else { GenerationEnd::Length };
     let mut tokens = Vec::new();
     let mut next = prompt.to_vec();
-    while tokens.len() < most {
+    while tokens.len() < limit {
         let chunk = Chunk { slot, tokens: &next, rows: OutputRows::Last };
         let logits = session.step(&[chunk], &mut NoProbe)?;
         if limits.stop.is_some_and(|stop| stop.load(Ordering::SeqCst)) {

@@ -17,7 +17,7 @@ pub(super) struct ModelSections {
 }
 
 /// Returns the sections of a model as one object; `dtype` replaces `activation`.
-pub(super) fn show(model: &Model, dtype: Dtype, asked: ModelSections) -> Value {
+pub(super) fn show(model: &Model, dtype: Dtype, sections: ModelSections) -> Value {
     let graph = &model.graph;
     let mut whole = json!({
         "schema": "onboard-model/1",
@@ -26,21 +26,21 @@ pub(super) fn show(model: &Model, dtype: Dtype, asked: ModelSections) -> Value {
         "dtype": dtype.name(),
         "layers": graph.layers.iter().map(|layer| json!({ "kind": layer.kind, "prefix": layer.prefix })).collect::<Vec<_>>(),
     });
-    if asked.dims {
+    if sections.dims {
         let dims = model.dims.iter().map(|(name, value)| (name.clone(), scalar(value)));
         whole["dims"] = Value::Object(dims.collect());
     }
-    if asked.weights {
+    if sections.weights {
         let weights = graph.weights.iter().map(|weight| {
             json!({ "name": weight.name, "shape": weight.shape, "dtype": weight.dtype.resolve(dtype).name() })
         });
         whole["weights"] = weights.collect();
         whole["tied"] = json!(graph.tied);
     }
-    if asked.states {
+    if sections.states {
         whole["states"] = graph.states.iter().map(|one| state(one, dtype)).collect();
     }
-    if asked.graph {
+    if sections.graph {
         whole["graph"] = graph.nodes.iter().map(|one| node(graph, one, dtype)).collect();
         whole["output"] = json!(graph.output.map(|id| id.0));
     }

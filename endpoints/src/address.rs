@@ -26,7 +26,7 @@ impl ServerOrigin {
         let host = authority.host().to_ascii_lowercase();
         let port = match authority.as_str().get(authority.host().len()..)? {
             "" => default,
-            rest => rest.strip_prefix(':')?.parse().ok()?,
+            suffix => suffix.strip_prefix(':')?.parse().ok()?,
         };
         let plain = !authority.as_str().contains('@');
         (!host.is_empty() && plain).then_some(Self { scheme, host, port })
@@ -35,15 +35,19 @@ impl ServerOrigin {
 
 /// Parses the address of a server: no query, no fragment; a final `/v1` or slash is removed.
 pub(crate) fn base(url: &str) -> Result<(String, ServerOrigin), Error> {
-    let refused = || Error::Address(shown(url));
     let plain = url.trim().trim_end_matches('/');
     let plain = plain.strip_suffix("/v1").unwrap_or(plain).trim_end_matches('/');
     if plain.contains(['?', '#', ' ']) {
-        return Err(refused());
+        return Err(invalid_address(url));
     }
-    let uri: Uri = plain.parse().map_err(|_| refused())?;
-    let origin = ServerOrigin::of(&uri).ok_or_else(refused)?;
+    let uri: Uri = plain.parse().map_err(|_| invalid_address(url))?;
+    let origin = ServerOrigin::of(&uri).ok_or_else(|| invalid_address(url))?;
     Ok((plain.to_owned(), origin))
+}
+
+/// Returns the error for text that is no address of a server.
+fn invalid_address(url: &str) -> Error {
+    Error::Address(shown(url))
 }
 
 /// Resolves the `Location` of a response to a request for `from`, if it stays at the origin.

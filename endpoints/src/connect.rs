@@ -82,20 +82,20 @@ fn facts(
         })
         .unwrap_or_default();
     let model = match &options.model {
-        Some(wanted) if !served.is_empty() && !served.contains(wanted) => {
+        Some(requested) if !served.is_empty() && !served.contains(requested) => {
             let names = served.iter().map(|name| format!("`{}`", shown(name)));
             let url = http.base.clone();
-            let wanted = wanted.clone();
-            return Err(Error::Model { url, wanted, served: listing::items(names) });
+            return Err(Error::Model {
+                url,
+                wanted: requested.clone(),
+                served: listing::items(names),
+            });
         }
-        Some(wanted) => wanted.clone(),
+        Some(requested) => requested.clone(),
         None => served.first().cloned().unwrap_or_default(),
     };
     let place = served.iter().position(|name| *name == model).unwrap_or(0);
     let about = models.get("data").and_then(|data| data.get(place)).unwrap_or(&Value::Null);
-    let count = |path: &str| {
-        find(about, path).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok())
-    };
     let mut facts = ServerFacts {
         url: http.base.clone(),
         driver: driver.name,
@@ -103,8 +103,8 @@ fn facts(
         model,
         models: served,
         root: about.get("root").and_then(text),
-        vocab: count("meta.n_vocab"),
-        context: count("max_model_len"),
+        vocab: count_at(about, "meta.n_vocab"),
+        context: count_at(about, "max_model_len"),
         dtype: None,
         settings: Vec::new(),
         scores: LogprobSupport::None,
@@ -131,6 +131,11 @@ fn facts(
     }
     facts.unverified = unverified(driver, facts.version.as_deref());
     Ok(facts)
+}
+
+/// Returns the count at a path of a server's report.
+fn count_at(report: &Value, path: &str) -> Option<usize> {
+    find(report, path).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok())
 }
 
 /// Returns the versions that the sheet of a driver's engine is verified for, unless the server's is one of

@@ -55,9 +55,9 @@ fn owner(models: &Value) -> &str {
 
 /// Returns the sheet of a driver's engine.
 pub(crate) fn sheet(driver: &EndpointDriver) -> Option<Sheet> {
-    let wanted = driver.sheet?;
+    let sheet_name = driver.sheet?;
     let mut sources = registry::sheet::builtin();
-    let (_, source): (_, Arc<SourceText>) = sources.find(|(name, _)| *name == wanted)?;
+    let (_, source): (_, Arc<SourceText>) = sources.find(|(name, _)| *name == sheet_name)?;
     Sheet::read(&source).ok()
 }
 

@@ -78,6 +78,15 @@ impl From<Error> for FailedRequest {
 /// Size of a connection's buffers under load: hundreds of connections are open at once.
 const LOAD_BUFFER: usize = 32 << 10;
 
+/// Returns the header that authorizes requests with a key.
+fn authorization(key: &str) -> Result<HeaderValue, Error> {
+    let fits = !key.is_empty() && key.bytes().all(|b| b.is_ascii_graphic());
+    let value = HeaderValue::from_str(&format!("Bearer {key}"));
+    let mut value = value.ok().filter(|_| fits).ok_or(Error::Key)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
 impl ServerConnection {
     pub(crate) fn new(url: &str, options: &EndpointOptions) -> Result<Self, Error> {
         Self::build(url, options, |config| config)
@@ -100,13 +109,6 @@ impl ServerConnection {
         adapt: impl FnOnce(AgentConfig) -> AgentConfig,
     ) -> Result<Self, Error> {
         let (base, origin) = base(url)?;
-        let header = |key: &String| {
-            let fits = !key.is_empty() && key.bytes().all(|b| b.is_ascii_graphic());
-            let value = HeaderValue::from_str(&format!("Bearer {key}"));
-            let mut value = value.ok().filter(|_| fits).ok_or(Error::Key)?;
-            value.set_sensitive(true);
-            Ok::<_, Error>(value)
-        };
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -123,7 +125,7 @@ impl ServerConnection {
             agent: adapt(config).build().new_agent(),
             base,
             origin,
-            key: options.key.as_ref().map(header).transpose()?,
+            key: options.key.as_deref().map(authorization).transpose()?,
             tries: options.tries.max(1),
             backoff: options.backoff,
             most_bytes: options.most_bytes,
@@ -230,9 +232,9 @@ impl ServerConnection {
             let again = matches!(code, 408 | 425 | 429 | 500..=599);
             return Err(FailedRequest { error, again, after });
         }
-        let found = format!("it redirects more than {MOST_HOPS} times, in a loop perhaps");
+        let problem = format!("it redirects more than {MOST_HOPS} times, in a loop perhaps");
         let help = "give the address of the server itself";
-        Err(Error::Answer { url: address, found, help }.into())
+        Err(Error::Answer { url: address, found: problem, help }.into())
     }
 
     fn with_key<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
@@ -247,13 +249,13 @@ impl ServerConnection {
         let mut reader = body.as_reader().take(limit + 1);
         reader.read_to_end(&mut bytes).map_err(|error| self.broken(&error, url))?;
         if bytes.len() as u64 > limit {
-            let found = format!("it is longer than {limit} bytes");
+            let problem = format!("it is longer than {limit} bytes");
             let help = if limit < self.most_bytes {
                 "check that the address is that of the server"
             } else {
                 "ask for fewer log-probabilities with the engine option `top=COUNT`"
             };
-            return Err(Error::Answer { url: url.to_owned(), found, help }.into());
+            return Err(Error::Answer { url: url.to_owned(), found: problem, help }.into());
         }
         Ok(bytes)
     }

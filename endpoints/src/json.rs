@@ -30,8 +30,8 @@ impl ServerResponse {
     }
 
     /// Returns an error about this response.
-    pub(crate) fn unusable(&self, found: impl Into<String>) -> Error {
-        Error::Answer { url: self.url.clone(), found: found.into(), help: "" }
+    pub(crate) fn unusable(&self, problem: impl Into<String>) -> Error {
+        Error::Answer { url: self.url.clone(), found: problem.into(), help: "" }
     }
 
     fn explain(&self, error: &serde_json::Error) -> Error {
@@ -41,7 +41,7 @@ impl ServerResponse {
         let near = &self.bytes[at.saturating_sub(12)..(at + 12).min(self.bytes.len())];
         let near = String::from_utf8_lossy(near).into_owned();
         let odd = ["NaN", "Infinity", "nan", "inf"].into_iter().find(|word| near.contains(word));
-        let (found, help) = match (odd, error.is_eof()) {
+        let (problem, help) = match (odd, error.is_eof()) {
             (Some(word), _) => (
                 format!("a number is `{word}` (near `{}`, byte {at})", shown(&near)),
                 "the server computes numbers that are not finite: look for overflow, or for damaged weights",
@@ -67,7 +67,7 @@ impl ServerResponse {
                 }
             }
         };
-        Error::Answer { url: self.url.clone(), found, help }
+        Error::Answer { url: self.url.clone(), found: problem, help }
     }
 }
 
@@ -252,6 +252,11 @@ impl<'de> Deserialize<'de> for TokenIdText {
     }
 }
 
+/// Returns the error for an entry without a log-probability and an id.
+fn too_short<E: serde::de::Error>() -> E {
+    E::custom("an entry has less than two parts")
+}
+
 /// List that begins with a log-probability and a token id: `[-1.5, 17, "word"]`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogprobPair {
@@ -269,9 +274,9 @@ impl<'de> Deserialize<'de> for LogprobPair {
                 f.write_str("a list of a log-probability, a token id and a text")
             }
             fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<LogprobPair, S::Error> {
-                let short = || serde::de::Error::custom("an entry has less than two parts");
-                let logprob = list.next_element::<Option<f64>>()?.ok_or_else(short)?;
-                let id = list.next_element::<u32>()?.ok_or_else(short)?;
+                let logprob = list.next_element::<Option<f64>>()?;
+                let logprob = logprob.ok_or_else(too_short::<S::Error>)?;
+                let id = list.next_element::<u32>()?.ok_or_else(too_short::<S::Error>)?;
                 while list.next_element::<IgnoredAny>()?.is_some() {}
                 Ok(LogprobPair { logprob: logprob.map(|x| x as f32), id })
             }
@@ -309,17 +314,20 @@ mod tests {
 
     #[test]
     fn reports_take_a_few_times_their_size() {
-        let report = |text: &str| answer(text).report().map_err(|error| error.to_string());
         let text =
             r#"{"data": [{"id": "a", "max_model_len": 3, "x": [null, true, -1.5]}], "y": "é"}"#;
-        assert_eq!(report(text).unwrap(), serde_json::from_str::<Value>(text).unwrap());
+        assert_eq!(report_of(text).unwrap(), serde_json::from_str::<Value>(text).unwrap());
         for item in ["{\"\":0}", "{}", "[]", "[{}]", "[0]"] {
             let many = format!("{{\"data\":[{}0]}}", format!("{item},").repeat(2_000_000));
-            let error = report(&many).unwrap_err();
+            let error = report_of(&many).unwrap_err();
             assert!(error.contains("too many values"), "{item}: {error}");
         }
-        assert!(report("{} {}").is_err());
-        assert!(report(&"[".repeat(100_000)).unwrap_err().contains("recursion"));
+        assert!(report_of("{} {}").is_err());
+        assert!(report_of(&"[".repeat(100_000)).unwrap_err().contains("recursion"));
+    }
+
+    fn report_of(text: &str) -> Result<Value, String> {
+        answer(text).report().map_err(|error| error.to_string())
     }
 
     #[test]

@@ -68,8 +68,10 @@ impl LogprobRow {
 
     /// Returns pairs of token and log-probability.
     pub fn entries(&self) -> impl Iterator<Item = (usize, f32)> + '_ {
-        let id = |n: usize| self.ids.as_ref().map_or(n, |ids| ids[n] as usize);
-        self.values.iter().enumerate().map(move |(n, value)| (id(n), *value))
+        self.values.iter().enumerate().map(move |(n, value)| {
+            let id = self.ids.as_ref().map_or(n, |ids| ids[n] as usize);
+            (id, *value)
+        })
     }
 
     /// Returns the log-probability of a token, if the row has it.

@@ -81,17 +81,8 @@ impl Pool {
 
     /// GB/s of a loop that only adds up what it reads.
     fn read(&self) -> f64 {
-        let sum = |bytes: &[u8]| {
-            let mut lanes = [0_u64; 32];
-            for line in bytes.as_chunks::<256>().0 {
-                for (lane, word) in lanes.iter_mut().zip(line.as_chunks::<8>().0) {
-                    *lane = lane.wrapping_add(u64::from_ne_bytes(*word));
-                }
-            }
-            lanes.iter().fold(0, |a: u64, b| a.wrapping_add(*b))
-        };
         let seconds = best(|| {
-            black_box(self.bytes.par_chunks(1 << 20).map(sum).reduce(|| 0, u64::wrapping_add));
+            black_box(self.bytes.par_chunks(1 << 20).map(sum_of).reduce(|| 0, u64::wrapping_add));
         });
         self.bytes.len() as f64 / seconds / 1e9
     }
@@ -128,7 +119,7 @@ impl Pool {
                 let mut y = vec![0.0; 65536];
                 let mut many = |inputs: usize, outputs: &[usize]| {
                     let mut linears = Vec::new();
-                    let mut rest = &mut y[..];
+                    let mut remaining = &mut y[..];
                     for &outputs in outputs {
                         let size = inputs * outputs * dtype.size();
                         if at + size > self.bytes.len() {
@@ -137,8 +128,8 @@ impl Pool {
                         let bytes = &self.bytes[at..at + size];
                         at += size;
                         total += size;
-                        let (y, after) = rest.split_at_mut(outputs);
-                        rest = after;
+                        let (y, after) = remaining.split_at_mut(outputs);
+                        remaining = after;
                         let weight = MatrixView::plain(dtype, bytes, outputs, inputs);
                         linears.push(Linear { weight, bias: None, round: dtype, y });
                     }
@@ -165,6 +156,17 @@ impl Pool {
             );
         }
     }
+}
+
+/// Returns the sum of the numbers in 64 bits that bytes hold.
+fn sum_of(bytes: &[u8]) -> u64 {
+    let mut lanes = [0_u64; 32];
+    for line in bytes.as_chunks::<256>().0 {
+        for (lane, word) in lanes.iter_mut().zip(line.as_chunks::<8>().0) {
+            *lane = lane.wrapping_add(u64::from_ne_bytes(*word));
+        }
+    }
+    lanes.iter().fold(0, |a: u64, b| a.wrapping_add(*b))
 }
 
 /// The best of a few runs, after one to warm up.

@@ -66,12 +66,17 @@ pub struct DeviceAngles {
 impl Angles {
     /// Copies the angles to a device.
     pub fn upload(&self, queue: &DeviceQueue) -> Result<DeviceAngles, Error> {
-        let copy = |numbers: &[f32]| queue.upload(bytemuck::cast_slice(numbers));
         Ok(DeviceAngles {
             pairs: self.pairs,
             rows: self.cos.len().checked_div(self.pairs).unwrap_or(0),
-            plain: [copy(&self.cos)?, copy(&self.sin)?],
-            rounded: [copy(&self.cos_rounded)?, copy(&self.sin_rounded)?],
+            plain: [
+                queue.upload(bytemuck::cast_slice(&self.cos))?,
+                queue.upload(bytemuck::cast_slice(&self.sin))?,
+            ],
+            rounded: [
+                queue.upload(bytemuck::cast_slice(&self.cos_rounded))?,
+                queue.upload(bytemuck::cast_slice(&self.sin_rounded))?,
+            ],
         })
     }
 }

@@ -16,31 +16,30 @@ pub use sheet::{EngineKind, EngineSheet, SheetError};
 impl Feature {
     /// Lists the abilities that opening a model in this way needs.
     pub fn required(model: &Model, options: &SessionOptions) -> Vec<Self> {
-        let asked = [
+        let features = [
             (model.graph.fed.is_some() || options.drafts, Self::Nextn),
             (options.ranks > 1, Self::TensorParallel),
             (options.prefix, Self::Prefix),
             (options.documents, Self::Documents),
         ];
-        asked.into_iter().filter_map(|(asked, feature)| asked.then_some(feature)).collect()
+        features.into_iter().filter_map(|(needed, feature)| needed.then_some(feature)).collect()
     }
 }
 
 /// Lists the requested features that an engine lacks, and each two that it does not combine. No requested
 /// feature is dropped silently.
-pub fn refuse_features(sheet: &EngineSheet, asked: &[Feature]) -> Vec<Finding> {
+pub fn refuse_features(sheet: &EngineSheet, requested: &[Feature]) -> Vec<Finding> {
     let engine = &sheet.engine;
-    let has = |feature: &Feature| sheet.features.contains(feature.name());
-    let mut findings: Vec<Finding> = asked
+    let mut findings: Vec<Finding> = requested
         .iter()
-        .filter(|feature| !has(feature))
+        .filter(|feature| !sheet.features.contains(feature.name()))
         .map(|feature| {
-            let others: Vec<&str> =
-                asked.iter().filter(|other| *other != feature).map(|f| f.name()).collect();
-            let together = if others.is_empty() {
+            let companions: Vec<&str> =
+                requested.iter().filter(|other| *other != feature).map(|f| f.name()).collect();
+            let together = if companions.is_empty() {
                 String::new()
             } else {
-                format!(", alone or with `{}`", others.join("`, `"))
+                format!(", alone or with `{}`", companions.join("`, `"))
             };
             Finding::unplaced(format!(
                 "engine `{engine}` has no `{}`{together}: its sheet `registry/engines` does not \
@@ -49,8 +48,11 @@ pub fn refuse_features(sheet: &EngineSheet, asked: &[Feature]) -> Vec<Finding> {
             ))
         })
         .collect();
-    for (n, a) in asked.iter().enumerate().filter(|(_, a)| has(a)) {
-        for b in asked[n + 1..].iter().filter(|b| has(b)) {
+    for (n, a) in requested.iter().enumerate() {
+        if !sheet.features.contains(a.name()) {
+            continue;
+        }
+        for b in requested[n + 1..].iter().filter(|b| sheet.features.contains(b.name())) {
             let pair = [format!("{}+{}", a.name(), b.name()), format!("{}+{}", b.name(), a.name())];
             if pair.iter().any(|pair| sheet.apart.contains(pair)) {
                 findings.push(Finding::unplaced(format!(
@@ -194,28 +196,29 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_done_or_refused() {
-        let asked = [Feature::Nextn, Feature::TensorParallel];
-        let sheet = |text: &str| {
-            EngineSheet::parse(&format!("engine: x\nops: []\nstates: []\ndtypes: []\n{text}"))
-                .unwrap()
-        };
-        let said = |text: &str| -> Vec<String> {
-            refuse_features(&sheet(text), &asked).into_iter().map(|f| f.message).collect()
-        };
+        let requested = [Feature::Nextn, Feature::TensorParallel];
         let both = "features: [nextn, tensor_parallel]";
-        assert!(said(both).is_empty());
+        assert!(refusals(&requested, both).is_empty());
         assert_eq!(
-            said(&format!("{both}\napart: [tensor_parallel+nextn]")),
+            refusals(&requested, &format!("{both}\napart: [tensor_parallel+nextn]")),
             ["engine `x` does not do `nextn` and `tensor_parallel` together"]
         );
-        let one = said("features: [nextn]");
+        let one = refusals(&requested, "features: [nextn]");
         assert_eq!(one.len(), 1);
         assert!(one[0].contains("no `tensor_parallel`, alone or with `nextn`"), "{one:?}");
-        assert_eq!(said("").len(), 2);
+        assert_eq!(refusals(&requested, "").len(), 2);
         // What this program's own engines say of themselves.
-        assert!(refuse_features(&EngineSheet::native(), &asked[..1]).is_empty());
-        assert_eq!(refuse_features(&EngineSheet::native(), &asked).len(), 1);
-        assert_eq!(refuse_features(&EngineSheet::llama_cpp(), &asked).len(), 2);
+        assert!(refuse_features(&EngineSheet::native(), &requested[..1]).is_empty());
+        assert_eq!(refuse_features(&EngineSheet::native(), &requested).len(), 1);
+        assert_eq!(refuse_features(&EngineSheet::llama_cpp(), &requested).len(), 2);
+    }
+
+    fn sheet(text: &str) -> EngineSheet {
+        EngineSheet::parse(&format!("engine: x\nops: []\nstates: []\ndtypes: []\n{text}")).unwrap()
+    }
+
+    fn refusals(features: &[Feature], text: &str) -> Vec<String> {
+        refuse_features(&sheet(text), features).into_iter().map(|f| f.message).collect()
     }
 
     #[test]

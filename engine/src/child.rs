@@ -134,11 +134,11 @@ fn greet(launch: &EngineLaunch) -> Result<(Wire, Hello), Error> {
     let answer = wire.call("hello", ask, &ExpectedFrames::Nothing)?;
     let hello: Hello = wire.read("hello", answer.body)?;
     if hello.protocol != PROTOCOL {
-        let found = hello.protocol;
+        let protocol = hello.protocol;
         return Err(wire.lost(
             "hello",
             &format!(
-                "it speaks protocol {found}; expected {PROTOCOL}: take the version of the engine's plugin that \
+                "it speaks protocol {protocol}; expected {PROTOCOL}: take the version of the engine's plugin that \
                  belongs to this program"
             ),
         ));
@@ -171,12 +171,12 @@ fn open_model(
     let answer = wire.call("open", ask, &ExpectedFrames::Nothing)?;
     let opened: OpenModel = wire.read("open", answer.body)?;
     if opened.dtype != dtype {
-        let found = &opened.dtype;
-        return Err(wire.lost("open", &format!("it runs in `{found}`; `{dtype}` was asked for")));
+        let actual = &opened.dtype;
+        return Err(wire.lost("open", &format!("it runs in `{actual}`; `{dtype}` was asked for")));
     }
     if !(1..=WIDEST).contains(&opened.vocab) {
-        let found = opened.vocab;
-        return Err(wire.lost("open", &format!("`vocab` is {found}; expected 1 to {WIDEST}")));
+        let vocab = opened.vocab;
+        return Err(wire.lost("open", &format!("`vocab` is {vocab}; expected 1 to {WIDEST}")));
     }
     Ok(opened)
 }
@@ -185,12 +185,8 @@ fn open_model(
 fn facts(hello: &Hello, opened: &OpenModel) -> String {
     let mut settings = hello.settings.clone();
     settings.extend(opened.settings.clone());
-    let said = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
     let settings: Vec<String> =
-        settings.iter().map(|(key, value)| format!("{key}={}", said(value))).collect();
+        settings.iter().map(|(key, value)| format!("{key}={}", plain_value(value))).collect();
     let device = opened.device.as_deref().unwrap_or(&hello.device);
     let mut text = format!("engine {} {}", hello.engine, hello.version);
     if !device.is_empty() {
@@ -200,6 +196,14 @@ fn facts(hello: &Hello, opened: &OpenModel) -> String {
         text = format!("{text}, in force: {}", settings.join(", "));
     }
     process::plain(&text)
+}
+
+/// Formats a value, a text without quotes.
+fn plain_value(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
 }
 
 impl Engine for ChildEngine {
@@ -225,10 +229,10 @@ impl Engine for ChildEngine {
                 "engine `{name}` shares matrices out by its own settings (the option `engine-option`), not by ranks"
             )));
         }
-        for (asked, what) in
+        for (requested, what) in
             [(options.prefix, "a bidirectional prefix"), (options.documents, "packed documents")]
         {
-            if asked {
+            if requested {
                 return Err(Error::Other(format!(
                     "engine `{name}` runs causal sequences of one document: its protocol has no {what}"
                 )));
@@ -236,13 +240,13 @@ impl Engine for ChildEngine {
         }
         let (mut wire, hello) = greet(&self.launch)?;
         let dtype = options.dtype.name();
-        let tokens = source.model.context.map_or(self.tokens, |most| most.min(self.tokens));
+        let tokens = source.model.context.map_or(self.tokens, |limit| limit.min(self.tokens));
         let opened = open_model(&mut wire, source.dir, dtype, tokens)?;
         if opened.vocab < source.model.vocab {
-            let found = opened.vocab;
+            let vocab = opened.vocab;
             let expected = source.model.vocab;
             return Err(
-                wire.lost("open", &format!("`vocab` is {found}; the model has {expected} tokens"))
+                wire.lost("open", &format!("`vocab` is {vocab}; the model has {expected} tokens"))
             );
         }
         *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts(&hello, &opened));

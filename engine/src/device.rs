@@ -214,9 +214,9 @@ impl DeviceQueue {
             let declared = self.0.sources.part_parameters(kernel);
             let start = words.len();
             let mut blocks = 0_usize;
-            for (own, arguments) in parts {
+            for (part_blocks, arguments) in parts {
                 check_kinds(kernel, declared, arguments)?;
-                blocks = blocks.saturating_add(*own);
+                blocks = blocks.saturating_add(*part_blocks);
                 words.push(blocks as u64);
             }
             let arguments = parts.iter().flat_map(|(_, arguments)| arguments);
@@ -273,7 +273,7 @@ impl DeviceQueue {
     /// Keeps the first failure of calls that return nothing.
     pub(crate) fn note<T>(&self, result: Result<T, Error>) -> Option<T> {
         match result {
-            Ok(made) => Some(made),
+            Ok(value) => Some(value),
             Err(error) => {
                 let mut failure = self.0.failure.lock().unwrap_or_else(PoisonError::into_inner);
                 failure.get_or_insert_with(|| DeviceError(error.to_string()));

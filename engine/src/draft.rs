@@ -87,9 +87,9 @@ impl Drafter {
         }
         let slot = model.open_slot();
         let mut rows = TapCopy::of(&nextn.from);
-        let made =
+        let logits =
             model.step(&[Chunk { slot, tokens: prompt, rows: OutputRows::Last }], &mut rows)?;
-        let next = greedy(single_chunk(made)?.row(0));
+        let next = greedy(single_chunk(logits)?.row(0));
         let tokens = prompt.iter().skip(1).copied().chain([next]).collect();
         let head = head.open_slot();
         let tally = DraftCounts::default();
@@ -112,16 +112,17 @@ impl Drafter {
         let chunk = Chunk { slot: self.slot, tokens: &fed, rows: OutputRows::All };
         let logits = single_chunk(model.step(&[chunk], &mut rows)?)?;
         let chosen: Vec<u32> = (0..logits.rows).map(|row| greedy(logits.row(row))).collect();
-        let accepted = drafts.iter().zip(&chosen).take_while(|(draft, own)| draft == own).count();
+        let accepted =
+            drafts.iter().zip(&chosen).take_while(|(draft, choice)| draft == choice).count();
         model.truncate(self.slot, before + 1 + accepted)?;
-        let made = chosen[..=accepted].to_vec();
+        let confirmed = chosen[..=accepted].to_vec();
         self.tally.count(drafts.len(), accepted);
         let width = rows.data.len() / fed.len();
-        rows.data.truncate(width * made.len());
+        rows.data.truncate(width * confirmed.len());
         self.hidden = rows.data;
-        self.tokens.clone_from(&made);
-        self.next = made.last().copied().unwrap_or(self.next);
-        Ok(made)
+        self.tokens.clone_from(&confirmed);
+        self.next = confirmed.last().copied().unwrap_or(self.next);
+        Ok(confirmed)
     }
 
     /// Feeds the pairs that the model has confirmed and drafts on from the last; the head then
@@ -166,33 +167,33 @@ pub fn generate(
     k: usize,
 ) -> Result<(Vec<u32>, DraftCounts), Error> {
     let (mut drafter, first) = Drafter::begin(model, head, prompt)?;
-    let mut made = vec![first];
-    while made.len() < count {
-        made.extend(drafter.advance(model, head, k)?);
+    let mut tokens = vec![first];
+    while tokens.len() < count {
+        tokens.extend(drafter.advance(model, head, k)?);
     }
-    made.truncate(count);
-    Ok((made, drafter.end(model, head)?))
+    tokens.truncate(count);
+    Ok((tokens, drafter.end(model, head)?))
 }
 
 /// Decodes greedily, token by token: what drafts must not change.
 pub fn plain(model: &mut dyn Session, prompt: &[u32], count: usize) -> Result<Vec<u32>, Error> {
     let slot = model.open_slot();
-    let mut made = Vec::with_capacity(count);
+    let mut tokens = Vec::with_capacity(count);
     let mut fed = prompt.to_vec();
-    while made.len() < count {
+    while tokens.len() < count {
         let chunk = Chunk { slot, tokens: &fed, rows: OutputRows::Last };
         let logits = single_chunk(model.step(&[chunk], &mut NoProbe)?)?;
         fed = vec![greedy(logits.row(0))];
-        made.extend(&fed);
+        tokens.extend(&fed);
     }
     model.release(slot)?;
-    Ok(made)
+    Ok(tokens)
 }
 
 /// Returns the logits of a step with one chunk.
-fn single_chunk(made: Vec<Logits>) -> Result<Logits, Error> {
-    let given = made.len();
-    made.into_iter().next().ok_or_else(|| {
+fn single_chunk(logits: Vec<Logits>) -> Result<Logits, Error> {
+    let given = logits.len();
+    logits.into_iter().next().ok_or_else(|| {
         Error::Draft(format!("the engine gave logits of {given} chunks, expected 1"))
     })
 }

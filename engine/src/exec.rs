@@ -58,14 +58,14 @@ impl PreparedGraph {
         device: Option<DeviceQueue>,
     ) -> Result<Self, Error> {
         let mut findings = Vec::new();
-        let mut found = Vec::new();
-        let mut made = vec![false; graph.values.len()];
-        if let Some(tokens) = made.first_mut() {
+        let mut node_kernels = Vec::new();
+        let mut exists = vec![false; graph.values.len()];
+        if let Some(tokens) = exists.first_mut() {
             *tokens = true;
         }
         if let Some(fed) = graph.fed {
-            match made.get_mut(fed.value.0) {
-                Some(made) => *made = true,
+            match exists.get_mut(fed.value.0) {
+                Some(fed_exists) => *fed_exists = true,
                 None => findings.push(Finding::unplaced("the graph is fed a value it lacks")),
             }
         }
@@ -73,14 +73,14 @@ impl PreparedGraph {
         let mut first_free = graph.head;
         for (n, node) in graph.nodes.iter().enumerate() {
             match kernels.of(node, n) {
-                Some(kernel) => found.push(kernel?),
+                Some(kernel) => node_kernels.push(kernel?),
                 None => findings.push(Finding::error(
                     &node.at,
                     format!("there is no kernel for op `{}`", node.op),
                 )),
             }
-            let known = node.inputs.iter().all(|v| made.get(v.0).copied().unwrap_or(false))
-                && node.outputs.iter().all(|v| made.get(v.0) == Some(&false))
+            let known = node.inputs.iter().all(|v| exists.get(v.0).copied().unwrap_or(false))
+                && node.outputs.iter().all(|v| exists.get(v.0) == Some(&false))
                 && node.weights.values().all(|w| w.0 < graph.weights.len())
                 && node.state.is_none_or(|s| s.0 < graph.states.len())
                 && node.rope.is_none_or(|r| r.0 < ropes);
@@ -98,7 +98,7 @@ impl PreparedGraph {
                 last[v.0] = Some(n);
             }
             for v in &node.outputs {
-                made[v.0] = true;
+                exists[v.0] = true;
                 last[v.0] = Some(n);
             }
             // Rows can be left out only behind the last op that needs them all.
@@ -111,7 +111,7 @@ impl PreparedGraph {
             }
         }
         let output = match graph.output {
-            Some(v) if made.get(v.0) == Some(&true) && v.0 != 0 => v.0,
+            Some(v) if exists.get(v.0) == Some(&true) && v.0 != 0 => v.0,
             _ => {
                 findings.push(Finding::unplaced("the graph makes no logits"));
                 0
@@ -132,7 +132,7 @@ impl PreparedGraph {
             }
         }
         let head = first_free.min(graph.nodes.len());
-        Ok(Self { graph, kernels: found, dead, head, output, device })
+        Ok(Self { graph, kernels: node_kernels, dead, head, output, device })
     }
 
     /// True if the results of a kernel depend on the length of a chunk.
@@ -302,9 +302,9 @@ fn select(values: &mut [Option<GraphValue>], feed: &StepInputs<'_>) -> Result<()
         let width = value.width();
         if let Some(value) = value.device().cloned() {
             let queue = value.buffer.queue();
-            let wanted: Vec<u8> =
+            let row_numbers: Vec<u8> =
                 feed.wanted.iter().flat_map(|row| (*row as u32).to_le_bytes()).collect();
-            let rows = queue.upload(&wanted)?;
+            let rows = queue.upload(&row_numbers)?;
             let total = feed.wanted.len() * width;
             let buffer = queue.allocate(total * value.dtype.size())?;
             let dtype = value.dtype;

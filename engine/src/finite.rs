@@ -12,12 +12,12 @@ pub(crate) fn diagnose(
     slots: &mut [Option<Slot>],
     pool: &WorkerPool,
 ) -> Error {
-    let mut first = FiniteCheck { feed, found: None };
+    let mut first = FiniteCheck { feed, fault: None };
     undo_step(feed, slots);
     let rerun = program.run(feed, slots, pool, &mut first);
     undo_step(feed, slots);
-    match (first.found.take(), rerun) {
-        (Some(found), _) => found,
+    match (first.fault.take(), rerun) {
+        (Some(fault), _) => fault,
         (None, Err(error)) => error,
         // No tap has it: it is made behind the last of them.
         (None, Ok(_)) => first.error("logits", f32::NAN, 0),
@@ -35,7 +35,7 @@ fn undo_step(feed: &StepInputs<'_>, slots: &mut [Option<Slot>]) {
 /// Looks at every tap until one has a number that is not finite.
 struct FiniteCheck<'a> {
     feed: &'a StepInputs<'a>,
-    found: Option<Error>,
+    fault: Option<Error>,
 }
 
 impl FiniteCheck<'_> {
@@ -59,7 +59,7 @@ impl Probe for FiniteCheck<'_> {
     }
 
     fn tap(&mut self, tap: &str, shape: &[usize], data: &mut [f32]) {
-        if self.found.is_some() {
+        if self.fault.is_some() {
             return;
         }
         let Some(at) = data.iter().position(|x| !x.is_finite()) else { return };
@@ -71,6 +71,6 @@ impl Probe for FiniteCheck<'_> {
         } else {
             self.feed.wanted.get(row).copied().unwrap_or(0)
         };
-        self.found = Some(self.error(tap, data[at], row));
+        self.fault = Some(self.error(tap, data[at], row));
     }
 }

@@ -59,26 +59,25 @@ impl Importance {
 /// Returns the sums of a tensor that is made of these weights, with one row for each of its matrices. A
 /// single matrix of several weights takes the row of their common inputs. None if nothing was measured.
 fn entry(measured: &[Option<&SquareSums>], inputs: usize, matrices: usize) -> Option<PartialEntry> {
-    let fits = |one: &&SquareSums| one.0.len() == inputs;
-    let own: Vec<Option<&SquareSums>> = if matrices == 1 {
-        vec![measured.iter().copied().flatten().find(fits)]
+    let of_matrices: Vec<Option<&SquareSums>> = if matrices == 1 {
+        vec![measured.iter().copied().flatten().find(|(squares, _)| squares.len() == inputs)]
     } else if measured.len() == matrices {
-        measured.iter().map(|one| one.filter(fits)).collect()
+        measured.iter().map(|sums| sums.filter(|(squares, _)| squares.len() == inputs)).collect()
     } else {
         return None;
     };
-    if own.iter().all(Option::is_none) {
+    if of_matrices.iter().all(Option::is_none) {
         return None;
     }
-    let mut made = PartialEntry::default();
-    for one in own {
-        match one {
-            Some((squares, _)) => made.sums.extend(squares),
-            None => made.sums.resize(made.sums.len() + inputs, FixedSum::default()),
+    let mut entry = PartialEntry::default();
+    for sums in of_matrices {
+        match sums {
+            Some((squares, _)) => entry.sums.extend(squares),
+            None => entry.sums.resize(entry.sums.len() + inputs, FixedSum::default()),
         }
-        made.counts.push(one.map_or(0, |(_, count)| *count));
+        entry.counts.push(sums.map_or(0, |(_, count)| *count));
     }
-    Some(made)
+    Some(entry)
 }
 
 #[cfg(test)]
@@ -92,9 +91,6 @@ mod tests {
         watch.product(WeightId(2), 2, &[5.0, 6.0]);
         let all = watch.all.lock().unwrap();
         let measured: Vec<_> = (0..3).map(|n| all.get(&WeightId(n))).collect();
-        let values = |entry: PartialEntry| -> Vec<f32> {
-            entry.sums.into_iter().map(FixedSum::value).collect()
-        };
         let stack = entry(&measured, 2, 3).unwrap();
         assert_eq!(stack.counts, [2, 0, 1]);
         assert_eq!(values(stack), [10.0, 20.0, 0.0, 0.0, 25.0, 36.0]);
@@ -103,5 +99,9 @@ mod tests {
         assert_eq!(entry(&measured, 3, 1), None);
         assert_eq!(entry(&measured, 2, 2), None);
         assert_eq!(entry(&[None], 2, 1), None);
+    }
+
+    fn values(entry: PartialEntry) -> Vec<f32> {
+        entry.sums.into_iter().map(FixedSum::value).collect()
     }
 }

@@ -100,7 +100,6 @@ const MAX_BLOCKS: u32 = 512;
 /// Reads a file with the reader of this project, which trusts nothing, and refuses what
 /// llama.cpp has no log-probabilities for.
 fn admit(path: &Path) -> Result<(gguf::GgufFile, String), Error> {
-    let broken = |e: gguf::Error| Error::Checkpoint(Box::new(e));
     let file = gguf::GgufFile::open(path).map_err(broken)?;
     let place = path.display();
     let Some(architecture) = file.metadata().str(ARCHITECTURE).map_err(broken)? else {
@@ -138,24 +137,28 @@ fn admit(path: &Path) -> Result<(gguf::GgufFile, String), Error> {
     Ok((file, architecture))
 }
 
+fn broken(error: gguf::Error) -> Error {
+    Error::Checkpoint(Box::new(error))
+}
+
 /// The metadata key of a file's architecture.
 const ARCHITECTURE: &str = "general.architecture";
 
 /// Returns llama.cpp's global state, which is set up once.
 fn backend() -> Result<&'static LlamaBackend, Error> {
     static BACKEND: OnceLock<Result<LlamaBackend, String>> = OnceLock::new();
-    let made = BACKEND.get_or_init(|| {
+    let backend = BACKEND.get_or_init(|| {
         send_logs_to_tracing(LogOptions::default());
         LlamaBackend::init().map_err(|e| e.to_string())
     });
-    made.as_ref().map_err(|e| Error::Other(format!("starting llama.cpp: {e}")))
+    backend.as_ref().map_err(|e| Error::Other(format!("starting llama.cpp: {e}")))
 }
 
 fn load(path: &Path) -> Result<LlamaModel, Error> {
     let backend = backend()?;
-    let (model, said) =
+    let (model, complaints) =
         log::listen(|| LlamaModel::load_from_file(backend, path, &LlamaModelParams::default()));
     model.map_err(|e| {
-        Error::Other(format!("llama.cpp does not load `{}`: {e}{said}", path.display()))
+        Error::Other(format!("llama.cpp does not load `{}`: {e}{complaints}", path.display()))
     })
 }

@@ -1,5 +1,7 @@
 //! Masks of sequences besides causality: a bidirectional prefix, and packed documents.
 
+use std::collections::BTreeSet;
+
 use registry::diag::Finding;
 use registry::model::Model;
 use registry::ops::Trait;
@@ -96,28 +98,30 @@ impl SequenceMask {
         count: usize,
         chunk: &ChunkMask<'_>,
     ) -> Result<(), Error> {
-        let refused = |reason: String| Err(Error::Mask { slot, reason });
         if chunk.prefix > 0 {
             let prefix = chunk.prefix;
             if start > 0 {
-                return refused(format!(
+                let reason = format!(
                     "a prefix of {prefix} is given at position {start}; expected with the first chunk of the sequence"
-                ));
+                );
+                return Err(Error::Mask { slot, reason });
             }
             if prefix > count {
-                return refused(format!(
+                let reason = format!(
                     "a bidirectional prefix of {prefix} tokens is fed in a chunk of {count}; feed all of it in one chunk"
-                ));
+                );
+                return Err(Error::Mask { slot, reason });
             }
             self.prefix = prefix;
         }
         let mut last = None;
         for &index in chunk.documents {
             if index >= count || last.is_some_and(|last| index <= last) {
-                return refused(format!(
+                let reason = format!(
                     "documents begin at {:?} of a chunk of {count} tokens; expected ascending indices below {count}",
                     chunk.documents
-                ));
+                );
+                return Err(Error::Mask { slot, reason });
             }
             last = Some(index);
             if start + index > 0 {
@@ -125,11 +129,12 @@ impl SequenceMask {
             }
         }
         if self.prefix > 0 && !self.documents.is_empty() {
-            return refused(format!(
+            let reason = format!(
                 "a prefix of {} and a document that begins at position {} are in one sequence; feed the documents \
                  to slots of their own",
                 self.prefix, self.documents[0]
-            ));
+            );
+            return Err(Error::Mask { slot, reason });
         }
         Ok(())
     }
@@ -160,19 +165,14 @@ pub fn refuse_prefix(model: &Model) -> Vec<Finding> {
 pub fn refuse_documents(model: &Model) -> Vec<Finding> {
     let graph = &model.graph;
     let mut findings: Vec<Finding> = Vec::new();
-    let mut refuse = |finding: Finding| {
-        if findings.iter().all(|known| known.message != finding.message) {
-            findings.push(finding.help("feed each document to a slot of its own"));
-        }
-    };
     if graph.fed.is_some() {
-        refuse(Finding::unplaced(
+        findings.push(Finding::unplaced(
             "a head that reads hidden rows does not keep packed documents apart",
         ));
     }
     for node in &graph.nodes {
         if node.state.is_some() && !node.op.is(Trait::SeparatesDocuments) {
-            refuse(Finding::error(
+            findings.push(Finding::error(
                 &node.at,
                 format!(
                     "op `{}` of `{}` does not keep packed documents apart: its state goes on from one to the next",
@@ -183,7 +183,7 @@ pub fn refuse_documents(model: &Model) -> Vec<Finding> {
         let keyed = [("alibi", "alibi"), ("keep", "salience")];
         for (argument, name) in keyed {
             if node.state.is_some() && node.argument(argument).is_some() {
-                refuse(Finding::error(
+                findings.push(Finding::error(
                     &node.at,
                     format!(
                         "op `{}` with `{name}` counts positions over all packed documents",
@@ -194,7 +194,7 @@ pub fn refuse_documents(model: &Model) -> Vec<Finding> {
         }
         let table = node.rope.and_then(|id| model.ropes.get(id.0));
         if let Some(table) = table.filter(|t| t.long.is_some() || t.dynamic.is_some()) {
-            refuse(Finding::error(
+            findings.push(Finding::error(
                 &node.at,
                 format!(
                     "the rotary table `{}` is chosen by the length of a sequence, which packed documents do not share",
@@ -203,7 +203,12 @@ pub fn refuse_documents(model: &Model) -> Vec<Finding> {
             ));
         }
     }
+    let mut messages = BTreeSet::new();
+    findings.retain(|finding| messages.insert(finding.message.clone()));
     findings
+        .into_iter()
+        .map(|finding| finding.help("feed each document to a slot of its own"))
+        .collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use formats::gguf::GgufFile;
 use registry::attention_modules::attention_modules;
 use registry::diag::Finding;
 use registry::dtype::Dtype;
-use registry::graph::{Graph, Node};
+use registry::graph::Graph;
 use registry::model::Model;
 use registry::rope::RopeTable;
 use registry::scalar::Scalar;
@@ -207,19 +207,18 @@ impl Engine for NativeEngine {
 
 /// Lists of numbers that nodes have, by node and attribute.
 fn tables(graph: &Graph) -> Vec<(usize, String, Vec<f32>)> {
-    let numbers = |attr: &Scalar| match attr {
-        Scalar::List(items) => items
-            .iter()
-            .map(|item| if let Scalar::Float(x) = item { Some(*x as f32) } else { None })
-            .collect::<Option<Vec<f32>>>(),
-        _ => None,
-    };
-    let of = |(n, node): (usize, &Node)| -> Vec<_> {
-        let lists =
-            node.attrs.iter().filter_map(|(name, attr)| Some((n, name.clone(), numbers(attr)?)));
-        lists.collect()
-    };
-    graph.nodes.iter().enumerate().flat_map(of).collect()
+    let nodes = graph.nodes.iter().enumerate();
+    let attrs = nodes.flat_map(|(n, node)| node.attrs.iter().map(move |attr| (n, attr)));
+    attrs.filter_map(|(n, (name, attr))| Some((n, name.clone(), numbers_of(attr)?))).collect()
+}
+
+/// Returns the numbers of a list; none if the attribute is something else.
+fn numbers_of(attr: &Scalar) -> Option<Vec<f32>> {
+    let Scalar::List(items) = attr else { return None };
+    items
+        .iter()
+        .map(|item| if let Scalar::Float(x) = item { Some(*x as f32) } else { None })
+        .collect()
 }
 
 /// Moves a number by so many units in the last place of f32, up or down by its index in a list.
@@ -298,12 +297,12 @@ impl NativeSession {
 
     /// Checks the number of inputs besides tokens.
     fn check_hidden(&self, hidden: &[f32], rows: usize) -> Result<(), Error> {
-        let wanted = rows * self.fed_shape().iter().product::<usize>();
-        let wanted = if self.program.graph.fed.is_some() { wanted } else { 0 };
-        if hidden.len() == wanted {
+        let expected = rows * self.fed_shape().iter().product::<usize>();
+        let expected = if self.program.graph.fed.is_some() { expected } else { 0 };
+        if hidden.len() == expected {
             return Ok(());
         }
-        Err(Error::Hidden { got: hidden.len(), wanted, rows })
+        Err(Error::Hidden { got: hidden.len(), wanted: expected, rows })
     }
 
     /// Returns the shape of a row that is fed besides tokens.
@@ -333,7 +332,7 @@ impl NativeSession {
     fn feed(&self, chunks: &[Chunk<'_>], masks: &[ChunkMask<'_>]) -> Result<Batch, Error> {
         let mut tokens = Vec::new();
         let mut rows = Vec::<ChunkRows>::new();
-        let mut wanted = Vec::new();
+        let mut logit_rows = Vec::new();
         if !masks.is_empty() && masks.len() != chunks.len() {
             return Err(Error::Other(format!(
                 "{} masks are given for {} chunks; expected one for each, or none",
@@ -383,11 +382,11 @@ impl NativeSession {
             rows.push(ChunkRows { slot, rows: first..tokens.len(), start, continued, mask });
             match chunk.rows {
                 OutputRows::None => {}
-                OutputRows::Last => wanted.push(tokens.len() - 1),
-                OutputRows::All => wanted.extend(first..tokens.len()),
+                OutputRows::Last => logit_rows.push(tokens.len() - 1),
+                OutputRows::All => logit_rows.extend(first..tokens.len()),
             }
         }
-        Ok((tokens, rows, wanted))
+        Ok((tokens, rows, logit_rows))
     }
 }
 
@@ -436,7 +435,7 @@ impl Session for NativeSession {
         extra: ExtraInputs<'_>,
         probe: &mut dyn Probe,
     ) -> Result<Vec<Logits>, Error> {
-        let (tokens, rows, wanted) = self.feed(chunks, extra.masks)?;
+        let (tokens, rows, logit_rows) = self.feed(chunks, extra.masks)?;
         self.check_hidden(extra.hidden, tokens.len())?;
         if rows.is_empty() {
             return Ok(Vec::new());
@@ -456,14 +455,14 @@ impl Session for NativeSession {
         };
         let mut data = Vec::new();
         for part in parts {
-            let own = wanted.iter().filter(|row| part.contains(row)).map(|row| row - part.start);
+            let part_rows = logit_rows.iter().filter(|row| part.contains(row));
             let width = extra.hidden.len() / tokens.len();
-            let own_rows = &extra.hidden[part.start * width..part.end * width];
+            let hidden_rows = &extra.hidden[part.start * width..part.end * width];
             let feed = StepInputs {
                 tokens: tokens[part.clone()].to_vec(),
-                hidden: self.hidden_value(own_rows, part.len())?,
+                hidden: self.hidden_value(hidden_rows, part.len())?,
                 chunks: parts::chunks_of(&rows, &part),
-                wanted: own.collect(),
+                wanted: part_rows.map(|row| row - part.start).collect(),
                 weights: &self.weights,
                 ropes: &self.ropes,
                 activation: self.options.dtype,
@@ -474,8 +473,8 @@ impl Session for NativeSession {
             // What a device has lost is the reason of what follows from it.
             result = self.check_device().and(result);
             // Rows before the last of a chunk are looked at only where the step asks for nothing.
-            let checked = self.options.finite && (wanted.is_empty() || !feed.wanted.is_empty());
-            if checked && result.as_ref().is_ok_and(|made| !made.finite) {
+            let checked = self.options.finite && (logit_rows.is_empty() || !feed.wanted.is_empty());
+            if checked && result.as_ref().is_ok_and(|outputs| !outputs.finite) {
                 result = Err(diagnose(&self.program, &feed, &mut self.slots, &self.pool));
             }
             for chunk in &feed.chunks {
@@ -490,8 +489,8 @@ impl Session for NativeSession {
                 }
             }
             match result {
-                Ok(made) if data.is_empty() => data = made.logits,
-                Ok(made) => data.extend(made.logits),
+                Ok(outputs) if data.is_empty() => data = outputs.logits,
+                Ok(outputs) => data.extend(outputs.logits),
                 Err(why) => {
                     for (slot, mark) in marks {
                         if let Some(slot) = self.slots[slot].as_mut() {
@@ -502,7 +501,7 @@ impl Session for NativeSession {
                 }
             }
         }
-        let vocab = data.len().checked_div(wanted.len()).unwrap_or(self.model.vocab);
+        let vocab = data.len().checked_div(logit_rows.len()).unwrap_or(self.model.vocab);
         let mut left = data.as_slice();
         Ok(chunks
             .iter()
@@ -512,9 +511,9 @@ impl Session for NativeSession {
                     OutputRows::Last => 1,
                     OutputRows::All => chunk.tokens.len(),
                 };
-                let (own, rest) = left.split_at(rows * vocab);
-                left = rest;
-                Logits { rows, vocab, data: own.to_vec() }
+                let (logits, remaining) = left.split_at(rows * vocab);
+                left = remaining;
+                Logits { rows, vocab, data: logits.to_vec() }
             })
             .collect())
     }

@@ -27,15 +27,17 @@ pub(crate) fn divide(total: usize, least: usize) -> Vec<Range<usize>> {
 
 /// Returns the chunks of a part, whose rows are counted from its first.
 pub(crate) fn chunks_of(chunks: &[ChunkRows], part: &Range<usize>) -> Vec<ChunkRows> {
-    let cut = |chunk: &ChunkRows| {
-        let rows = chunk.rows.start.max(part.start)..chunk.rows.end.min(part.end);
-        (rows.start < rows.end).then(|| ChunkRows {
-            start: chunk.start + rows.start - chunk.rows.start,
-            rows: rows.start - part.start..rows.end - part.start,
-            ..chunk.clone()
-        })
-    };
-    chunks.iter().filter_map(cut).collect()
+    chunks.iter().filter_map(|chunk| chunk_in(chunk, part)).collect()
+}
+
+/// Returns what a part has of a chunk; none if it has no row of it.
+fn chunk_in(chunk: &ChunkRows, part: &Range<usize>) -> Option<ChunkRows> {
+    let rows = chunk.rows.start.max(part.start)..chunk.rows.end.min(part.end);
+    (rows.start < rows.end).then(|| ChunkRows {
+        start: chunk.start + rows.start - chunk.rows.start,
+        rows: rows.start - part.start..rows.end - part.start,
+        ..chunk.clone()
+    })
 }
 
 /// Share of the rows of a part that an expert of a mixture should get: its weights are read for each part.
@@ -87,23 +89,34 @@ pub(crate) fn may_divide(
     let watched =
         graph.graph.values.iter().filter_map(|v| v.tap.as_ref()).any(|tap| probe.wants(tap));
     let causal = chunks.iter().all(|chunk| chunk.start >= chunk.mask.prefix());
-    let length = |chunk: &ChunkRows| {
-        // Documents count positions anew, so the length that a part reaches says nothing.
-        if ropes.iter().any(|table| table.long.is_some() || table.dynamic.is_some())
-            && !chunk.mask.documents().is_empty()
-        {
-            return false;
-        }
-        let end = chunk.start + chunk.rows.len();
-        parts.iter().flat_map(|part| chunks_of(std::slice::from_ref(chunk), part)).all(|part| {
-            let reached = part.start + part.rows.len();
-            ropes.iter().all(|table: &RopeTable| {
-                table.frequencies(reached) == table.frequencies(end)
-                    && table.factor(reached).to_bits() == table.factor(end).to_bits()
-            })
+    !watched && causal && chunks.iter().all(|chunk| keeps_angles(chunk, parts, ropes))
+}
+
+/// True if every part of a chunk has the angles of the whole chunk.
+fn keeps_angles(chunk: &ChunkRows, parts: &[Range<usize>], ropes: &[RopeTable]) -> bool {
+    // Documents count positions anew, so the length that a part reaches says nothing.
+    if ropes.iter().any(|table| table.long.is_some() || table.dynamic.is_some())
+        && !chunk.mask.documents().is_empty()
+    {
+        return false;
+    }
+    let end = chunk.start + chunk.rows.len();
+    parts.iter().filter_map(|part| chunk_in(chunk, part)).all(|part| {
+        let reached = part.start + part.rows.len();
+        ropes.iter().all(|table: &RopeTable| {
+            table.frequencies(reached) == table.frequencies(end)
+                && table.factor(reached).to_bits() == table.factor(end).to_bits()
         })
-    };
-    !watched && causal && chunks.iter().all(length)
+    })
+}
+
+/// Returns a copy of a memory; none if truncation restores it.
+fn copy_of(memory: &Memory) -> Option<Memory> {
+    match memory {
+        Memory::Attention(attention) if attention.needed.is_none() => None,
+        Memory::Latent(_) | Memory::Index(_) => None,
+        Memory::Attention(_) | Memory::Conv(_) | Memory::Recurrent(_) => Some(memory.clone()),
+    }
 }
 
 /// The states of a slot before a divided step, as far as truncation does not restore them.
@@ -117,12 +130,7 @@ pub(crate) struct SlotMark {
 
 impl SlotMark {
     pub(crate) fn of(slot: &Slot) -> Self {
-        let copy = |memory: &Memory| match memory {
-            Memory::Attention(attention) if attention.needed.is_none() => None,
-            Memory::Latent(_) | Memory::Index(_) => None,
-            Memory::Attention(_) | Memory::Conv(_) | Memory::Recurrent(_) => Some(memory.clone()),
-        };
-        let copies = slot.memories.iter().map(copy).collect();
+        let copies = slot.memories.iter().map(copy_of).collect();
         Self { position: slot.position, mask: slot.mask.clone(), copies }
     }
 
@@ -166,18 +174,15 @@ mod tests {
 
     #[test]
     fn chunks_keep_their_positions() {
-        let chunk = |slot, rows, start| ChunkRows {
-            slot,
-            rows,
-            start,
-            continued: start > 0,
-            mask: SequenceMask::default(),
-        };
         let chunks = [chunk(3, 0..2, 7), chunk(1, 2..9, 0)];
         let part = chunks_of(&chunks, &(1..5));
         assert_eq!(part, [chunk(3, 0..1, 8), chunk(1, 1..4, 0)]);
         // The rest of the second chunk begins its sequence too, at a later position.
-        let rest = chunks_of(&chunks, &(5..9));
-        assert_eq!(rest, [ChunkRows { continued: false, ..chunk(1, 0..4, 3) }]);
+        let tail = chunks_of(&chunks, &(5..9));
+        assert_eq!(tail, [ChunkRows { continued: false, ..chunk(1, 0..4, 3) }]);
+    }
+
+    fn chunk(slot: usize, rows: Range<usize>, start: usize) -> ChunkRows {
+        ChunkRows { slot, rows, start, continued: start > 0, mask: SequenceMask::default() }
     }
 }

@@ -31,7 +31,7 @@ fn raise<K: Ord>(all: &Mutex<BTreeMap<K, f32>>, key: K, rows: &[f32]) {
     if rows.is_empty() {
         return;
     }
-    let peak = rows.iter().fold(0.0, |most, x| larger(most, x.abs()));
+    let peak = rows.iter().fold(0.0, |largest, x| larger(largest, x.abs()));
     let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
     let held = all.entry(key).or_insert(0.0);
     *held = larger(*held, peak);

@@ -126,12 +126,6 @@ mod tests {
 
     #[test]
     fn limits_hold_and_a_seed_repeats() {
-        let logits = [1.0, 2.0, 3.0, 2.5];
-        let draw = |top_k, top_p, seed| {
-            let mut sampler =
-                Sampler::new(Sampling { temperature: 1.0, top_k, top_p, min_p: None, seed });
-            (0..200).map(|_| sampler.choose(&logits)).collect::<Vec<_>>()
-        };
         assert!(draw(Some(1), None, 3).iter().all(|&t| t == 2));
         assert!(draw(None, Some(0.0), 3).iter().all(|&t| t == 2));
         assert!(draw(Some(2), None, 3).iter().all(|&t| t == 2 || t == 3));
@@ -140,18 +134,25 @@ mod tests {
         assert!(draw(None, None, 1).contains(&0), "every token can be drawn");
     }
 
+    fn draw(top_k: Option<usize>, top_p: Option<f32>, seed: u64) -> Vec<u32> {
+        let mut sampler =
+            Sampler::new(Sampling { temperature: 1.0, top_k, top_p, min_p: None, seed });
+        (0..200).map(|_| sampler.choose(&[1.0, 2.0, 3.0, 2.5])).collect()
+    }
+
     #[test]
     fn a_least_share_of_the_likeliest_holds() {
-        let draw = |min_p| {
-            let options = Sampling { temperature: 1.0, min_p, ..Sampling::default() };
-            let mut sampler = Sampler::new(options);
-            (0..400).map(|_| sampler.choose(&[1.0, 2.0, 3.0, 2.5])).collect::<Vec<_>>()
-        };
         // Shares of the likeliest: 0.135, 0.368, 1 and 0.607.
-        assert!(draw(Some(0.5)).iter().all(|&t| t >= 2));
-        assert!(draw(Some(0.3)).contains(&1) && !draw(Some(0.3)).contains(&0));
-        assert!(draw(Some(1.0)).iter().all(|&t| t == 2));
-        assert!(draw(Some(0.0)).contains(&0));
+        assert!(draw_above(Some(0.5)).iter().all(|&t| t >= 2));
+        assert!(draw_above(Some(0.3)).contains(&1) && !draw_above(Some(0.3)).contains(&0));
+        assert!(draw_above(Some(1.0)).iter().all(|&t| t == 2));
+        assert!(draw_above(Some(0.0)).contains(&0));
+    }
+
+    fn draw_above(min_p: Option<f32>) -> Vec<u32> {
+        let options = Sampling { temperature: 1.0, min_p, ..Sampling::default() };
+        let mut sampler = Sampler::new(options);
+        (0..400).map(|_| sampler.choose(&[1.0, 2.0, 3.0, 2.5])).collect()
     }
 
     #[test]

@@ -237,13 +237,14 @@ pub trait Session: Send {
         }
         let masked = extra.masks.iter().zip(chunks).find(|(mask, _)| !mask.is_causal());
         if let Some((mask, chunk)) = masked {
-            let asked = if mask.documents.is_empty() {
+            let feature = if mask.documents.is_empty() {
                 "a bidirectional prefix"
             } else {
                 "packed documents"
             };
-            let reason =
-                format!("this engine has no {asked}: it feeds causal chunks of one sequence only");
+            let reason = format!(
+                "this engine has no {feature}: it feeds causal chunks of one sequence only"
+            );
             return Err(Error::Mask { slot: chunk.slot.0, reason });
         }
         self.step(chunks, probe)

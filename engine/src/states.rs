@@ -1,7 +1,7 @@
 //! States of slots between steps.
 
 use registry::dtype::Dtype;
-use registry::graph::{Graph, StateId, StateKind};
+use registry::graph::{Graph, State, StateId, StateKind, StatePart};
 
 use crate::StateValue;
 use crate::device::DeviceQueue;
@@ -115,8 +115,11 @@ pub fn check(graph: &Graph) -> Result<(), Error> {
         let axes = if state.kind == StateKind::Conv { 1 } else { usize::MAX };
         let empty = state.parts.iter().any(|p| p.shape.iter().take(axes).product::<usize>() == 0);
         if !fits || empty || state.window == Some(0) {
-            let (state, layer, kind) = (state.name.clone(), state.layer, state.kind);
-            return Err(Error::Form { state, layer, kind });
+            return Err(Error::Form {
+                state: state.name.clone(),
+                layer: state.layer,
+                kind: state.kind,
+            });
         }
     }
     Ok(())
@@ -226,29 +229,11 @@ impl Slot {
         values: &[StateValue],
     ) -> Result<(), Error> {
         for (n, (state, memory)) in graph.states.iter().zip(&mut self.memories).enumerate() {
-            let find = |part: &registry::graph::StatePart| {
-                let layer = state.layer;
-                let mut own = values.iter().filter(|v| v.state == StateId(n));
-                let value = own.find(|value| value.part == part.name);
-                let value =
-                    value.ok_or_else(|| Error::NoPart { part: part.name.clone(), layer })?;
-                let size: usize = part.shape.iter().product();
-                if size == 0 {
-                    return Ok(&[][..]); // of a kernel that is one wide
-                }
-                let rows = value.data.len() / size;
-                let (least, most) = match state.kind {
-                    StateKind::Conv | StateKind::Recurrent => (1, 1),
-                    _ => (state.window.map_or(position, |w| position.min(w - 1)), position),
-                };
-                if value.data.len() != rows * size || rows < least || rows > most {
-                    let part = part.name.clone();
-                    let found = value.data.len();
-                    return Err(Error::Numbers { part, layer, found, least, most, size });
-                }
-                Ok(&value.data[..])
-            };
-            let parts = state.parts.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+            let parts = state
+                .parts
+                .iter()
+                .map(|part| numbers_of(StateId(n), state, part, position, values))
+                .collect::<Result<Vec<_>, _>>()?;
             match memory {
                 Memory::Attention(a) => {
                     a.keys.seed(position, parts[0]);
@@ -271,42 +256,84 @@ impl Slot {
     pub fn values(&self, graph: &Graph) -> Vec<StateValue> {
         let mut values = Vec::new();
         for (n, (state, memory)) in graph.states.iter().zip(&self.memories).enumerate() {
-            let value = |part: usize, shape, data| StateValue {
-                state: StateId(n),
-                layer: state.layer,
-                part: state.parts[part].name.clone(),
-                shape,
-                data,
-            };
+            let id = StateId(n);
             match memory {
                 Memory::Attention(a) => {
                     for (part, history) in [&a.keys, &a.values].into_iter().enumerate() {
                         let data = history.tail(a.visible());
                         let mut shape = vec![self.position - a.visible()];
                         shape.extend(&state.parts[part].shape);
-                        values.push(value(part, shape, data));
+                        values.push(part_value(id, state, part, shape, data));
                     }
                 }
                 Memory::Latent(l) => {
                     for (part, history) in [&l.latent, &l.shared].into_iter().enumerate() {
                         let shape = [&[self.position][..], &state.parts[part].shape].concat();
-                        values.push(value(part, shape, history.tail(0)));
+                        values.push(part_value(id, state, part, shape, history.tail(0)));
                     }
                 }
                 Memory::Index(keys) => {
                     let shape = [&[self.position][..], &state.parts[0].shape].concat();
-                    values.push(value(0, shape, keys.tail(0)));
+                    values.push(part_value(id, state, 0, shape, keys.tail(0)));
                 }
-                Memory::Conv(c) => values.push(value(0, state.parts[0].shape.clone(), c.columns())),
+                Memory::Conv(c) => {
+                    let shape = state.parts[0].shape.clone();
+                    values.push(part_value(id, state, 0, shape, c.columns()));
+                }
                 Memory::Recurrent(r) => {
                     let mut all = r.newest();
                     for (n, part) in state.parts.iter().enumerate().rev() {
-                        let own = all.split_off(all.len() - part.shape.iter().product::<usize>());
-                        values.push(value(n, part.shape.clone(), own));
+                        let data = all.split_off(all.len() - part.shape.iter().product::<usize>());
+                        values.push(part_value(id, state, n, part.shape.clone(), data));
                     }
                 }
             }
         }
         values
     }
+}
+
+/// Returns the numbers that an empty slot takes as a part of a state.
+fn numbers_of<'a>(
+    id: StateId,
+    state: &State,
+    part: &StatePart,
+    position: usize,
+    values: &'a [StateValue],
+) -> Result<&'a [f32], Error> {
+    let layer = state.layer;
+    let value = values.iter().find(|value| value.state == id && value.part == part.name);
+    let value = value.ok_or_else(|| Error::NoPart { part: part.name.clone(), layer })?;
+    let size: usize = part.shape.iter().product();
+    if size == 0 {
+        return Ok(&[]); // of a kernel that is one wide
+    }
+    let rows = value.data.len() / size;
+    let (least, most) = match state.kind {
+        StateKind::Conv | StateKind::Recurrent => (1, 1),
+        _ => (state.window.map_or(position, |w| position.min(w - 1)), position),
+    };
+    if value.data.len() != rows * size || rows < least || rows > most {
+        return Err(Error::Numbers {
+            part: part.name.clone(),
+            layer,
+            found: value.data.len(),
+            least,
+            most,
+            size,
+        });
+    }
+    Ok(&value.data)
+}
+
+/// Returns a part of a state as a value.
+fn part_value(
+    id: StateId,
+    state: &State,
+    part: usize,
+    shape: Vec<usize>,
+    data: Vec<f32>,
+) -> StateValue {
+    let name = state.parts[part].name.clone();
+    StateValue { state: id, layer: state.layer, part: name, shape, data }
 }

@@ -67,9 +67,7 @@ impl WeightSource for GgufWeights {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
         let BlockView { ty, shape, bytes, .. } = self.view(id);
         let Some(dtype) = ty.plain().map(FileDtype::from) else {
-            let name = format!("number {}", id.0);
-            let found = ty.name().to_owned();
-            return Err(Error::WeightDtype { name, found });
+            return Err(wrong_dtype(&format!("number {}", id.0), ty.name()));
         };
         Ok(FileView { dtype, shape, bytes })
     }
@@ -303,7 +301,6 @@ impl SessionWeights {
         let view = matrix.view();
         let outputs = view.outputs;
         let inputs = view.inputs;
-        let plain = |dtype| source::dtype(dtype) | source::PLAIN_ORDER;
         let (buffer, form, factor) = match &self.held[n] {
             WeightForm::File(dtype) | WeightForm::Rounded(dtype, _) => {
                 (queue.upload(view.bytes)?, source::dtype(*dtype), 1.0)
@@ -318,7 +315,8 @@ impl SessionWeights {
                         }
                     }
                 }
-                (queue.upload(&stored_bytes(*dtype, &numbers))?, plain(*dtype), 1.0)
+                let form = source::dtype(*dtype) | source::PLAIN_ORDER;
+                (queue.upload(&stored_bytes(*dtype, &numbers))?, form, 1.0)
             }
             WeightForm::Blocks(..) | WeightForm::Parts(_) | WeightForm::F32(_) => {
                 let number = view.blocks.and_then(blocks::number);
@@ -332,7 +330,7 @@ impl SessionWeights {
                         view.widen_row(output, &mut numbers);
                         buffer.write(output * row, bytemuck::cast_slice(&numbers))?;
                     }
-                    (buffer, plain(Dtype::F32), 1.0)
+                    (buffer, source::dtype(Dtype::F32) | source::PLAIN_ORDER, 1.0)
                 }
             }
         };
@@ -365,8 +363,8 @@ impl SessionWeights {
             let mut first = BTreeMap::new();
             node.weights.iter().filter(|(role, _)| !role.starts_with("bias")).any(|(role, id)| {
                 let part = role.split('.').next().unwrap_or_default();
-                let own = self.rounding(*id);
-                *first.entry(part).or_insert(own) != own
+                let rounding = self.rounding(*id);
+                *first.entry(part).or_insert(rounding) != rounding
             })
         });
         apart.map(|node| node.op.to_string())
@@ -436,15 +434,7 @@ impl SessionWeights {
             else {
                 continue;
             };
-            let part = |part: usize| -> Result<Option<f32>, Error> {
-                for name in cache.names(part) {
-                    if let Some(scale) = self.tensors.scale(&name)? {
-                        return Ok(Some(scale));
-                    }
-                }
-                Ok(None)
-            };
-            state.fixed = match (part(0)?, part(1)?) {
+            state.fixed = match (self.cache_scale(cache, 0)?, self.cache_scale(cache, 1)?) {
                 (Some(keys), Some(values)) => Some([keys, values]),
                 (None, None) => None,
                 (keys, _) => {
@@ -460,9 +450,18 @@ impl SessionWeights {
         Ok(())
     }
 
+    /// Returns the stored scale of the keys or the values of a cache, if there is one.
+    fn cache_scale(&self, cache: &AttentionModules, part: usize) -> Result<Option<f32>, Error> {
+        for name in cache.names(part) {
+            if let Some(scale) = self.tensors.scale(&name)? {
+                return Ok(Some(scale));
+            }
+        }
+        Ok(None)
+    }
+
     /// Returns a matrix `[outputs, inputs]`: in place, or decoded for this one use.
     pub fn matrix(&self, id: WeightId) -> Result<WeightMatrix<'_>, Error> {
-        let lost = || Error::Other(format!("weight {} is no more where it was", id.0));
         Ok(WeightMatrix::Stored(match &self.held[id.0] {
             WeightForm::File(dtype) => {
                 let view = self.tensors.view(id)?;
@@ -474,11 +473,11 @@ impl SessionWeights {
                 self.plain(*dtype, bytes, outputs, inputs)
             }
             WeightForm::Blocks(_, packed) => {
-                in_file(&self.tensors.blocks(id).ok_or_else(lost)?, packed.as_deref())
+                in_file(&self.tensors.blocks(id).ok_or_else(|| lost(id))?, packed.as_deref())
             }
             WeightForm::Parts(packed) => {
                 let RowParts { shape, parts, runs } =
-                    self.tensors.row_parts(id).ok_or_else(lost)?;
+                    self.tensors.row_parts(id).ok_or_else(|| lost(id))?;
                 let (outputs, inputs) = sides(shape);
                 let parts = parts.iter().zip(packed);
                 let parts = parts.map(|(part, packed)| in_file(part, packed.as_deref())).collect();
@@ -486,7 +485,7 @@ impl SessionWeights {
             }
             WeightForm::OnDemand(dtype) => return self.on_demand(id, *dtype),
             WeightForm::Strided(strides) => {
-                let bytes = self.tensors.strided(id)?.ok_or_else(lost)?.bytes;
+                let bytes = self.tensors.strided(id)?.ok_or_else(|| lost(id))?.bytes;
                 let (outputs, inputs) = sides(&self.shapes[id.0]);
                 MatrixView {
                     strides: Some(*strides),
@@ -518,7 +517,7 @@ impl SessionWeights {
             return Err(Error::Other(format!("weight {} is no matrix", id.0)));
         };
         let mut numbers = match self.tensors.computed(id)? {
-            Some(made) => made,
+            Some(numbers) => numbers,
             None => widen(&self.tensors.view(id)?, &format!("number {}", id.0), outputs * inputs)?,
         };
         round::round(dtype, &mut numbers);
@@ -565,13 +564,23 @@ fn multiplies(node: &Node) -> bool {
     node.op.is(Trait::RoundsInputs) && !node.op.is(Trait::LooksUp)
 }
 
+/// Returns the error for a weight that its source had when the session was opened, and lacks now.
+fn lost(id: WeightId) -> Error {
+    Error::Other(format!("weight {} is no more where it was", id.0))
+}
+
+/// Returns the error for a weight whose type cannot be read as numbers.
+fn wrong_dtype(name: &str, ty: &str) -> Error {
+    Error::WeightDtype { name: name.to_owned(), found: ty.to_owned() }
+}
+
 /// Refuses a weight of another shape than the graph's.
-fn check_shape(found: &[usize], weight: &Weight) -> Result<(), Error> {
-    if found == weight.shape.as_slice() {
+fn check_shape(shape: &[usize], weight: &Weight) -> Result<(), Error> {
+    if shape == weight.shape.as_slice() {
         return Ok(());
     }
     let name = weight.name.clone();
-    let got = found.to_vec();
+    let got = shape.to_vec();
     let want = weight.shape.clone();
     Err(Error::WeightShape { name, got, want })
 }
@@ -600,22 +609,17 @@ fn in_file<'a>(view: &BlockView<'a>, packed: Option<&'a PackedMatrix>) -> Matrix
 /// Returns the layout of a matrix in blocks for products in integers; none if its products are exact.
 fn packed(view: &BlockView<'_>, arithmetic: ProductArithmetic) -> Option<Box<PackedMatrix>> {
     let (outputs, inputs) = sides(view.shape);
-    let in_place = || PackedMatrix::in_place(view.ty, outputs, inputs, view.factor);
-    let packed = match arithmetic {
-        ProductArithmetic::Exact | ProductArithmetic::Library => None,
-        ProductArithmetic::Q8 { repack: false } => in_place(),
-        ProductArithmetic::Q8 { repack: true } => in_place().map(|packed| packed.with(view.bytes)),
-    };
-    packed.map(Box::new)
+    let ProductArithmetic::Q8 { repack } = arithmetic else { return None };
+    let packed = PackedMatrix::in_place(view.ty, outputs, inputs, view.factor)?;
+    Some(Box::new(if repack { packed.with(view.bytes) } else { packed }))
 }
 
 /// Checks that there is a decoder, and that rows divide into blocks. One row tells.
 fn check_blocks(view: &BlockView<'_>, name: &str) -> Result<(), Error> {
     let inputs = view.shape.last().copied().unwrap_or(0);
     let row = view.ty.row_bytes(inputs).and_then(|row| view.bytes.get(..row)).unwrap_or_default();
-    let unreadable =
-        |_| Error::WeightDtype { name: name.to_owned(), found: view.ty.name().to_owned() };
-    codec::decode(view.ty, row, &mut vec![0.0; inputs]).map_err(unreadable)
+    codec::decode(view.ty, row, &mut vec![0.0; inputs])
+        .map_err(|_| wrong_dtype(name, view.ty.name()))
 }
 
 /// Holds the rows of a matrix as parts; none if a part would have to be rounded for the run.
@@ -646,9 +650,8 @@ fn blocks(
         return Ok(WeightForm::Blocks(view.ty, packed(view, arithmetic)));
     }
     let mut wide = vec![0.0; weight.shape.iter().product()];
-    let unreadable =
-        |_| Error::WeightDtype { name: weight.name.clone(), found: view.ty.name().to_owned() };
-    codec::decode(view.ty, view.bytes, &mut wide).map_err(unreadable)?;
+    codec::decode(view.ty, view.bytes, &mut wide)
+        .map_err(|_| wrong_dtype(&weight.name, view.ty.name()))?;
     for x in &mut wide {
         *x *= view.factor;
     }
@@ -663,12 +666,10 @@ fn blocks(
 }
 
 fn widen(view: &FileView<'_>, name: &str, elements: usize) -> Result<Vec<f32>, Error> {
-    let unreadable =
-        || Error::WeightDtype { name: name.to_owned(), found: view.dtype.name().to_owned() };
     if !view.dtype.is_float() || view.bytes.len() != elements * view.dtype.size() {
-        return Err(unreadable());
+        return Err(wrong_dtype(name, view.dtype.name()));
     }
-    view.to_f32().map_err(|_| unreadable())
+    view.to_f32().map_err(|_| wrong_dtype(name, view.dtype.name()))
 }
 
 fn rounded(run: Dtype, wide: &[f32]) -> WeightForm {

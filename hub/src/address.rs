@@ -25,10 +25,10 @@ impl HubOrigin {
         };
         let authority = uri.authority()?;
         let host = authority.host().to_ascii_lowercase();
-        // The parser ignores a malformed port, so the rest is checked here.
+        // The parser ignores a malformed port, so what follows the host is checked here.
         let port = match authority.as_str().get(host.len()..)? {
             "" => default,
-            rest => rest.strip_prefix(':')?.parse().ok()?,
+            suffix => suffix.strip_prefix(':')?.parse().ok()?,
         };
         let credentials = authority.as_str().contains('@');
         (!host.is_empty() && !credentials).then_some(Self { scheme, host, port })
@@ -67,18 +67,20 @@ pub(crate) fn redirect(base: &Uri, location: &str) -> Result<Uri, String> {
         let folder = path.rfind('/').map_or("/", |end| &path[..=end]);
         format!("{from}{folder}{target}")
     };
-    let refused = || {
-        format!(
-            "it redirects to `{}`, which is no http or https address without credentials",
-            shown(location)
-        )
-    };
-    let uri: Uri = absolute.parse().map_err(|_| refused())?;
-    let to = HubOrigin::of(&uri).ok_or_else(refused)?;
+    let uri: Uri = absolute.parse().map_err(|_| refused(location))?;
+    let to = HubOrigin::of(&uri).ok_or_else(|| refused(location))?;
     if from.is_secure() && !to.is_secure() {
         return Err(format!("it redirects from https to `{to}`, which is not encrypted"));
     }
     Ok(uri)
+}
+
+/// Returns the reason why a redirect to this location is refused.
+fn refused(location: &str) -> String {
+    format!(
+        "it redirects to `{}`, which is no http or https address without credentials",
+        shown(location)
+    )
 }
 
 fn has_scheme(text: &str) -> bool {
@@ -151,13 +153,16 @@ mod tests {
 
     #[test]
     fn an_origin_is_scheme_host_and_port() {
-        let origin = |text: &str| HubOrigin::of(&text.parse().unwrap());
         assert_eq!(origin("https://HF.test/x"), origin("https://hf.test:443/y"));
         for other in ["http://hf.test", "https://hf.test:444", "https://hf.test.evil", "https://a"]
         {
             assert_ne!(origin("https://hf.test"), origin(other), "{other}");
         }
         assert_eq!(origin("http://127.0.0.1:8080@evil.test/"), None);
+    }
+
+    fn origin(text: &str) -> Option<HubOrigin> {
+        HubOrigin::of(&text.parse().unwrap())
     }
 
     #[test]

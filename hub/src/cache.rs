@@ -83,7 +83,7 @@ impl ModelCache {
         let ours = entries
             .filter_map(Result::ok)
             .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(etag)));
-        ours.filter_map(|entry| entry.metadata().ok()).map(|found| found.len()).sum()
+        ours.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
     }
 
     /// Creates the folders that a download needs.

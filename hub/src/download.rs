@@ -41,8 +41,9 @@ impl Download<'_> {
         self.cache.prepare(etag)?;
         let _lock = lock(self.connection, &self.cache, etag, &self.what)?;
         let blob = self.cache.blob(etag);
-        let found = fs_err::metadata(&blob).ok().filter(std::fs::Metadata::is_file);
-        if found.is_none_or(|found| announced.size.is_some_and(|size| size != found.len())) {
+        let metadata = fs_err::metadata(&blob).ok().filter(std::fs::Metadata::is_file);
+        if metadata.is_none_or(|metadata| announced.size.is_some_and(|size| size != metadata.len()))
+        {
             self.receive(&announced, &blob)?;
         }
         Ok(self.cache.link(etag, self.commit, self.name)?)
@@ -61,8 +62,9 @@ impl Download<'_> {
             let why = format!("it is of commit `{}`, expected `{}`", shown(commit), self.commit);
             return Err(reply.unusable(&self.what, why).into());
         }
-        let own = if reply.status.is_redirection() { None } else { reply.header("content-length") };
-        let size = reply.header("x-linked-size").or(own);
+        let length =
+            if reply.status.is_redirection() { None } else { reply.header("content-length") };
+        let size = reply.header("x-linked-size").or(length);
         let size = size
             .map(str::parse)
             .transpose()
@@ -95,20 +97,23 @@ impl Download<'_> {
     /// announced.
     fn receive_once(&self, part: &Path, size: &mut Option<u64>) -> Result<(), AttemptError> {
         let mut file = open(part)?;
-        let mut have = file.metadata()?.len();
-        if size.is_some_and(|size| have > size) {
+        let mut received = file.metadata()?.len();
+        if size.is_some_and(|size| received > size) {
             file.set_len(0)?;
-            have = 0;
+            received = 0;
         }
-        if *size == Some(have) && have > 0 {
+        if *size == Some(received) && received > 0 {
             return Ok(());
         }
         let options = &self.connection.options;
-        let left = size.unwrap_or(0).saturating_sub(have) / options.least_rate.max(1);
+        let left = size.unwrap_or(0).saturating_sub(received) / options.least_rate.max(1);
         let total = Duration::from_secs(left).saturating_add(options.window * 2);
-        let mut reply =
-            self.connection.http.send(&self.address, HubRequest::Bytes(have, total), &self.what)?;
-        let (from, whole) = self.range(&reply, have)?;
+        let mut reply = self.connection.http.send(
+            &self.address,
+            HubRequest::Bytes(received, total),
+            &self.what,
+        )?;
+        let (from, whole) = self.range(&reply, received)?;
         let Some(expected) = size.or(whole) else {
             return Err(reply.unusable(&self.what, "it states no length").into());
         };
@@ -117,13 +122,13 @@ impl Download<'_> {
             return Err(reply.unusable(&self.what, why).into());
         }
         *size = Some(expected);
-        if from < have {
+        if from < received {
             file.set_len(0)?;
-            have = 0;
+            received = 0;
         }
-        self.connection.notify(Event::Begin { file: self.name, size: expected, have });
-        let before = have;
-        let ended = self.copy(&mut reply, &mut file, &mut have, expected);
+        self.connection.notify(Event::Begin { file: self.name, size: expected, have: received });
+        let before = received;
+        let ended = self.copy(&mut reply, &mut file, &mut received, expected);
         if let Err(TransferError::Disk(error)) = ended {
             return Err(error.into());
         }
@@ -133,7 +138,7 @@ impl Download<'_> {
             let why = format!("its body is longer than the {expected} bytes that were announced");
             return Err(reply.unusable(&self.what, why).into());
         }
-        if have == expected {
+        if received == expected {
             file.sync_all()?;
             return Ok(());
         }
@@ -141,19 +146,22 @@ impl Download<'_> {
             Err(TransferError::Broken(why)) => why,
             _ => "the connection ended".to_owned(),
         };
-        let why = format!("the transfer broke off at {have} of {expected} bytes: {why}");
+        let why = format!("the transfer broke off at {received} of {expected} bytes: {why}");
         let host = reply.origin.to_string();
         let what = self.what.clone();
         let error = Error::Connection { host, what, why };
-        Err(AttemptError::Temporary { error, after: None, progress: have - before >= PROGRESS })
+        Err(AttemptError::Temporary { error, after: None, progress: received - before >= PROGRESS })
     }
 
     /// Returns the start of the body and the length of the whole file, from the response.
-    fn range(&self, reply: &HubResponse, have: u64) -> Result<(u64, Option<u64>), AttemptError> {
-        let length = || reply.header("content-length").and_then(|text| text.parse::<u64>().ok());
+    fn range(
+        &self,
+        reply: &HubResponse,
+        received: u64,
+    ) -> Result<(u64, Option<u64>), AttemptError> {
         match reply.status.as_u16() {
             // The server ignored the range: the body starts at the beginning.
-            200 => Ok((0, length())),
+            200 => Ok((0, content_length(reply))),
             206 => {
                 let stated = reply.header("content-range").unwrap_or_default();
                 let parsed = stated.strip_prefix("bytes ").and_then(|text| {
@@ -161,14 +169,19 @@ impl Download<'_> {
                     let from: u64 = range.split_once('-')?.0.parse().ok()?;
                     Some((from, whole.parse().ok()))
                 });
-                let Some((from, whole)) = parsed.filter(|(from, _)| *from == have) else {
+                let Some((from, whole)) = parsed.filter(|(from, _)| *from == received) else {
                     let why = format!(
-                        "its `Content-Range` is `{}`, asked was for bytes from {have}",
+                        "its `Content-Range` is `{}`, asked was for bytes from {received}",
                         shown(stated)
                     );
                     return Err(reply.unusable(&self.what, why).into());
                 };
-                Ok((from, whole.or_else(|| length().map(|rest| rest.saturating_add(from)))))
+                Ok((
+                    from,
+                    whole.or_else(|| {
+                        content_length(reply).map(|length| length.saturating_add(from))
+                    }),
+                ))
             }
             code => {
                 let host = reply.origin.to_string();
@@ -183,7 +196,7 @@ impl Download<'_> {
         &self,
         reply: &mut HubResponse,
         file: &mut fs_err::File,
-        have: &mut u64,
+        received: &mut u64,
         expected: u64,
     ) -> Result<(), TransferError> {
         let options = &self.connection.options;
@@ -198,11 +211,11 @@ impl Download<'_> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(TransferError::Broken(truncated_body(&error))),
             };
-            if count as u64 > expected - *have {
+            if count as u64 > expected - *received {
                 return Err(TransferError::TooLong);
             }
             file.write_all(&buffer[..count]).map_err(TransferError::Disk)?;
-            *have += count as u64;
+            *received += count as u64;
             moved += count as u64;
             self.connection.notify(Event::Bytes(count as u64));
             let elapsed = since.elapsed();
@@ -229,9 +242,14 @@ pub(crate) fn truncated_body(error: &io::Error) -> String {
     inner.map_or_else(|| shown(&error.to_string()), explain)
 }
 
+/// Returns the length that a response states for its body.
+fn content_length(reply: &HubResponse) -> Option<u64> {
+    reply.header("content-length").and_then(|text| text.parse().ok())
+}
+
 /// Opens the file of an unfinished download. A link or pipe in its place is removed, not followed.
 fn open(part: &Path) -> io::Result<fs_err::File> {
-    if part.symlink_metadata().is_ok_and(|found| !found.is_file()) {
+    if part.symlink_metadata().is_ok_and(|metadata| !metadata.is_file()) {
         fs_err::remove_file(part)?;
     }
     fs_err::OpenOptions::new().create(true).append(true).open(part)

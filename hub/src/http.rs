@@ -46,6 +46,15 @@ pub(crate) struct HubResponse {
     pub origin: HubOrigin,
 }
 
+/// Returns the header that authorizes requests with a token.
+fn authorization(token: &str) -> Result<HeaderValue, Error> {
+    let fits = token.bytes().all(|b| b.is_ascii_graphic());
+    let value = HeaderValue::from_str(&format!("Bearer {token}"));
+    let mut value = value.ok().filter(|_| fits).ok_or(Error::Token)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
 impl HubResponse {
     /// Returns a header as text.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -79,13 +88,6 @@ impl HubHttp {
         let hub = uri.as_ref().and_then(HubOrigin::of);
         let plain = uri.is_some_and(|uri| uri.query().is_none()) && !endpoint.contains('#');
         let hub = hub.filter(|_| plain).ok_or_else(|| Error::Endpoint(shown(endpoint)))?;
-        let header = |token: &str| {
-            let fits = token.bytes().all(|b| b.is_ascii_graphic());
-            let value = HeaderValue::from_str(&format!("Bearer {token}"));
-            let mut value = value.ok().filter(|_| fits).ok_or(Error::Token)?;
-            value.set_sensitive(true);
-            Ok::<_, Error>(value)
-        };
         let proxy = if options.proxy_from_env { Proxy::try_from_env() } else { None };
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -104,7 +106,7 @@ impl HubHttp {
             .timeout_per_read(Some(options.read))
             .timeout_per_write(Some(options.read))
             .build();
-        let token = token.map(header).transpose()?;
+        let token = token.map(authorization).transpose()?;
         Ok(Self { agent: config.new_agent(), hub, token, reached: AtomicBool::new(false) })
     }
 

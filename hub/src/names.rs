@@ -35,17 +35,19 @@ pub fn check_revision(revision: &str) -> Result<(), Error> {
 
 /// Checks that a file name stays inside its folder, on every system.
 pub fn check_file(name: &str) -> Result<(), Error> {
-    let inside = |part: &str| {
-        !matches!(part, "" | "." | "..")
-            && part.len() <= 255
-            && !part.chars().any(|c| c.is_control() || matches!(c, '\\' | ':'))
-    };
-    if name.len() <= 1024 && name.split('/').all(inside) {
+    if name.len() <= 1024 && name.split('/').all(is_plain_part) {
         return Ok(());
     }
     let expected = "a relative path inside the repository, without `..`, `\\`, `:` and control \
                     characters";
     Err(Error::Name { kind: "file name", name: shown(name), expected })
+}
+
+/// True if a part of a path stays inside of its folder on every system.
+fn is_plain_part(part: &str) -> bool {
+    !matches!(part, "" | "." | "..")
+        && part.len() <= 255
+        && !part.chars().any(|c| c.is_control() || matches!(c, '\\' | ':'))
 }
 
 #[cfg(test)]

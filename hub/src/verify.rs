@@ -60,13 +60,13 @@ fn digest<D: Digest + io::Write>(mut digest: D, mut file: impl Read) -> io::Resu
 /// Compares a file with the hash in its etag. Returns false if the etag is no hash.
 pub(crate) fn verify(path: &Path, etag: &str, what: &str) -> Result<bool, Error> {
     let Some(kind) = BlobHash::of(etag) else { return Ok(false) };
-    let found = kind.file(path)?;
-    if found == etag {
+    let digest = kind.file(path)?;
+    if digest == etag {
         return Ok(true);
     }
     let what = what.to_owned();
     let stated = etag.to_owned();
-    Err(Error::Damaged { what, kind: kind.name(), found, stated })
+    Err(Error::Damaged { what, kind: kind.name(), found: digest, stated })
 }
 
 #[cfg(test)]

@@ -21,6 +21,12 @@ pub struct ConfigFile {
     sha256: String,
 }
 
+/// Returns the number of a key if it is above 0.
+fn positive_number(json: &serde_json::Value, key: &str) -> Option<usize> {
+    let number = json.get(key).and_then(serde_json::Value::as_u64);
+    number.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0)
+}
+
 impl ConfigFile {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, Error> {
@@ -102,9 +108,9 @@ impl ConfigFile {
     pub fn with_flag(&self, key: &str, value: bool) -> Result<Self, Error> {
         let mut json = self.value()?;
         let places = INNER.map(|place| format!("/{}", place.replace('.', "/")));
-        let is_inner =
-            |place: &&String| json.pointer(place).is_some_and(serde_json::Value::is_object);
-        let inner = places.iter().find(is_inner);
+        let inner = places
+            .iter()
+            .find(|place| json.pointer(place).is_some_and(serde_json::Value::is_object));
         if let Some(inner) = inner.and_then(|place| json.pointer_mut(place)) {
             inner[key] = value.into();
         }
@@ -122,13 +128,10 @@ impl ConfigFile {
     /// precedence over the config's `vocab_size`; without either there is no model.
     pub fn opaque(&self, vocab: Option<usize>) -> Result<Option<Model>, Error> {
         let value = self.value()?;
-        let number = |key: &str| {
-            let number = value.get(key).and_then(serde_json::Value::as_u64);
-            number.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0)
-        };
-        let context = number("max_position_embeddings");
-        let made = |vocab| Model::opaque(self.architecture(), self.architecture(), vocab, context);
-        Ok(vocab.or_else(|| number("vocab_size")).map(made))
+        let context = positive_number(&value, "max_position_embeddings");
+        let vocab = vocab.or_else(|| positive_number(&value, "vocab_size"));
+        Ok(vocab
+            .map(|vocab| Model::opaque(self.architecture(), self.architecture(), vocab, context)))
     }
 
     /// Returns the file with `dtype` as the declared dtype of the weights.

@@ -36,6 +36,16 @@ pub struct TensorCoverage {
     pub foreign: Option<String>,
 }
 
+/// True if a tensor has the name of a weight, or a rule gives it one.
+fn names_weight(model: &Model, weights: &BTreeSet<&str>, tensor: &str) -> bool {
+    weights.contains(tensor)
+        || model
+            .rules
+            .iter()
+            .filter_map(|rule: &WeightRule| rule.renamed(tensor))
+            .any(|name| weights.contains(name.as_str()))
+}
+
 impl TensorCoverage {
     /// Pairs the weights of a model with the tensors of a checkpoint, and checks its scales.
     pub fn of(model: &Model, checkpoint: &Checkpoint) -> Self {
@@ -51,19 +61,15 @@ impl TensorCoverage {
     /// Pairs the weights of a model with the tensors of a checkpoint, from headers alone.
     pub fn of_headers(model: &Model, checkpoint: &Checkpoint) -> Self {
         let mut tensors = checkpoint.shapes();
-        let own: BTreeSet<&str> = model
+        let all_weights: BTreeSet<&str> = model
             .graph
             .weights
             .iter()
             .chain(head_weights(model))
             .map(|w| w.name.as_str())
             .collect();
-        let called = |rule: &WeightRule, name: &str| {
-            rule.renamed(name).is_some_and(|name| own.contains(name.as_str()))
-        };
-        let asked =
-            |name: &str| own.contains(name) || model.rules.iter().any(|rule| called(rule, name));
-        tensors.retain(|name, _| !checkpoint.is_idle(name) || asked(name));
+        tensors
+            .retain(|name, _| !checkpoint.is_idle(name) || names_weight(model, &all_weights, name));
         let head = if has_head(model, &tensors) { head_weights(model) } else { Vec::new() };
         let weights: BTreeSet<&str> = model
             .graph
@@ -73,16 +79,12 @@ impl TensorCoverage {
             .map(|weight| weight.name.as_str())
             .collect();
         let (matched, gaps) = pairs(model, &tensors);
-        let spare = |name: &&String| !weights.contains(name.as_str());
-        let is_tied = |name: &&String| model.tied_owner(name).is_some();
-        let is_ignored = |name: &&String| model.passes_over(name);
-        let tied: Vec<String> = tensors.keys().filter(spare).filter(is_tied).cloned().collect();
-        let ignored: Vec<String> = tensors
-            .keys()
-            .filter(spare)
-            .filter(|name| !is_tied(name) && is_ignored(name))
-            .cloned()
-            .collect();
+        let spare = tensors.keys().filter(|name| !weights.contains(name.as_str()));
+        let (tied, other): (Vec<&String>, Vec<&String>) =
+            spare.partition(|name| model.tied_owner(name).is_some());
+        let tied: Vec<String> = tied.into_iter().cloned().collect();
+        let ignored: Vec<String> =
+            other.into_iter().filter(|name| model.passes_over(name)).cloned().collect();
         let passed = tied.len() + ignored.len();
         let mut coverage = Self {
             tensors: tensors.len(),

@@ -148,9 +148,9 @@ pub fn draft(
     };
     let tensors = checkpoint.tensors().len();
     let base = best.name.clone();
-    let others = candidates.iter().skip(1).filter(|other| other.coverage.is_some()).take(3);
-    let others = others.map(|other| (other.name.clone(), other.explained())).collect();
-    Ok(SpecDraft { path, name, base, others, used, tensors, findings, body })
+    let next = candidates.iter().skip(1).filter(|other| other.coverage.is_some()).take(3);
+    let next = next.map(|other| (other.name.clone(), other.explained())).collect();
+    Ok(SpecDraft { path, name, base, others: next, used, tensors, findings, body })
 }
 
 /// Returns the text of the spec.
@@ -214,8 +214,8 @@ impl SpecDraft {
             format!("`{base}` is the nearest known spec: it explains {used} of {tensors} tensors."),
         ];
         if !self.others.is_empty() {
-            let others = self.others.iter().map(|(name, count)| format!("{name} ({count})"));
-            lines.push(format!("Next nearest: {}.", others.collect::<Vec<_>>().join(", ")));
+            let next = self.others.iter().map(|(name, count)| format!("{name} ({count})"));
+            lines.push(format!("Next nearest: {}.", next.collect::<Vec<_>>().join(", ")));
         }
         if findings.is_empty() {
             let whole = "Nothing is left unexplained; a reference says if the numbers agree.";

@@ -135,8 +135,8 @@ pub enum Error {
         "the keys of `{}` describe another model than its `{key}` by the spec `{spec}`\n  {}\n\
          remove `{key}` to open it by its keys, or name its config with the option `model-config DIR`",
         path.display(), {
-            let (first, others) = listing::lines(differences);
-            first.iter().cloned().chain(others).collect::<Vec<_>>().join("\n  ")
+            let (first, remaining) = listing::lines(differences);
+            first.iter().cloned().chain(remaining).collect::<Vec<_>>().join("\n  ")
         }
     )]
     Keys { path: PathBuf, key: &'static str, spec: String, differences: Vec<String> },
@@ -181,9 +181,9 @@ impl FindingSubject {
 
 /// Returns the messages of findings, each on a line of its own.
 fn listed(findings: &[Finding]) -> String {
-    let (first, others) = listing::lines(findings);
+    let (first, remaining) = listing::lines(findings);
     let messages = first.iter().map(|finding| finding.message.as_str());
-    messages.chain(others.as_deref()).flat_map(|message| ["\n", message]).collect()
+    messages.chain(remaining.as_deref()).flat_map(|message| ["\n", message]).collect()
 }
 
 /// Names the inner text model of a multimodal config.

@@ -43,13 +43,13 @@ pub fn folder(path: &Path) -> Result<Option<CheckpointFolder>, Error> {
 
 /// Returns the folder of a safetensors file, if the file is its checkpoint or a part that an index names.
 fn home_of(file: &Path) -> Result<&Path, Error> {
-    let (folder, path) = (parent(file), || file.to_owned());
+    let folder = parent(file);
     if !folder.join("config.json").is_file() {
-        return Err(Error::NoConfigBeside { path: path() });
+        return Err(Error::NoConfigBeside { path: file.to_owned() });
     }
     let single = file.file_name().is_some_and(|name| name == "model.safetensors");
     if !single && !folder.join("model.safetensors.index.json").is_file() {
-        return Err(Error::NotIndexed { path: path() });
+        return Err(Error::NotIndexed { path: file.to_owned() });
     }
     Ok(folder)
 }
@@ -77,14 +77,17 @@ pub(crate) fn no_checkpoint(dir: &Path) -> Option<String> {
                 .to_owned(),
         );
     }
-    let entries = || Some(fs_err::read_dir(dir).ok()?.filter_map(Result::ok));
-    let journal = |name: std::ffi::OsString| name.to_string_lossy().ends_with(".part.journal");
-    if entries()?.any(|entry| journal(entry.file_name())) {
+    if entries(dir)?.any(|entry| entry.file_name().to_string_lossy().ends_with(".part.journal")) {
         return Some(
             "an unfinished conversion: run the same `convert` command again with the option `resume`"
                 .to_owned(),
         );
     }
-    let file = entries()?.map(|entry| entry.path()).find(|path| is_gguf(path))?;
+    let file = entries(dir)?.map(|entry| entry.path()).find(|path| is_gguf(path))?;
     Some(format!("GGUF files: open one of them, as `{}`", file.display()))
+}
+
+/// Returns the entries of a folder, without those that cannot be read.
+fn entries(dir: &Path) -> Option<impl Iterator<Item = fs_err::DirEntry>> {
+    Some(fs_err::read_dir(dir).ok()?.filter_map(Result::ok))
 }

@@ -33,11 +33,11 @@ pub(crate) fn open(
     let file = GgufFile::open(path)?;
     let mut spec = options.spec.as_deref().map(|spec| specs.named(spec)).transpose()?;
     let inside = file.metadata().str(CONFIG_KEY)?;
-    let made = options.model_config.is_none() && inside.is_none();
+    let is_generated = options.model_config.is_none() && inside.is_none();
     let own_config = options.model_config.is_none();
-    if let (Some(said), true) = (file.metadata().str(SPEC_KEY)?, own_config && spec.is_none()) {
+    if let (Some(stated), true) = (file.metadata().str(SPEC_KEY)?, own_config && spec.is_none()) {
         // Only a name, never a path: the file may be untrusted.
-        let (name, sha256) = said.split_once(' ').unwrap_or((said, ""));
+        let (name, sha256) = stated.split_once(' ').unwrap_or((stated, ""));
         let path = path.to_owned();
         let name = name.to_owned();
         if !specs.has(&name) {
@@ -54,7 +54,7 @@ pub(crate) fn open(
         _ => Vec::new(),
     };
     set.extend(options.set.iter().cloned());
-    if let Some(contents) = no_model(&file, made) {
+    if let Some(contents) = no_model(&file, is_generated) {
         return Err(Error::NoModel { path: path.to_owned(), contents });
     }
     let config = if let Some(config) = &options.model_config {
@@ -74,7 +74,7 @@ pub(crate) fn open(
         })?,
     };
     let (mut model, mut warnings) = specs.resolve(&spec, &config, &set)?;
-    if made {
+    if is_generated {
         // A generated config has every key of the file, so unused keys are no mistakes.
         warnings.clear();
     }
@@ -139,13 +139,15 @@ fn unused(file: &GgufFile, path: &Path, model: &Model) -> Vec<OpenRemark> {
 /// Returns an error if the keys that other programs read contradict the config inside the file.
 fn check_keys(file: &GgufFile, path: &Path, model: &Model) -> Result<(), Error> {
     let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(()) };
-    let own = || checkpoints::own_names(model).arch;
-    let own = model.gguf.as_ref().map_or_else(own, |gguf| gguf.arch.clone());
+    let expected = model
+        .gguf
+        .as_ref()
+        .map_or_else(|| checkpoints::own_names(model).arch, |gguf| gguf.arch.clone());
     let path = path.to_owned();
     let key = CONFIG_KEY;
     let spec = model.name.clone();
-    if arch != own {
-        return Err(Error::Architecture { path, found: arch.to_owned(), expected: own, key, spec });
+    if arch != expected {
+        return Err(Error::Architecture { path, found: arch.to_owned(), expected, key, spec });
     }
     let header = formats::gguf::evidence(file, arch);
     let Some((gguf, _)) = of_file(model, &header) else { return Ok(()) };
@@ -156,8 +158,8 @@ fn check_keys(file: &GgufFile, path: &Path, model: &Model) -> Result<(), Error> 
 /// True if a file has the `nextn` head that its config counts.
 fn has_head(file: &GgufFile, model: &Model) -> Result<bool, Error> {
     let Some(arch) = file.metadata().str("general.architecture")? else { return Ok(false) };
-    let found = of_file(model, &formats::gguf::evidence(file, arch));
-    Ok(found.is_some_and(|(_, weights)| weights.len() > model.graph.weights.len()))
+    let gguf_match = of_file(model, &formats::gguf::evidence(file, arch));
+    Ok(gguf_match.is_some_and(|(_, weights)| weights.len() > model.graph.weights.len()))
 }
 
 /// Returns the spec and config that explain a file made by another program.
@@ -168,22 +170,21 @@ fn from_keys(
     only: Option<&str>,
 ) -> Result<SpecMatch, Error> {
     let key = "general.architecture";
-    let found = file.metadata().str(key)?;
-    let arch = found.ok_or_else(|| Error::NoKey { path: path.to_owned(), key })?;
+    let arch = file.metadata().str(key)?;
+    let arch = arch.ok_or_else(|| Error::NoKey { path: path.to_owned(), key })?;
     specs.choose(arch, only, &formats::gguf::evidence(file, arch)).map_err(|refusals| {
         Error::NotExplained {
             path: path.to_owned(),
             architecture: arch.to_owned(),
-            faults: refusals
-                .iter()
-                .take(2)
-                .map(|refusal: &Unexplained| {
-                    let first = refusal.faults.len().min(4);
-                    format!("\n  {}: {}", refusal.spec, refusal.faults[..first].join("; "))
-                })
-                .collect(),
+            faults: refusals.iter().take(2).map(first_faults).collect::<Vec<_>>().concat(),
         }
     })
+}
+
+/// Returns a line with the first faults of a spec that does not explain a file.
+fn first_faults(refusal: &Unexplained) -> String {
+    let first = refusal.faults.len().min(4);
+    format!("\n  {}: {}", refusal.spec, refusal.faults[..first].join("; "))
 }
 
 fn config_file(path: &Path) -> PathBuf {

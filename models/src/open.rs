@@ -21,19 +21,19 @@ pub fn open(path: &Path, specs: &mut Specs, options: &OpenOptions) -> Result<Ope
     if is_gguf(path) {
         return gguf::open(path, specs, options);
     }
-    let Some(found) = folder(path)? else {
+    let Some(checkpoint) = folder(path)? else {
         return Err(Error::NoFolder { path: path.to_owned() });
     };
-    let config = ConfigFile::of_folder(&found.dir)?;
+    let config = ConfigFile::of_folder(&checkpoint.dir)?;
     let spec = match &options.spec {
         Some(spec) => specs.named(spec)?,
         None => specs.matching(&config)?.ok_or_else(|| Error::NoSpec {
             architecture: config.architecture(),
             inner: config.inner().map(str::to_owned),
-            place: found.dir.clone(),
+            place: checkpoint.dir.clone(),
         })?,
     };
-    resolve(&found, config, specs, &spec, &options.set)
+    resolve(&checkpoint, config, specs, &spec, &options.set)
 }
 
 /// Resolves a spec with the config of a folder, and corrects the tie of the output matrix by the weights.
@@ -74,35 +74,50 @@ fn has_all_weights(model: &Model, dir: &Path) -> bool {
 /// Finds a weight that the config ties to another and that the checkpoint stores with different values. The
 /// reference then does not tie it. Large weights are compared in samples.
 fn untied_weight(model: &Model, dir: &Path) -> Option<(String, String)> {
-    const PARTS: usize = 64;
-    const PART: usize = 4096;
     if !model.dims.contains_key("tied") || model.graph.tied.is_empty() {
         return None;
     }
     // Unreadable data is reported by the code that needs it.
     let checkpoint = Checkpoint::open(dir).ok()?;
-    let differ = |a: &[u8], b: &[u8]| {
-        let step = (a.len() / PARTS).max(PART);
-        let part = |from: usize| from..(from + PART).min(a.len());
-        a.len() == b.len() && (0..a.len()).step_by(step).any(|from| a[part(from)] != b[part(from)])
-    };
+    let mut ties = model.graph.tied.iter();
+    ties.find_map(|(name, owner)| differing_pair(model, &checkpoint, name, owner))
+}
+
+/// Returns a weight and its owner if the checkpoint stores both, with different values.
+fn differing_pair(
+    model: &Model,
+    checkpoint: &Checkpoint,
+    name: &str,
+    owner: &str,
+) -> Option<(String, String)> {
     // Both weights may have other names on disk.
-    let find = |name: &String| {
-        let weight = model.graph.weights.iter().find(|weight| weight.name == *name)?;
-        let found = flows(&checkpoint, std::slice::from_ref(weight), &model.rules).ok()?.0;
-        found.into_iter().next()?.tensors.into_iter().next()
-    };
-    let both = |(name, owner): (&String, &String)| {
-        let owner = &find(owner)?;
-        let elsewhere = model.rules.iter().filter_map(|rule| rule.on_disk(name));
-        let mut names = std::iter::once(name.clone()).chain(elsewhere);
-        let own = &names.find(|name| checkpoint.info(name).is_some())?;
-        let a = checkpoint.info(own)?;
-        let b = checkpoint.info(owner)?;
-        let like = a.dtype == b.dtype && a.shape == b.shape;
-        let a = checkpoint.bytes(own).ok()?;
-        let b = checkpoint.bytes(owner).ok()?;
-        (like && differ(a, b)).then(|| (name.clone(), owner.clone()))
-    };
-    model.graph.tied.iter().find_map(both)
+    let owner_tensor = &source_tensor(model, checkpoint, owner)?;
+    let elsewhere = model.rules.iter().filter_map(|rule| rule.on_disk(name));
+    let mut names = std::iter::once(name.to_owned()).chain(elsewhere);
+    let tensor = &names.find(|name| checkpoint.info(name).is_some())?;
+    let a = checkpoint.info(tensor)?;
+    let b = checkpoint.info(owner_tensor)?;
+    let like = a.dtype == b.dtype && a.shape == b.shape;
+    let a = checkpoint.bytes(tensor).ok()?;
+    let b = checkpoint.bytes(owner_tensor).ok()?;
+    (like && differ(a, b)).then(|| (name.to_owned(), owner_tensor.clone()))
+}
+
+/// Returns the first tensor that a weight is read from.
+fn source_tensor(model: &Model, checkpoint: &Checkpoint, name: &str) -> Option<String> {
+    let weight = model.graph.weights.iter().find(|weight| weight.name == *name)?;
+    let flows = flows(checkpoint, std::slice::from_ref(weight), &model.rules).ok()?.0;
+    flows.into_iter().next()?.tensors.into_iter().next()
+}
+
+/// True if two tensors of equal length differ in a sample of their bytes.
+fn differ(a: &[u8], b: &[u8]) -> bool {
+    const PARTS: usize = 64;
+    const PART: usize = 4096;
+    let step = (a.len() / PARTS).max(PART);
+    a.len() == b.len()
+        && (0..a.len()).step_by(step).any(|from| {
+            let part = from..(from + PART).min(a.len());
+            a[part.clone()] != b[part]
+        })
 }

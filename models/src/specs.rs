@@ -87,8 +87,11 @@ impl Specs {
     /// Returns the spec that most others extend.
     pub fn most_extended(&self) -> String {
         let parents: Vec<String> = self.all().filter_map(|spec| spec.extends).collect();
-        let heirs = |name: &String| parents.iter().filter(|parent| *parent == name).count();
-        parents.iter().max_by_key(|name| (heirs(name), Reverse(*name))).cloned().unwrap_or_default()
+        let most_heirs = parents.iter().max_by_key(|name| {
+            let heirs = parents.iter().filter(|parent| parent == name).count();
+            (heirs, Reverse(*name))
+        });
+        most_heirs.cloned().unwrap_or_default()
     }
 
     /// True if there is a spec of this name.
@@ -98,15 +101,15 @@ impl Specs {
 
     /// Returns the spec that matches a config's architecture.
     pub fn matching(&self, config: &ConfigFile) -> Result<Option<String>, Error> {
-        let mut found = self.library.find(config.parsed());
+        let mut names = self.library.find(config.parsed());
         let kind = config.text("model_type");
         // A config without a class still names its model type, which may be the name of a spec.
         if let (None, Some(kind)) = (config.parsed().architecture(), &kind) {
-            found.extend(self.library.names().filter(|name| name == kind));
+            names.extend(self.library.names().filter(|name| name == kind));
         }
-        let own: Vec<&str> =
-            found.iter().copied().filter(|name| self.own.iter().any(|own| own == name)).collect();
-        match (found.as_slice(), own.as_slice()) {
+        let added: Vec<&str> =
+            names.iter().copied().filter(|name| self.own.iter().any(|own| own == name)).collect();
+        match (names.as_slice(), added.as_slice()) {
             ([], _) => Ok(None),
             ([one], _) | (_, [one]) => Ok(Some((*one).to_owned())),
             (several, _) => Err(Error::SeveralSpecs {
@@ -159,9 +162,12 @@ impl Specs {
 
     /// Adds a spec file and checks that it can be read. Returns its name.
     pub fn add(&mut self, file: &Path) -> Result<String, Error> {
-        let refuse = |findings| unusable(file.display().to_string(), findings);
-        let name = self.library.add_with_parents(file).map_err(refuse)?;
-        self.library.load(&name, &[]).map_err(refuse)?;
+        let path = file.display().to_string();
+        let name = self
+            .library
+            .add_with_parents(file)
+            .map_err(|findings| unusable(path.clone(), findings))?;
+        self.library.load(&name, &[]).map_err(|findings| unusable(path, findings))?;
         self.own.push(name.clone());
         Ok(name)
     }
@@ -244,16 +250,17 @@ impl Specs {
     /// defaults for settings that the model does not have.
     pub fn absent_keys(&self, spec: &str, config: &ConfigFile) -> usize {
         let Ok(spec) = self.library.load(spec, &[]) else { return usize::MAX };
-        let absent = |dim: &&Dim| {
-            let mut keys = dim.sources.iter().filter_map(|source| match source {
-                DimSource::Key(key) => Some(key),
-                DimSource::Compute(_) => None,
-            });
-            keys.clone().next().is_some()
-                && keys.all(|key| config.parsed().peek(&key.name).is_none())
-        };
-        spec.dims.values().filter(absent).count()
+        spec.dims.values().filter(|dim| is_absent(dim, config)).count()
     }
+}
+
+/// True if a dimension is read from keys, and the config has none of them.
+fn is_absent(dim: &Dim, config: &ConfigFile) -> bool {
+    let mut keys = dim.sources.iter().filter_map(|source| match source {
+        DimSource::Key(key) => Some(key),
+        DimSource::Compute(_) => None,
+    });
+    keys.clone().next().is_some() && keys.all(|key| config.parsed().peek(&key.name).is_none())
 }
 
 fn unusable(spec: String, findings: Vec<Finding>) -> Error {

@@ -73,19 +73,20 @@ fn an_unknown_architecture_is_drafted_from_the_nearest_spec() {
     let config = onboard_models::config::ConfigFile::of_folder(copy.path()).unwrap();
     let checkpoint = checkpoints::Checkpoint::open(copy.path()).unwrap();
     let options = draft::DraftOptions { like: None, out: Path::new("drafts") };
-    let made = draft(&mut specs, &config, &checkpoint, options).unwrap();
-    assert!(made.is_whole(), "{:?}", made.findings);
-    assert_eq!((made.used, made.path.parent()), (made.tensors, Some(Path::new("drafts"))));
-    assert!(made.body.contains("matches: [UnknownForCausalLM]"), "{}", made.body);
+    let drafted = draft(&mut specs, &config, &checkpoint, options).unwrap();
+    assert!(drafted.is_whole(), "{:?}", drafted.findings);
+    assert_eq!((drafted.used, drafted.path.parent()), (drafted.tensors, Some(Path::new("drafts"))));
+    assert!(drafted.body.contains("matches: [UnknownForCausalLM]"), "{}", drafted.body);
     // The draft is a spec from now on.
-    let spec = Some(made.name.into());
+    let spec = Some(drafted.name.into());
     open(copy.path(), &mut specs, &OpenOptions { spec, ..OpenOptions::default() }).unwrap();
 }
 
 #[test]
 fn errors_carry_their_findings() {
-    let known = |spec: &str| OpenOptions { spec: Some(spec.into()), ..OpenOptions::default() };
-    let error = refused(&fixture("llama"), &known("nothing_of_this_name"));
+    let spec = Some("nothing_of_this_name".into());
+    let options = OpenOptions { spec, ..OpenOptions::default() };
+    let error = refused(&fixture("llama"), &options);
     assert!(
         matches!(&error, Error::Refused { refusal: FindingSubject::Name { .. }, .. }),
         "{error}"

@@ -76,8 +76,8 @@ pub fn check(
         options,
     )?;
     let narrow = CheckOptions { local: false, schedules: false, ..options.clone() };
-    let found = compare_unchanged(engine, source, dump, &narrow)?;
-    report.runs.extend(kv_fp8::effects(found.runs, part));
+    let narrow_report = compare_unchanged(engine, source, dump, &narrow)?;
+    report.runs.extend(kv_fp8::effects(narrow_report.runs, part));
     let why = format!("{part} is not what the reference keeps: its effect is measured, not judged");
     report.limit(Limit { kind: Unproven::States, why, runs: Vec::new() });
     Ok(report)
@@ -158,25 +158,23 @@ fn compare_unchanged(
         return Err(Error::Vocab { dump: dump.manifest.vocab, model: model.vocab });
     }
     let (tensors, hashes) = identify(source, dump, options)?;
-    let have = dump.runs();
-    let dtypes = if options.dtypes.is_empty() { have.clone() } else { options.dtypes.clone() };
-    if let Some(wanted) = dtypes.iter().find(|d| !have.contains(d)) {
-        let have = have.iter().map(|d| d.name()).collect::<Vec<_>>().join(", ");
-        return Err(Error::NoRun { dump: dump.dir.clone(), wanted: *wanted, have });
+    let recorded_dtypes = dump.runs();
+    let dtypes =
+        if options.dtypes.is_empty() { recorded_dtypes.clone() } else { options.dtypes.clone() };
+    if let Some(dtype) = dtypes.iter().find(|d| !recorded_dtypes.contains(d)) {
+        let names = recorded_dtypes.iter().map(|d| d.name()).collect::<Vec<_>>().join(", ");
+        return Err(Error::NoRun { dump: dump.dir.clone(), wanted: *dtype, have: names });
     }
-    if !have.contains(&Dtype::F32) {
-        let wanted = dtypes.first().copied().unwrap_or(Dtype::F32);
-        return Err(Error::NoFloor { dump: dump.dir.clone(), wanted });
+    if !recorded_dtypes.contains(&Dtype::F32) {
+        let dtype = dtypes.first().copied().unwrap_or(Dtype::F32);
+        return Err(Error::NoFloor { dump: dump.dir.clone(), wanted: dtype });
     }
     let recorded: BTreeSet<&str> =
         dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();
     let order = ExecutionOrder::of(&model.graph, |tap| recorded.contains(tap));
     let routers = routers(&model.graph);
     let prompts = &dump.manifest.prompts;
-    let load = |dtype| -> Result<Vec<ReferenceResults>, dump::Error> {
-        prompts.iter().map(|p| ReferenceResults::load(dump, dtype, p, &order)).collect()
-    };
-    let base = load(Dtype::F32)?;
+    let base = load_reference(dump, Dtype::F32, &order)?;
     let rounds = options.rounds.or(dump.manifest.rounds()).unwrap_or_default();
     // Rounded rows, keys or values: the reference has rounding thresholds between their codes.
     let coded = rounds != InputRounding::None || dump.manifest.kv_fp8().is_some();
@@ -218,21 +216,22 @@ fn compare_unchanged(
     }
     let mut features = SessionFeatures::default();
     for dtype in dtypes {
-        let loaded = if dtype == Dtype::F32 { Vec::new() } else { load(dtype)? };
-        let own = if dtype == Dtype::F32 { &base } else { &loaded };
+        let loaded =
+            if dtype == Dtype::F32 { Vec::new() } else { load_reference(dump, dtype, &order)? };
+        let reference = if dtype == Dtype::F32 { &base } else { &loaded };
         let opened = masked(prompts, options.engine(dtype));
         let mut session = NextnSession::new(engine.open(source, &opened)?);
-        let shows = session.features();
-        features = shows;
-        let seen = order.exposed(shows, session.shown_parts());
-        report.note(not_exposed(engine.name(), shows, &order, &seen));
-        let (mut gates, uncovered) = if shows == SessionFeatures::default() {
+        let session_features = session.features();
+        features = session_features;
+        let seen = order.exposed(session_features, session.shown_parts());
+        report.note(not_exposed(engine.name(), session_features, &order, &seen));
+        let (mut gates, uncovered) = if session_features == SessionFeatures::default() {
             structure(model, &seen, dump, &tensors)
         } else {
             // Hidden taps are neither missing nor extra.
             Default::default()
         };
-        let spreads = own.iter().filter_map(|side| side.spread.as_ref());
+        let spreads = reference.iter().filter_map(|side| side.spread.as_ref());
         let widest = spreads.flat_map(|spread| &spread.logprobs).copied().reduce(f32::max);
         let mut agreement = Agreement {
             routers: &routers,
@@ -246,7 +245,7 @@ fn compare_unchanged(
                 dump,
                 dtype,
                 prompt,
-                own: &own[n],
+                own: &reference[n],
                 base: &base[n],
                 logprob: options.logprob,
                 rounds: coded,
@@ -258,13 +257,13 @@ fn compare_unchanged(
         if gates.iter().any(Gate::is_not_finite) {
             report.note(not_finite(engine, source, dump, dtype, options)?);
         }
-        let choices: Vec<_> = own.iter().map(|side| &side.taps.prefill_choices).collect();
+        let choices: Vec<_> = reference.iter().map(|side| &side.taps.prefill_choices).collect();
         pool(dtype, &mut gates, prompts, &choices);
         options.begin(|| format!("{dtype}: greedy tokens"));
-        let greedy = if shows.steps {
-            greedy(&mut session, dump, dtype, own, options.logprob, &mut agreement)?
+        let greedy = if session_features.steps {
+            greedy(&mut session, dump, dtype, reference, options.logprob, &mut agreement)?
         } else {
-            generated(&mut session, dump, dtype, own, options.logprob)?
+            generated(&mut session, dump, dtype, reference, options.logprob)?
         };
         let mut run = summarize(model, dtype, gates, greedy, uncovered);
         run.routers = agreement.rows.into_iter().filter(|row| row.choices > 0).collect();
@@ -279,7 +278,7 @@ fn compare_unchanged(
         diverge::by_choices(&mut run);
         run.strengths = MeasureRatios::of(&run, f32_agrees);
         report.runs.push(run);
-        if options.schedules && shows.steps {
+        if options.schedules && session_features.steps {
             let noise = measured(&report);
             if let Some(prompt) = longest(prompts) {
                 session.rows = hidden(model, dump, dtype, prompt)?;
@@ -292,6 +291,16 @@ fn compare_unchanged(
     report.limits = limits(model, dump, features, &report.runs);
     compare_head(engine, source, dump, options, &mut report)?;
     Ok(report)
+}
+
+/// Returns the reference's results of every prompt in a dtype.
+fn load_reference(
+    dump: &Dump,
+    dtype: Dtype,
+    order: &ExecutionOrder,
+) -> Result<Vec<ReferenceResults>, dump::Error> {
+    let prompts = dump.manifest.prompts.iter();
+    prompts.map(|prompt| ReferenceResults::load(dump, dtype, prompt, order)).collect()
 }
 
 /// Returns the hidden rows that the graph takes in addition to the tokens of a prompt; empty for most
@@ -372,13 +381,13 @@ fn run_schedules(
         let parts = if phased { schedules::parts(&all) } else { BTreeSet::new() };
         let baseline = Baseline::run(session, prompt, length, &parts)?;
         let limit = if exact { 0.0 } else { rule::schedule(dtype, baseline.scale, noise) };
-        let mut own = Vec::new();
+        let mut schedule_rows = Vec::new();
         for (n, schedule) in all.iter().enumerate() {
             options.begin(|| format!("{dtype}: schedule {} of {}", n + 1, all.len()));
-            own.push(schedules::run(session, schedule, &baseline, limit)?);
+            schedule_rows.push(schedules::run(session, schedule, &baseline, limit)?);
         }
-        schedules::note_common_acts(&all, &mut own);
-        rows.append(&mut own);
+        schedules::note_common_acts(&all, &mut schedule_rows);
+        rows.append(&mut schedule_rows);
     }
     Ok(rows)
 }

@@ -73,8 +73,8 @@ impl ReferenceResults {
         };
         let taps = dump.manifest.taps.0.iter().filter(|(tap, _)| order.taps.contains_key(tap));
         for (tap, info) in taps {
-            let recorded = |phase| info.has(phase) && prompt.tapped(phase);
-            if recorded(Phase::Prefill)
+            if info.has(Phase::Prefill)
+                && prompt.tapped(Phase::Prefill)
                 && let Some(tensor) = dump.tap(run, prompt, Phase::Prefill, tap)?
             {
                 if substitute {
@@ -82,7 +82,8 @@ impl ReferenceResults {
                 }
                 side.taps.prefill.insert(tap.clone(), tensor);
             }
-            if recorded(Phase::Decode)
+            if info.has(Phase::Decode)
+                && prompt.tapped(Phase::Decode)
                 && !substitute
                 && let Some(tensor) = dump.tap(run, prompt, Phase::Decode, tap)?
             {
@@ -135,6 +136,11 @@ fn tail_tensor(tensor: &DumpTensor, count: usize) -> DumpTensor {
     DumpTensor { dtype: tensor.dtype, shape, data }
 }
 
+/// Returns the last values: the rows of a decode phase are the last ones.
+fn last_values(values: &[f32], count: usize) -> Vec<f64> {
+    values[values.len().saturating_sub(count)..].iter().map(|x| f64::from(*x)).collect()
+}
+
 /// One prompt of one run, with its reference.
 pub(crate) struct Comparison<'a> {
     pub(crate) model: &'a Model,
@@ -175,7 +181,14 @@ struct PairedRows<'a> {
 impl Comparison<'_> {
     /// Returns the gates of a whole run.
     pub(crate) fn cumulative(&self, phase: Phase, trace: &Trace) -> Vec<Gate> {
-        let of = |(gate, rows)| match self.comparable(gate, rows) {
+        let pairs = self.pairs(phase, Mode::Cumulative, trace).into_iter();
+        let gates = pairs.map(|(gate, rows)| self.whole_gate(gate, rows));
+        self.logprobs(phase, trace).into_iter().chain(gates).collect()
+    }
+
+    /// Judges the rows of a tap or state of a whole run.
+    fn whole_gate(&self, gate: Gate, rows: Result<PairedRows<'_>, String>) -> Gate {
+        match self.comparable(gate, rows) {
             Ok((gate, rows)) => {
                 let base = rows.base.as_ref().filter(|base| base.len() == rows.ours.len());
                 let mut gate = match base {
@@ -189,9 +202,7 @@ impl Comparison<'_> {
                 gate
             }
             Err(gate) => *gate,
-        };
-        let pairs = self.pairs(phase, Mode::Cumulative, trace).into_iter().map(of);
-        self.logprobs(phase, trace).into_iter().chain(pairs).collect()
+        }
     }
 
     /// Returns the gates of ops on the reference's inputs. `moved` holds runs with slightly perturbed
@@ -199,28 +210,38 @@ impl Comparison<'_> {
     pub(crate) fn local(&self, phase: Phase, trace: &Trace, moved: &[Trace]) -> Vec<Gate> {
         let mut moved: Vec<_> =
             moved.iter().map(|trace| self.pairs(phase, Mode::Local, trace).into_iter()).collect();
-        let of = |(gate, rows)| {
-            let others: Vec<Vec<f32>> =
+        let mut gates = Vec::new();
+        for (gate, rows) in self.pairs(phase, Mode::Local, trace) {
+            let perturbed: Vec<Vec<f32>> =
                 moved.iter_mut().filter_map(|pairs| Some(pairs.next()?.1.ok()?.ours)).collect();
-            let (gate, mut rows) = self.comparable(gate, rows)?;
-            if self.rounds && self.dtype == Dtype::F32 {
-                rows.ours = flips::settle_flips(&rows.ours, &rows.own, rows.count);
-            }
-            let span = self.order.span(gate.place);
-            if span.nodes >= order::FAR {
-                let why = "too many ops lie between recorded values and this one";
-                return Err(Box::new(gate.skipped(why)));
-            }
-            let exact = rows.kept != Dtype::F32;
-            let dtype = self.dtype;
-            let coded = self.rounds;
-            let op = OpChain { dtype, exact, span: span.nodes, terms: span.terms, coded };
-            let mut gate = gate.local(op, &rows.ours, &rows.own, &others, &rows.steps);
-            gate.kept_narrow(&rows.ours, &rows.own, &rows.steps);
-            Ok(gate)
-        };
-        let pairs = self.pairs(phase, Mode::Local, trace).into_iter();
-        pairs.map(of).map(|gate| gate.unwrap_or_else(|ended| *ended)).collect()
+            gates.push(self.local_gate(gate, rows, &perturbed).unwrap_or_else(|ended| *ended));
+        }
+        gates
+    }
+
+    /// Judges the rows of an op on the reference's inputs; the error is a gate that was not judged by them.
+    fn local_gate(
+        &self,
+        gate: Gate,
+        rows: Result<PairedRows<'_>, String>,
+        perturbed: &[Vec<f32>],
+    ) -> Result<Gate, Box<Gate>> {
+        let (gate, mut rows) = self.comparable(gate, rows)?;
+        if self.rounds && self.dtype == Dtype::F32 {
+            rows.ours = flips::settle_flips(&rows.ours, &rows.own, rows.count);
+        }
+        let span = self.order.span(gate.place);
+        if span.nodes >= order::FAR {
+            let why = "too many ops lie between recorded values and this one";
+            return Err(Box::new(gate.skipped(why)));
+        }
+        let exact = rows.kept != Dtype::F32;
+        let dtype = self.dtype;
+        let coded = self.rounds;
+        let op = OpChain { dtype, exact, span: span.nodes, terms: span.terms, coded };
+        let mut gate = gate.local(op, &rows.ours, &rows.own, perturbed, &rows.steps);
+        gate.kept_narrow(&rows.ours, &rows.own, &rows.steps);
+        Ok(gate)
     }
 
     /// Returns the values of each comparison of a run, the engine's and the reference's; none if their
@@ -234,18 +255,21 @@ impl Comparison<'_> {
         let mut all = Vec::new();
         let vocab = self.dump.manifest.vocab;
         if mode == Mode::Cumulative
-            && let Some(own) = self.base.logprobs.get(&phase)
-            && trace.logits.len() == own.rows * vocab
+            && let Some(reference) = self.base.logprobs.get(&phase)
+            && trace.logits.len() == reference.rows * vocab
         {
             let mut ours = vec![0.0; trace.logits.len()];
             for (logits, out) in trace.logits.chunks(vocab).zip(ours.chunks_mut(vocab)) {
                 log_softmax(logits, out);
             }
-            if let Some(ids) = &own.ids {
-                let at = |(n, id): (usize, &u32)| ours[n / own.width * vocab + *id as usize];
-                ours = ids.iter().enumerate().map(at).collect();
+            if let Some(ids) = &reference.ids {
+                ours = ids
+                    .iter()
+                    .enumerate()
+                    .map(|(n, id)| ours[n / reference.width * vocab + *id as usize])
+                    .collect();
             }
-            all.push(((Subject::Logprobs, None), Some((ours, own.values.clone()))));
+            all.push(((Subject::Logprobs, None), Some((ours, reference.values.clone()))));
         }
         for (gate, rows) in self.pairs(phase, mode, trace) {
             let sides = rows.ok().map(|rows| {
@@ -321,20 +345,15 @@ impl Comparison<'_> {
             let widest = self.widest.filter(|_| *subject == Subject::Logprobs)?;
             return Some(vec![f64::from(widest); count]);
         };
-        let of = |rows: &[f32]| -> Vec<f64> {
-            // The rows of a decode phase are the last ones.
-            let rows = &rows[rows.len().saturating_sub(count)..];
-            rows.iter().map(|x| f64::from(*x)).collect()
-        };
         let rows = match subject {
-            Subject::Logprobs => of(&spread.logprobs),
-            Subject::Tap { name } => of(spread.taps.get(name)?),
+            Subject::Logprobs => last_values(&spread.logprobs, count),
+            Subject::Tap { name } => last_values(spread.taps.get(name)?, count),
             Subject::State { layer, part, .. } => {
                 // One value for all snapshots, so that no state counts as more stable than most.
                 let mut all: Vec<f32> = spread.states.values().copied().collect();
                 all.sort_by(f32::total_cmp);
-                let own = *spread.states.get(&(*layer, part.clone()))?;
-                vec![f64::from(own.max(all[all.len() / 2])); count]
+                let state_spread = *spread.states.get(&(*layer, part.clone()))?;
+                vec![f64::from(state_spread.max(all[all.len() / 2])); count]
             }
         };
         (rows.len() == count).then_some(rows)

@@ -52,12 +52,14 @@ pub struct Quantiles {
 impl Quantiles {
     fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
-        let at = |share: f64| {
-            let n = (values.len() as f64 * share).ceil() as usize;
-            values.get(n.max(1) - 1).copied().unwrap_or(0.0)
-        };
         let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
-        Self { mean, p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0) }
+        Self {
+            mean,
+            p50: quantile(&values, 0.5),
+            p90: quantile(&values, 0.9),
+            p99: quantile(&values, 0.99),
+            max: quantile(&values, 1.0),
+        }
     }
 }
 
@@ -83,6 +85,12 @@ impl ReferenceLogprobs for Dump {
     }
 }
 
+/// Returns a quantile by nearest rank; 0 without values.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let rank = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(rank.max(1) - 1).copied().unwrap_or(0.0)
+}
+
 /// Measures the cost of the weights of `source` against a reference.
 pub fn cost(
     engine: &dyn Engine,
@@ -106,23 +114,23 @@ pub fn cost(
         session.release(slot)?;
         let logits = logits?.data;
         let Some((positions, rows)) = reference.logprobs(n)? else { continue };
-        let mut own = vec![0.0; vocab];
+        let mut ours = vec![0.0; vocab];
         for (n, position) in positions.into_iter().enumerate() {
             let Some(row) = logits.get(position * vocab..(position + 1) * vocab) else { continue };
-            log_softmax(row, &mut own);
+            log_softmax(row, &mut ours);
             let theirs = rows.row(n);
             let error =
-                row_error(ReferenceRow { ids: None, values: &own }, theirs, &mut Vec::new());
+                row_error(ReferenceRow { ids: None, values: &ours }, theirs, &mut Vec::new());
             // Rounding can make a divergence of zero slightly negative.
             kl.push(error.kl.max(0.0));
             same += usize::from(error.agrees);
             largest = largest.max(error.max.into());
             let top = theirs.top();
-            if let (Some(a), Some(b)) = (own.get(top), theirs.at(top)) {
+            if let (Some(a), Some(b)) = (ours.get(top), theirs.at(top)) {
                 drops += (f64::from(b).exp() - f64::from(*a).exp()).max(0.0);
             }
             if let Some(&next) = tokens.get(position + 1)
-                && let (Some(a), Some(b)) = (own.get(next as usize), theirs.at(next as usize))
+                && let (Some(a), Some(b)) = (ours.get(next as usize), theirs.at(next as usize))
             {
                 ours_nats -= f64::from(*a);
                 their_nats -= f64::from(b);
@@ -131,15 +139,14 @@ pub fn cost(
         }
     }
     let positions = kl.len();
-    let share = |count: f64| count / positions.max(1) as f64;
     Ok(Cost {
         engine: engine.name().to_owned(),
         positions,
         kl: Quantiles::of(kl),
-        same_top: share(same as f64),
+        same_top: same as f64 / positions.max(1) as f64,
         perplexity_ratio: ((ours_nats - their_nats) / scored.max(1) as f64).exp(),
         largest,
-        top_probability_drop: share(drops),
+        top_probability_drop: drops / positions.max(1) as f64,
     })
 }
 
@@ -148,7 +155,7 @@ pub fn cost(
 pub fn constant_prediction_cost(dump: &Dump) -> Result<Option<f64>, crate::dump::Error> {
     // The mean of sum(p ln(p / mean)) is the mean of sum(p ln p) less sum(mean ln mean).
     let mut sums = Vec::new();
-    let mut own = 0.0;
+    let mut negative_entropy = 0.0;
     let mut count = 0_usize;
     for prompt in &dump.manifest.prompts {
         let Some(rows) = dump.logprobs(Dtype::F32, prompt, Phase::Prefill)? else { continue };
@@ -158,16 +165,17 @@ pub fn constant_prediction_cost(dump: &Dump) -> Result<Option<f64>, crate::dump:
         sums.resize(rows.width, 0.0);
         for row in rows.values.chunks_exact(rows.width.max(1)) {
             for (sum, x) in sums.iter_mut().zip(row) {
-                let (x, p) = (f64::from(*x), f64::from(*x).exp());
+                let logprob = f64::from(*x);
+                let p = logprob.exp();
                 *sum += p;
-                own += if p > 0.0 { p * x } else { 0.0 };
+                negative_entropy += if p > 0.0 { p * logprob } else { 0.0 };
             }
             count += 1;
         }
     }
     let n = count as f64;
     let shared: f64 = sums.iter().map(|sum| sum / n).filter(|p| *p > 0.0).map(|p| p * p.ln()).sum();
-    Ok((count > 1).then(|| own / n - shared))
+    Ok((count > 1).then(|| negative_entropy / n - shared))
 }
 
 /// Returns the cost of rounding alone, and the rounding unit of its dtype. The cost is the mean divergence
@@ -179,8 +187,9 @@ pub fn rounding(dump: &Dump) -> Result<Option<(f64, f64)>, crate::dump::Error> {
     let mut sum = 0.0;
     let mut count = 0_usize;
     for prompt in &dump.manifest.prompts {
-        let rows = |run| dump.logprobs(run, prompt, Phase::Prefill);
-        let (Some(narrow), Some(wide)) = (rows(dtype)?, rows(Dtype::F32)?) else { continue };
+        let narrow = dump.logprobs(dtype, prompt, Phase::Prefill)?;
+        let wide = dump.logprobs(Dtype::F32, prompt, Phase::Prefill)?;
+        let (Some(narrow), Some(wide)) = (narrow, wide) else { continue };
         for row in 0..wide.rows.min(narrow.rows) {
             sum += row_error(narrow.row(row), wide.row(row), &mut Vec::new()).kl.max(0.0);
             count += 1;

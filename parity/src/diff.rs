@@ -166,8 +166,8 @@ pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<DumpDiff, Error
         .iter()
         .copied()
         .filter(|name: &&str| {
-            let has = |m: &dump::Manifest| m.prompts.iter().any(|prompt| prompt.name == *name);
-            has(ours) && has(theirs)
+            let manifests = [ours, theirs];
+            manifests.iter().all(|m| m.prompts.iter().any(|prompt| prompt.name == **name))
         })
         .collect::<Vec<_>>();
     if !other.is_empty() {
@@ -184,13 +184,14 @@ pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<DumpDiff, Error
         ));
     }
     let theirs = b.runs();
-    let asked = |dtype: &Dtype| options.dtypes.is_empty() || options.dtypes.contains(dtype);
-    let dtypes: Vec<Dtype> =
-        a.runs().into_iter().filter(|dtype| theirs.contains(dtype) && asked(dtype)).collect();
+    let dtypes: Vec<Dtype> = a
+        .runs()
+        .into_iter()
+        .filter(|dtype| theirs.contains(dtype))
+        .filter(|dtype| options.dtypes.is_empty() || options.dtypes.contains(dtype))
+        .collect();
     if dtypes.is_empty() {
-        let names =
-            |dump: &Dump| dump.runs().iter().map(|d| d.name()).collect::<Vec<_>>().join(", ");
-        return Err(Error::Dtypes { a: names(a), b: names(b) });
+        return Err(Error::Dtypes { a: dtype_names(a), b: dtype_names(b) });
     }
     let mut runs = Vec::new();
     for dtype in dtypes {
@@ -200,6 +201,11 @@ pub fn diff(a: &Dump, b: &Dump, options: &DiffOptions) -> Result<DumpDiff, Error
         || runs.iter().any(|run| run.rows.iter().any(|rows| rows.verdict == Verdict::Fail));
     let verdict = if failed { Verdict::Fail } else { Verdict::Pass };
     Ok(DumpDiff { schema: "onboard-diff/1", verdict, runs, notes })
+}
+
+/// Lists the names of the dtypes of a dump's runs.
+fn dtype_names(dump: &Dump) -> String {
+    dump.runs().iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
 }
 
 /// Lists facts of the manifests that differ.
@@ -215,30 +221,33 @@ fn remarks(a: &Dump, b: &Dump) -> Vec<String> {
             notes.push(format!("the dumps are of checkpoints with other {what}"));
         }
     }
-    let taps = |m: &dump::Manifest| m.taps.0.len();
+    let ours = a.taps.0.len();
+    let theirs = b.taps.0.len();
     let shared = a.taps.0.iter().filter(|(tap, _)| b.taps.0.iter().any(|(name, _)| name == tap));
     let shared = shared.count();
-    if shared < taps(a).max(taps(b)) {
-        notes.push(format!("{shared} taps are in both, of {} in A and {} in B", taps(a), taps(b)));
+    if shared < ours.max(theirs) {
+        notes.push(format!("{shared} taps are in both, of {ours} in A and {theirs} in B"));
     }
     notes
 }
 
 /// Returns the prompts that both dumps have, with the same recorded rows.
 fn common<'d>(a: &'d Dump, b: &'d Dump) -> Vec<(&'d Prompt, &'d Prompt)> {
-    let same = |x: &Prompt, y: &Prompt| {
-        x.tokens == y.tokens
-            && (x.prefix, &x.documents) == (y.prefix, &y.documents)
-            && Phase::ALL.iter().all(|p| x.positions(*p) == y.positions(*p))
-    };
     a.manifest
         .prompts
         .iter()
         .filter_map(|x: &'d Prompt| {
-            let found = b.manifest.prompts.iter().find(|y| same(x, y));
-            found.map(|y| (x, y))
+            let other = b.manifest.prompts.iter().find(|y| is_same_prompt(x, y));
+            other.map(|y| (x, y))
         })
         .collect()
+}
+
+/// True if two prompts have the same tokens, masks and recorded rows.
+fn is_same_prompt(x: &Prompt, y: &Prompt) -> bool {
+    x.tokens == y.tokens
+        && (x.prefix, &x.documents) == (y.prefix, &y.documents)
+        && Phase::ALL.iter().all(|p| x.positions(*p) == y.positions(*p))
 }
 
 fn run(
@@ -252,12 +261,12 @@ fn run(
         steady(a, dtype, pairs.iter().map(|p| p.0))?,
         steady(b, dtype, pairs.iter().map(|p| p.1))?,
     ];
-    let mut found =
+    let mut difference =
         RunDiff { dtype, rows: Vec::new(), parts: Vec::new(), greedy: Vec::new(), steady };
     for (x, y) in pairs {
         let spread = match a.spread(dtype, x)? {
             None => b.spread(dtype, y)?,
-            found => found,
+            spread => spread,
         };
         for phase in Phase::ALL {
             let (Some(ours), Some(theirs)) =
@@ -269,24 +278,26 @@ fn run(
             let first = x.positions(Phase::Prefill).len() - x.positions(phase).len();
             let spread = spread.as_ref().and_then(|s| s.logprobs.get(first..));
             let limits = LimitSources { dtype, steady, bound, spread };
-            found.rows.push(rows(x, phase, &ours, &theirs, &limits));
+            difference.rows.push(rows(x, phase, &ours, &theirs, &limits));
             if x.tapped(phase) && y.tapped(phase) {
-                taps(&mut found.parts, (a, x), (b, y), dtype, phase, taps_spread)?;
-                states(&mut found.parts, (a, x), (b, y), dtype, phase)?;
+                taps(&mut difference.parts, (a, x), (b, y), dtype, phase, taps_spread)?;
+                states(&mut difference.parts, (a, x), (b, y), dtype, phase)?;
             }
         }
-        let tokens = |dump: &Dump, prompt: &Prompt| {
-            let run = dump.manifest.greedy.get(dtype.name());
-            run.and_then(|run| run.get(&prompt.name)).cloned().unwrap_or_default()
-        };
-        let p = tokens(a, x);
-        let q = tokens(b, y);
-        if let Some(at) = p.iter().zip(&q).position(|(p, q)| p != q) {
+        let p = greedy_tokens(a, dtype, x);
+        let q = greedy_tokens(b, dtype, y);
+        if let Some(at) = p.iter().zip(q).position(|(p, q)| p != q) {
             let tokens = [p[at..].to_vec(), q[at..].to_vec()];
-            found.greedy.push(GreedyDiff { prompt: x.name.clone(), at, tokens });
+            difference.greedy.push(GreedyDiff { prompt: x.name.clone(), at, tokens });
         }
     }
-    Ok(found)
+    Ok(difference)
+}
+
+/// Returns the greedy tokens of a dump after a prompt.
+fn greedy_tokens<'d>(dump: &'d Dump, dtype: Dtype, prompt: &Prompt) -> &'d [u32] {
+    let run = dump.manifest.greedy.get(dtype.name());
+    run.and_then(|run| run.get(&prompt.name)).map_or(&[][..], Vec::as_slice)
 }
 
 /// Returns the distance of a dump's decode rows from its prefill rows at the same positions. It is the
@@ -296,7 +307,7 @@ fn steady<'d>(
     dtype: Dtype,
     prompts: impl Iterator<Item = &'d Prompt>,
 ) -> Result<Option<f64>, dump::Error> {
-    let mut most = None;
+    let mut largest = None;
     for prompt in prompts {
         let (Some(whole), Some(steps)) = (
             dump.logprobs(dtype, prompt, Phase::Prefill)?,
@@ -307,10 +318,10 @@ fn steady<'d>(
         let first = whole.rows - steps.rows;
         for row in 0..steps.rows {
             let error = row_error(steps.row(row), whole.row(first + row), &mut Vec::new());
-            most = Some(error.rms.max(most.unwrap_or(0.0)));
+            largest = Some(error.rms.max(largest.unwrap_or(0.0)));
         }
     }
-    Ok(most)
+    Ok(largest)
 }
 
 /// Sources of the limit of a row.
@@ -357,8 +368,9 @@ fn rows(
         .iter()
         .zip(&limits)
         .position(|(error, limit)| error.rms.is_nan() || error.rms > *limit);
-    let part = |n: &usize| errors[*n].rms / limits[*n];
-    let worst = (0..errors.len()).max_by(|a, b| part(a).total_cmp(&part(b))).unwrap_or(0);
+    let ratios: Vec<f64> =
+        errors.iter().zip(&limits).map(|(error, limit)| error.rms / limit).collect();
+    let worst = (0..ratios.len()).max_by(|a, b| ratios[*a].total_cmp(&ratios[*b])).unwrap_or(0);
     RowsDiff {
         prompt: prompt.name.clone(),
         phase,
@@ -375,10 +387,14 @@ fn rows(
 /// Returns the standard deviation of the finite log-probabilities: the rms of logits, independent of their
 /// offset.
 fn deviation(values: &[f32]) -> f64 {
-    let finite = || values.iter().filter(|x| x.is_finite()).map(|x| f64::from(*x));
-    let count = finite().count().max(1) as f64;
-    let mean = finite().sum::<f64>() / count;
-    (finite().map(|x| (x - mean).powi(2)).sum::<f64>() / count).sqrt()
+    let count = finite(values).count().max(1) as f64;
+    let mean = finite(values).sum::<f64>() / count;
+    (finite(values).map(|x| (x - mean).powi(2)).sum::<f64>() / count).sqrt()
+}
+
+/// Returns the values that are neither infinite nor NaN.
+fn finite(values: &[f32]) -> impl Iterator<Item = f64> {
+    values.iter().filter(|x| x.is_finite()).map(|x| f64::from(*x))
 }
 
 type DumpPrompt<'a> = (&'a Dump, &'a Prompt);
@@ -450,8 +466,9 @@ fn part(
     }
     let rows = a.shape.first().copied().unwrap_or(0);
     let errors = tensor_error(&b.data, &a.data, rows).rows;
-    let [(p, many), (q, others)] = [grid(&a.data), grid(&b.data)];
-    let narrow = p.abs_diff(q) > 2 && many.min(others) >= rule::GRID_COUNT;
+    let (p, count_of_a) = grid(&a.data);
+    let (q, count_of_b) = grid(&b.data);
+    let narrow = p.abs_diff(q) > 2 && count_of_a.min(count_of_b) >= rule::GRID_COUNT;
     PartDiff {
         bits: narrow.then_some([p, q]),
         error: errors.iter().copied().fold(0.0, f64::max),
@@ -462,9 +479,10 @@ fn part(
 
 /// Keeps the worst of all prompts for each part, in order of first appearance.
 fn merge(parts: &mut Vec<PartDiff>, part: PartDiff) {
-    let same =
-        |p: &&mut PartDiff| p.name == part.name && p.phase == part.phase && p.state == part.state;
-    match parts.iter_mut().find(same) {
+    let known = parts
+        .iter_mut()
+        .find(|p| p.name == part.name && p.phase == part.phase && p.state == part.state);
+    match known {
         Some(known) if known.error < part.error => *known = part,
         Some(_) => {}
         None => parts.push(part),
@@ -482,6 +500,8 @@ impl RunDiff {
     pub fn unstable_sides(&self) -> BTreeMap<usize, f64> {
         let limit = self.rows.iter().map(|rows| rows.limit).fold(f64::INFINITY, f64::min);
         let sides = self.steady.iter().enumerate();
-        sides.filter_map(|(n, own)| Some((n, own.filter(|own| *own > limit)?))).collect()
+        sides
+            .filter_map(|(n, distance)| Some((n, distance.filter(|distance| *distance > limit)?)))
+            .collect()
     }
 }

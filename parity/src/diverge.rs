@@ -57,24 +57,26 @@ pub(crate) fn by_choices(run: &mut RunReport) {
             hints: Vec::new(),
         })
     });
-    let token = || {
-        let row = run.greedy.iter().find(|row| row.verdict == Verdict::Fail)?;
-        let flip = row.first_flip?;
-        Some(Divergence {
-            subject: Subject::Logprobs,
-            mode: Mode::Cumulative,
-            prompt: row.prompt.clone(),
-            phase: Phase::Decode,
-            step: flip.index,
-            message: format!(
-                "greedy token {} after the prompt is another one, by {:.1e} nats; noise explains {:.1e}",
-                flip.index, flip.margin, flip.noise
-            ),
-            hints: Vec::new(),
-        })
-    };
-    match router.or_else(token) {
+    match router.or_else(|| failed_token(run)) {
         Some(first) if first.mode == Mode::Local => run.first_local = Some(first),
         first => run.first = first,
     }
+}
+
+/// Returns the divergence of the first greedy token that differs by more than noise.
+fn failed_token(run: &RunReport) -> Option<Divergence> {
+    let row = run.greedy.iter().find(|row| row.verdict == Verdict::Fail)?;
+    let flip = row.first_flip?;
+    Some(Divergence {
+        subject: Subject::Logprobs,
+        mode: Mode::Cumulative,
+        prompt: row.prompt.clone(),
+        phase: Phase::Decode,
+        step: flip.index,
+        message: format!(
+            "greedy token {} after the prompt is another one, by {:.1e} nats; noise explains {:.1e}",
+            flip.index, flip.margin, flip.noise
+        ),
+        hints: Vec::new(),
+    })
 }

@@ -283,10 +283,10 @@ impl Dump {
         if rows == 0 {
             return Ok(None);
         }
-        let name = |leaf: &str| format!("{run}/{}/{phase}/{leaf}", prompt.name);
+        let base = format!("{run}/{}/{phase}", prompt.name);
         Ok(Some(match self.manifest.logprobs.k.filter(|_| self.manifest.logprobs.kind == "topk") {
             None => {
-                let logits = self.store.read(&name("logits"))?.data;
+                let logits = self.store.read(&format!("{base}/logits"))?.data;
                 let mut values = vec![0.0; logits.len()];
                 let width = self.manifest.vocab;
                 for (logits, row) in logits.chunks_exact(width).zip(values.chunks_exact_mut(width))
@@ -298,9 +298,9 @@ impl Dump {
             Some(k) => Logprobs {
                 rows,
                 width: k,
-                ids: Some(self.store.read_ids(&name("top_ids"), self.manifest.vocab)?),
-                values: self.store.read(&name("top_logprobs"))?.data,
-                targets: Some(self.store.read(&name("target_logprobs"))?.data),
+                ids: Some(self.store.read_ids(&format!("{base}/top_ids"), self.manifest.vocab)?),
+                values: self.store.read(&format!("{base}/top_logprobs"))?.data,
+                targets: Some(self.store.read(&format!("{base}/target_logprobs"))?.data),
             },
         }))
     }
@@ -317,27 +317,28 @@ impl Dump {
 
     /// Reads the distance of a dtype's ensemble from the f32 run, in each row of a prompt's prefill.
     pub fn spread(&self, run: Dtype, prompt: &Prompt) -> Result<Option<EnsembleSpread>, Error> {
-        let name = |leaf: &str| format!("{run}/{}/spread/{leaf}", prompt.name);
-        let Some(mut logits) = self.optional(&name("logits"))? else { return Ok(None) };
+        let base = format!("{run}/{}/spread", prompt.name);
+        let Some(mut logits) = self.optional(&format!("{base}/logits"))? else { return Ok(None) };
         let ran = self.manifest.members.get(run.name()).is_some_and(|all| !all.ran.is_empty());
         if !ran || logits.data.iter().any(|spread| *spread < 0.0) {
-            let found = if ran { "a negative distance" } else { "distances of no run" };
+            let fault = if ran { "a negative distance" } else { "distances of no run" };
             return Err(Error::Manifest {
                 path: self.dir.join("manifest.json"),
                 message: format!(
-                    "the ensemble of {run} (`members.{run}` and `{}`) has {found}; write the dump again with `parity dump`",
-                    name("logits")
+                    "the ensemble of {run} (`members.{run}` and `{base}/logits`) has {fault}; write the dump again with `parity dump`"
                 ),
             });
         }
         let rows = logits.data.len() / 2;
         let kl = logits.data.split_off(rows);
-        let taps = self.optional(&name("taps"))?.map(|tensor| tensor.data).unwrap_or_default();
+        let taps =
+            self.optional(&format!("{base}/taps"))?.map(|tensor| tensor.data).unwrap_or_default();
         let each = taps.chunks_exact(rows.max(1)).zip(&self.manifest.taps.0);
         // -1 marks a tap or state that prefill does not have.
         let each = each.filter(|(rows, _)| rows.iter().all(|spread| *spread >= 0.0));
         let taps = each.map(|(rows, (tap, _))| (tap.clone(), rows.to_vec())).collect();
-        let states = self.optional(&name("states"))?.map(|tensor| tensor.data).unwrap_or_default();
+        let states =
+            self.optional(&format!("{base}/states"))?.map(|tensor| tensor.data).unwrap_or_default();
         let parts = self
             .manifest
             .states
@@ -421,7 +422,7 @@ impl Dump {
 
     /// Checks every tensor's name, dtype and shape against the manifest.
     fn check(&mut self) -> Result<(), Error> {
-        let mut wanted = BTreeSet::new();
+        let mut expected_names = BTreeSet::new();
         for run in &self.manifest.runs {
             if Dtype::ALL.iter().all(|d| d.name() != run) {
                 self.notes.push(format!("run `{run}` is of a dtype that is not compared here"));
@@ -436,13 +437,13 @@ impl Dump {
         }
         for run in self.runs() {
             for prompt in &self.manifest.prompts {
-                wanted.insert(format!("{run}/{}/hidden", prompt.name));
+                expected_names.insert(format!("{run}/{}/hidden", prompt.name));
                 for phase in Phase::ALL {
-                    self.check_phase(run, prompt, phase, &mut wanted)?;
+                    self.check_phase(run, prompt, phase, &mut expected_names)?;
                 }
             }
         }
-        let extra = self.store.names().filter(|name| !wanted.contains(*name)).count();
+        let extra = self.store.names().filter(|name| !expected_names.contains(*name)).count();
         if extra > 0 {
             self.notes.push(format!("{extra} tensors of the dump are not of version {VERSION}"));
         }
@@ -454,7 +455,7 @@ impl Dump {
         run: Dtype,
         prompt: &Prompt,
         phase: Phase,
-        wanted: &mut BTreeSet<String>,
+        expected_names: &mut BTreeSet<String>,
     ) -> Result<(), Error> {
         let rows = prompt.positions(phase).len();
         let base = format!("{run}/{}/{phase}", prompt.name);
@@ -473,7 +474,7 @@ impl Dump {
             if rows > 0 {
                 self.store.expect(&name, &shape, ids)?;
             }
-            wanted.insert(name);
+            expected_names.insert(name);
         }
         for module in &m.routers {
             let name = format!("{base}/chosen/{module}");
@@ -483,8 +484,8 @@ impl Dump {
                     prompt.tokens.len() - if phase == Phase::Decode { prompt.split } else { 0 };
                 self.store.expect(&name, &[all, k], true)?;
             }
-            wanted.insert(name);
-            wanted.insert(format!("{run}/{}/greedy/chosen/{module}", prompt.name));
+            expected_names.insert(name);
+            expected_names.insert(format!("{run}/{}/greedy/chosen/{module}", prompt.name));
         }
         let all = prompt.positions(Phase::Prefill).len();
         let parts = m.states.iter().map(|state| state.parts.len()).sum();
@@ -495,7 +496,7 @@ impl Dump {
             if self.store.shape(&name).is_some() {
                 self.store.expect(&name, shape, false)?;
             }
-            wanted.insert(name);
+            expected_names.insert(name);
         }
         if !prompt.tapped(phase) {
             return Ok(());
@@ -505,7 +506,7 @@ impl Dump {
             if info.has(phase) && rows > 0 {
                 self.store.expect_rows(&name, rows)?;
             }
-            wanted.insert(name);
+            expected_names.insert(name);
         }
         for state in &m.states {
             for part in &state.parts {
@@ -537,7 +538,7 @@ impl Dump {
                 } else if rows > 0 {
                     return Err(Error::Missing { path: self.store.path.clone(), name });
                 }
-                wanted.insert(name);
+                expected_names.insert(name);
             }
         }
         Ok(())

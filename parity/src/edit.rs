@@ -34,8 +34,9 @@ pub use moves::OpMove;
 pub(crate) use moves::candidates as rearrangements;
 pub use readings::ConfigReader;
 pub(crate) use same::same;
-pub(crate) use scope::Suspects;
-pub(crate) use windows::has_window;
+pub(crate) use scope::{Suspects, maker_of};
+pub(crate) use structure::{can_bypass, has_swappable_inputs};
+pub(crate) use windows::{has_window, window_of};
 
 /// Change of a resolved model.
 #[derive(Debug, Clone, PartialEq)]

@@ -178,9 +178,9 @@ pub fn check_server(
     if facts.scores == LogprobSupport::None && facts.generates.is_none() {
         return Err(text_only::not_provable(server, options.tokenizer)?);
     }
-    let said =
+    let stated =
         facts.dtype.as_deref().and_then(|name| Dtype::ALL.into_iter().find(|d| d.name() == name));
-    let dtype = options.dtype.or(said).unwrap_or(Dtype::F32);
+    let dtype = options.dtype.or(stated).unwrap_or(Dtype::F32);
     let mut native = NativeReference::open(native, source, native::options(options.threads))?;
     let rounded = RoundedTypes::of(facts, source).filter(|_| options.bound.is_none());
     // A dump is of weights before they were quantized.
@@ -202,7 +202,7 @@ pub fn check_server(
         subject: about(facts, source, reference, native::hashes(source, dump)?),
         runs: Vec::new(),
         schedules: Vec::new(),
-        notes: notes(facts, dtype, said.is_some() || options.dtype.is_some()),
+        notes: notes(facts, dtype, stated.is_some() || options.dtype.is_some()),
         diagnosis: None,
     };
     for prompt in dump.iter().flat_map(|dump| &dump.manifest.prompts) {
@@ -227,8 +227,8 @@ pub fn check_server(
     let shows_prompts = matches!(facts.scores, LogprobSupport::Full | LogprobSupport::Top(_));
     if facts.scores != LogprobSupport::None {
         for group in cases.chunks(width(&cases, options)) {
-            let asked = timed(&mut effort.server, || score(server, group))?;
-            for (case, scored) in group.iter().zip(asked) {
+            let group_scores = timed(&mut effort.server, || score(server, group))?;
+            for (case, scored) in group.iter().zip(group_scores) {
                 let begun = Instant::now();
                 gates.extend(answers::scored(case, &scored, facts, model.vocab));
                 let truth = match case.truth(reference)? {
@@ -257,7 +257,7 @@ pub fn check_server(
             identity.refuse(facts, source)?;
         }
     }
-    let mut made = Vec::new();
+    let mut generations = Vec::new();
     if facts.generates.is_some() {
         let rescored: BTreeSet<String> =
             mixed(&cases, RESCORED).into_iter().map(|case| case.name.clone()).collect();
@@ -269,8 +269,9 @@ pub fn check_server(
             ));
         }
         for group in cases.chunks(width(&cases, options)) {
-            let asked = timed(&mut effort.server, || generate(server, group, options.tokens))?;
-            for (case, generated) in group.iter().zip(asked) {
+            let group_answers =
+                timed(&mut effort.server, || generate(server, group, options.tokens))?;
+            for (case, generated) in group.iter().zip(group_answers) {
                 let begun = Instant::now();
                 gates.extend(answers::generated(
                     case,
@@ -289,7 +290,7 @@ pub fn check_server(
                     greedy.push(decoded.greedy);
                 }
                 effort.native += begun.elapsed();
-                made.push(generated);
+                generations.push(generated);
             }
         }
         if !shows_prompts && are_distributions(&gates) {
@@ -320,7 +321,7 @@ pub fn check_server(
         let alone = server_schedules::SingleAnswers {
             cases: &cases,
             scored: &scored_rows,
-            generated: &made,
+            generated: &generations,
             vocab: model.vocab,
             room,
         };
@@ -391,13 +392,12 @@ fn score(
     server: &dyn Endpoint,
     cases: &[ServerPrompt],
 ) -> Result<Vec<PromptScores>, endpoints::Error> {
-    let one = |case: &ServerPrompt| {
+    server_schedules::together(cases, &|case: &ServerPrompt| {
         server.score(
             &PromptRequest { tokens: &case.tokens, cache: PrefixCache::Off },
             &case.positions,
         )
-    };
-    server_schedules::together(cases, &one)
+    })
 }
 
 fn generate(
@@ -405,10 +405,9 @@ fn generate(
     cases: &[ServerPrompt],
     count: usize,
 ) -> Result<Vec<Generation>, endpoints::Error> {
-    let one = |case: &ServerPrompt| {
+    server_schedules::together(cases, &|case: &ServerPrompt| {
         server.generate(&PromptRequest { tokens: &case.tokens, cache: PrefixCache::Off }, count)
-    };
-    server_schedules::together(cases, &one)
+    })
 }
 
 /// True if all rows are distributions over the tokens that were sent: others do not identify a model.
@@ -459,20 +458,20 @@ fn keep(observed: &mut Vec<ObservedPrompt>, case: &ServerPrompt, scored: &Prompt
     if so_far + scored.rows.len() > OBSERVED && !observed.is_empty() {
         return;
     }
-    let row = |(at, row): (&usize, &LogprobRow)| {
-        let mut entries: Vec<(u32, f32)> =
-            row.entries().map(|(id, value)| (id as u32, value)).collect();
-        if let (true, Some(next), Some(value)) =
-            (entries.is_empty(), case.tokens.get(at + 1), row.target)
-        {
-            entries.push((*next, value));
-        }
-        // An entry with zero probability has no distance.
-        entries.retain(|(_, value)| *value > endpoints::FLOOR);
-        (*at, entries)
-    };
-    let rows = case.positions.iter().zip(&scored.rows).map(row).collect();
+    let rows = case.positions.iter().zip(&scored.rows);
+    let rows = rows.map(|(at, row)| (*at, entries_of(row, case.tokens.get(at + 1)))).collect();
     observed.push(ObservedPrompt { name: case.name.clone(), tokens: case.tokens.clone(), rows });
+}
+
+/// Returns the entries of a row, or the next token alone. An entry with zero probability has no distance.
+fn entries_of(row: &LogprobRow, next: Option<&u32>) -> Vec<(u32, f32)> {
+    let mut entries: Vec<(u32, f32)> =
+        row.entries().map(|(id, value)| (id as u32, value)).collect();
+    if let (true, Some(next), Some(value)) = (entries.is_empty(), next, row.target) {
+        entries.push((*next, value));
+    }
+    entries.retain(|(_, value)| *value > endpoints::FLOOR);
+    entries
 }
 
 fn about(

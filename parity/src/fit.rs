@@ -24,17 +24,17 @@ pub const RULE: RuleConstants =
 impl MeasureRatios {
     /// Reads the values of a run. A whole 16-bit run that fails although f32 agrees is more than a remark.
     pub(crate) fn of(run: &RunReport, f32_agrees: bool) -> Self {
-        let mut found = Self::default();
+        let mut ratios = Self::default();
         for gate in &run.gates {
-            found.other |= gate.fails() && gate.finding.is_some();
+            ratios.other |= gate.fails() && gate.finding.is_some();
             for bound in &gate.bounds {
                 let Some(n) = MEASURES.iter().position(|name| *name == bound.measure) else {
                     continue;
                 };
-                found.values[n] = found.values[n].max(bound.value / bound.limit * RULE[n]);
+                ratios.values[n] = ratios.values[n].max(bound.value / bound.limit * RULE[n]);
             }
         }
-        found.other |= run
+        ratios.other |= run
             .routers
             .iter()
             .filter(|row: &&RouterRow| row.mode == Mode::Local || run.dtype == Dtype::F32)
@@ -42,8 +42,8 @@ impl MeasureRatios {
         let greedy = run.greedy.iter().any(|row| row.verdict == Verdict::Fail);
         let gates = run.dtype != Dtype::F32 && run.gates.iter().any(Gate::fails);
         let routers = run.routers.iter().any(|row| row.verdict == Verdict::Fail);
-        found.other |= f32_agrees && (greedy || gates || routers);
-        found
+        ratios.other |= f32_agrees && (greedy || gates || routers);
+        ratios
     }
 
     /// True if a check with these values fails. A value beyond the ensemble in 16 bits is only a remark.
@@ -95,21 +95,20 @@ pub fn fit(table: &str, numbers: &RuleConstants) -> Result<FailureCounts, Error>
         return Err(Error::Number { number });
     }
     for (n, line) in table.lines().enumerate().filter(|(_, line)| !line.starts_with('#')) {
-        let wrong = |fault| Error::Line { line: n + 1, fault };
         let words: Vec<&str> = line.split('\t').collect();
         let [kind, _, dtype, values @ .., other] = words.as_slice() else {
-            return Err(wrong(TableFault::Columns));
+            return Err(line_error(n, TableFault::Columns));
         };
         let dtype = Dtype::ALL.into_iter().find(|known| known.name() == *dtype);
-        let dtype = dtype.ok_or_else(|| wrong(TableFault::Dtype))?;
+        let dtype = dtype.ok_or_else(|| line_error(n, TableFault::Dtype))?;
         let values: Result<Vec<f64>, _> = values.iter().map(|value| value.parse()).collect();
         let values = values.ok().and_then(|values| <[f64; 6]>::try_from(values).ok());
         let values = values.filter(|values| values.iter().all(|value| *value >= 0.0));
-        let values = values.ok_or_else(|| wrong(TableFault::Measures))?;
+        let values = values.ok_or_else(|| line_error(n, TableFault::Measures))?;
         let other = match *other {
             "0" => false,
             "1" => true,
-            _ => return Err(wrong(TableFault::Other)),
+            _ => return Err(line_error(n, TableFault::Other)),
         };
         let fails = MeasureRatios { values, other }.fails(dtype, numbers);
         let count = counts.entry(((*kind).to_owned(), dtype)).or_default();
@@ -119,6 +118,11 @@ pub fn fit(table: &str, numbers: &RuleConstants) -> Result<FailureCounts, Error>
         return Err(Error::Empty);
     }
     Ok(counts)
+}
+
+/// Returns the error for a line, given by its index.
+fn line_error(index: usize, fault: TableFault) -> Error {
+    Error::Line { line: index + 1, fault }
 }
 
 #[cfg(test)]
@@ -133,10 +137,12 @@ mod tests {
                      epsilon\tx\tf32\t12\t99\t0\t0\t3\t2\t0\n\
                      state\ty\tf16\t0\t0\t0\t0\t1\t1\t1\n";
         let counts = fit(table, &RULE).unwrap();
-        let of = |kind: &str, dtype| counts[&(kind.to_owned(), dtype)];
-        assert_eq!(of("honest", Dtype::F32), (0, 1));
-        assert_eq!(of("honest", Dtype::Bf16), (0, 1), "a remark");
-        assert_eq!((of("epsilon", Dtype::F32), of("state", Dtype::F16)), ((1, 1), (1, 1)));
+        assert_eq!(counts_of(&counts, "honest", Dtype::F32), (0, 1));
+        assert_eq!(counts_of(&counts, "honest", Dtype::Bf16), (0, 1), "a remark");
+        assert_eq!(
+            (counts_of(&counts, "epsilon", Dtype::F32), counts_of(&counts, "state", Dtype::F16)),
+            ((1, 1), (1, 1))
+        );
         let tight = [4.0, 1.0, 0.1, 0.5, 8.0, 8.0];
         assert_eq!(fit(table, &tight).unwrap()[&("honest".to_owned(), Dtype::F32)], (1, 1));
         for (line, want) in [
@@ -151,5 +157,9 @@ mod tests {
         }
         assert!(fit("# kind\n", &RULE).unwrap_err().to_string().contains("no line"));
         assert!(fit(table, &[f64::NAN; 6]).unwrap_err().to_string().contains("NaN"));
+    }
+
+    fn counts_of(counts: &FailureCounts, kind: &str, dtype: Dtype) -> (usize, usize) {
+        counts[&(kind.to_owned(), dtype)]
     }
 }

@@ -264,13 +264,14 @@ impl Gate {
         self,
         op: OpChain,
         ours: &[f32],
-        own: &[f32],
+        reference: &[f32],
         moved: &[Vec<f32>],
         steps: &[usize],
     ) -> Self {
-        let judged = rule::local(op, &measure(op, ours, own, moved, steps.len()));
-        let mut gate = self.measured(&tensor_error(ours, own, steps.len()), steps);
-        gate.unequal = op.exact.then_some(ours.iter().zip(own).filter(|(x, y)| x != y).count());
+        let judged = rule::local(op, &measure(op, ours, reference, moved, steps.len()));
+        let mut gate = self.measured(&tensor_error(ours, reference, steps.len()), steps);
+        gate.unequal =
+            op.exact.then_some(ours.iter().zip(reference).filter(|(x, y)| x != y).count());
         gate.judge(judged, steps);
         gate
     }
@@ -281,14 +282,14 @@ impl Gate {
         self,
         dtype: Dtype,
         ours: &[f32],
-        own: &[f32],
+        reference: &[f32],
         base: &[f32],
         limits: Option<RowLimits>,
         steps: &[usize],
     ) -> Self {
         let rows = steps.len();
         let mut gate = self.measured(&tensor_error(ours, base, rows), steps);
-        gate.floor = (dtype != Dtype::F32).then(|| tensor_error(own, base, rows).spread);
+        gate.floor = (dtype != Dtype::F32).then(|| tensor_error(reference, base, rows).spread);
         let Some(RowLimits { spread, of_all }) = limits else {
             return gate.skipped("the dump has no ensemble for it");
         };
@@ -337,19 +338,17 @@ impl Gate {
     /// Fails if the engine's values lie on a coarser grid than the reference's, whatever their bounds. A
     /// value was then rounded, or is stored, in fewer bits.
     pub fn kept_narrow(&mut self, ours: &[f32], reference: &[f32], steps: &[usize]) {
-        let name = |bits| match bits {
-            0..=7 => Dtype::Bf16,
-            8..=10 => Dtype::F16,
-            _ => Dtype::F32,
-        };
         let (bits, count) = grid(ours);
-        let (want, wanted) = grid(reference);
+        let (want, reference_count) = grid(reference);
         // Sums of narrow values use an arbitrary number of bits.
-        if count.min(wanted) < GRID_COUNT || name(bits) == Dtype::F32 || bits + 2 > want {
+        if count.min(reference_count) < GRID_COUNT
+            || narrowest_dtype(bits) == Dtype::F32
+            || bits + 2 > want
+        {
             return;
         }
-        let kept = name(bits);
-        let keeps = name(want);
+        let kept = narrowest_dtype(bits);
+        let keeps = narrowest_dtype(want);
         self.finding =
             Some(format!("kept in {kept}, as its numbers show; the reference keeps {keeps}"));
         self.verdict = Verdict::Fail;
@@ -358,15 +357,9 @@ impl Gate {
 
     /// Returns the bound that is exceeded by the largest factor; a gain only if no other is exceeded.
     pub fn worst_bound(&self) -> Option<&Bound> {
-        let excess = |b: &Bound| match (b.holds(), b.measure) {
-            (true, _) => (0, b.value / b.limit),
-            (false, "gain") => (1, b.value / b.limit),
-            (false, _) => (2, b.value / b.limit),
-        };
         self.bounds.iter().max_by(|a, b| {
-            let (class, times) = excess(a);
-            let (other, than) = excess(b);
-            class.cmp(&other).then(times.total_cmp(&than))
+            let by_class = excess_class(a).cmp(&excess_class(b));
+            by_class.then((a.value / a.limit).total_cmp(&(b.value / b.limit)))
         })
     }
 
@@ -394,6 +387,24 @@ impl Gate {
     /// True if the gate failed.
     pub fn fails(&self) -> bool {
         self.verdict == Verdict::Fail
+    }
+}
+
+/// Returns the narrowest dtype with a number of mantissa bits.
+fn narrowest_dtype(bits: u32) -> Dtype {
+    match bits {
+        0..=7 => Dtype::Bf16,
+        8..=10 => Dtype::F16,
+        _ => Dtype::F32,
+    }
+}
+
+/// Ranks bounds: those that hold, exceeded gains, and other exceeded ones.
+fn excess_class(bound: &Bound) -> u8 {
+    match (bound.holds(), bound.measure) {
+        (true, _) => 0,
+        (false, "gain") => 1,
+        (false, _) => 2,
     }
 }
 

@@ -7,11 +7,12 @@ use std::fmt::Write as _;
 
 use registry::diag::Span;
 use registry::dtype::DtypeRule;
-use registry::graph::{Graph, State, StateId, StateKind, ValueId};
+use registry::graph::{Graph, Node, State, StateId, StateKind, ValueId};
 use registry::model::Model;
 use registry::ops::ParamKind;
 
 use crate::dump::Phase;
+use crate::edit::maker_of;
 use crate::gate::{Gate, Mode, Subject};
 
 /// Returns hints for the first failed gate among `gates`, likeliest first.
@@ -20,21 +21,16 @@ pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
     if let Subject::State { layer, part, .. } = &gate.subject {
         state(model, *layer, part, gate, &mut hints);
     }
-    let prefill = |g: &&Gate| g.phase == Phase::Prefill;
-    if gate.phase == Phase::Decode && !gates.iter().filter(prefill).any(Gate::fails) {
-        // A snapshot of a convolution or recurrence is only read by the next step.
-        let snapshot = model.graph.states.iter().any(|state| {
-            let this = |part: &str| state.parts.iter().any(|p| p.name == part);
-            let kept = matches!(state.kind, StateKind::Conv | StateKind::Recurrent);
-            kept && matches!(&gate.subject, Subject::State { layer, part, .. } if *layer == state.layer && this(part))
-        });
-        let same =
-            |g: &&Gate| (&g.subject, &g.prompt, g.mode) == (&gate.subject, &gate.prompt, gate.mode);
-        if snapshot {
+    let prefill: Vec<&Gate> = gates.iter().filter(|g| g.phase == Phase::Prefill).collect();
+    if gate.phase == Phase::Decode && !prefill.iter().any(|g| g.fails()) {
+        if is_snapshot(&model.graph, &gate.subject) {
             hints.push(
                 "no comparison of prefill fails, and only decode reads this snapshot".to_owned(),
             );
-        } else if gates.iter().filter(prefill).filter(same).any(|g: &Gate| g.error.count > 0) {
+        } else if prefill.iter().any(|g| {
+            (&g.subject, &g.prompt, g.mode) == (&gate.subject, &gate.prompt, gate.mode)
+                && g.error.count > 0
+        }) {
             hints.push("the prefill of this prompt agrees here, and decode does not".to_owned());
         }
     }
@@ -50,19 +46,26 @@ pub(crate) fn hints(model: &Model, gate: &Gate, gates: &[Gate]) -> Vec<String> {
     hints
 }
 
+/// True if a subject is a part of a convolution's or a recurrence's state: only the next step reads it.
+fn is_snapshot(graph: &Graph, subject: &Subject) -> bool {
+    let Subject::State { layer, part, .. } = subject else { return false };
+    graph.states.iter().any(|state| {
+        matches!(state.kind, StateKind::Conv | StateKind::Recurrent)
+            && state.layer == *layer
+            && state.parts.iter().any(|p| p.name == *part)
+    })
+}
+
 /// Maximum number of ops that a hint names.
 const NAMED: usize = 8;
 
 /// Names the ops between values that agree and the value of a gate.
 fn between(model: &Model, gate: &Gate, gates: &[Gate]) -> Option<String> {
     let nodes = suspected(&model.graph, gate, gates);
-    let agree = |n: &usize| {
-        let inputs = &model.graph.nodes[*n].inputs;
-        inputs.iter().any(|input| {
-            agreeing(gate, gates).any(|tap| model.graph.values[input.0].tap.as_deref() == Some(tap))
-        })
-    };
-    let known = nodes.iter().any(agree);
+    let agreeing: BTreeSet<&str> = agreeing(gate, gates).collect();
+    let mut inputs = nodes.iter().flat_map(|n| &model.graph.nodes[*n].inputs);
+    let known =
+        inputs.any(|input| tap_of(&model.graph, *input).is_some_and(|tap| agreeing.contains(tap)));
     let mut calls: Vec<String> = Vec::new();
     for node in nodes.iter().map(|n| &model.graph.nodes[*n]) {
         let call = format!("`{}` ({})", node.op, place(&node.at));
@@ -96,12 +99,13 @@ fn between(model: &Model, gate: &Gate, gates: &[Gate]) -> Option<String> {
 
 /// Returns the taps that agree in the run and the phase of a gate.
 fn agreeing<'a>(gate: &'a Gate, gates: &'a [Gate]) -> impl Iterator<Item = &'a str> {
-    let same = |other: &&Gate| {
-        (&other.prompt, other.phase, other.mode) == (&gate.prompt, gate.phase, gate.mode)
-    };
     gates
         .iter()
-        .filter(move |other| same(other) && !other.fails() && other.error.count > 0)
+        .filter(move |other| {
+            (&other.prompt, other.phase, other.mode) == (&gate.prompt, gate.phase, gate.mode)
+                && !other.fails()
+                && other.error.count > 0
+        })
         .filter_map(|other| match &other.subject {
             Subject::Tap { name } => Some(name.as_str()),
             _ => None,
@@ -111,51 +115,58 @@ fn agreeing<'a>(gate: &'a Gate, gates: &'a [Gate]) -> impl Iterator<Item = &'a s
 /// Returns the nodes from values that agree to the value of a gate.
 pub(crate) fn suspected(graph: &Graph, gate: &Gate, gates: &[Gate]) -> BTreeSet<usize> {
     let agreeing: BTreeSet<&str> = agreeing(gate, gates).collect();
-    let tap = |n: usize| graph.values[n].tap.as_deref();
-    let begins = |n: &usize| {
-        let node = &graph.nodes[*n];
-        match &gate.subject {
-            Subject::Tap { name } => node.outputs.iter().any(|o| tap(o.0) == Some(name.as_str())),
-            Subject::State { layer, part, .. } => node.state.is_some_and(|state| {
-                let state = &graph.states[state.0];
-                state.layer == *layer && state.parts.iter().any(|p| p.name == *part)
-            }),
-            Subject::Logprobs => graph.output.is_some_and(|output| node.outputs.contains(&output)),
-        }
-    };
-    let maker = |value: &ValueId| graph.nodes.iter().position(|node| node.outputs.contains(value));
-    let mut queue: Vec<usize> = (0..graph.nodes.len()).filter(begins).collect();
-    if let (Subject::State { part, .. }, [n]) = (&gate.subject, queue.as_slice()) {
+    let mut queue: Vec<usize> = (0..graph.nodes.len())
+        .filter(|n| makes_subject(graph, &graph.nodes[*n], &gate.subject))
+        .collect();
+    if let Subject::State { part, .. } = &gate.subject
+        && let [n] = queue.as_slice()
+    {
         // A part of a state that has the name of an input holds that input.
         let mut values = graph.nodes[*n].op.signature().params.iter();
         let input = values.position(|p| p.kind == ParamKind::Value && p.name == part);
         let input = input.and_then(|input| graph.nodes[*n].inputs.get(input));
-        if let Some(maker) = input.and_then(maker) {
+        if let Some(maker) = input.and_then(|input| maker_of(graph, *input)) {
             queue = vec![maker];
         }
     }
-    let mut found = BTreeSet::new();
+    let mut suspects = BTreeSet::new();
     while let Some(n) = queue.pop() {
-        if !found.insert(n) {
+        if !suspects.insert(n) {
             continue;
         }
         for input in &graph.nodes[n].inputs {
-            if !tap(input.0).is_some_and(|tap| agreeing.contains(tap)) {
-                queue.extend(maker(input));
+            if !tap_of(graph, *input).is_some_and(|tap| agreeing.contains(tap)) {
+                queue.extend(maker_of(graph, *input));
             }
         }
     }
-    found
+    suspects
 }
 
+/// Returns the tap of a value.
+fn tap_of(graph: &Graph, value: ValueId) -> Option<&str> {
+    graph.values[value.0].tap.as_deref()
+}
+
+/// True if a node makes what a gate compares.
+fn makes_subject(graph: &Graph, node: &Node, subject: &Subject) -> bool {
+    match subject {
+        Subject::Tap { name } => {
+            node.outputs.iter().any(|output| tap_of(graph, *output) == Some(name.as_str()))
+        }
+        Subject::State { layer, part, .. } => node.state.is_some_and(|state| {
+            let state = &graph.states[state.0];
+            state.layer == *layer && state.parts.iter().any(|p| p.name == *part)
+        }),
+        Subject::Logprobs => graph.output.is_some_and(|output| node.outputs.contains(&output)),
+    }
+}
+
+/// Adds a hint on the dtype of a state, or on the op that writes it.
 fn state(model: &Model, layer: usize, part: &str, gate: &Gate, hints: &mut Vec<String>) {
-    let found = model
-        .graph
-        .states
-        .iter()
-        .enumerate()
-        .find(|(_, s)| s.layer == layer && s.parts.iter().any(|p| p.name == part));
-    let Some((n, state)) = found else { return };
+    let mut states = model.graph.states.iter().enumerate();
+    let state = states.find(|(_, s)| s.layer == layer && s.parts.iter().any(|p| p.name == part));
+    let Some((n, state)) = state else { return };
     if gate.finding.as_deref().is_some_and(|f| f.starts_with("kept in")) {
         hints.push(match state.dtype {
             DtypeRule::Fixed(registry::dtype::Dtype::F32) => format!(
@@ -198,8 +209,8 @@ fn positions(states: &[State], gate: &Gate, hints: &mut Vec<String>) {
         return;
     }
     let worst = gate.by_step.iter().flatten().copied().fold(0.0, f64::max);
-    let agrees = |error: f64| error < worst * 1e-3;
-    let good = gate.by_step.iter().take_while(|e| e.is_some_and(agrees)).count();
+    let limit = worst * 1e-3;
+    let good = gate.by_step.iter().take_while(|e| e.is_some_and(|error| error < limit)).count();
     // The error begins here only if this position was compared and differs.
     let begins = gate.by_step.get(good).copied().flatten().is_some();
     if good == 0 || !begins {

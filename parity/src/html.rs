@@ -73,10 +73,10 @@ fn run(run: &RunReport, is_first: bool) -> String {
         charts => format!("<div class=\"charts\">{charts}</div>\n"),
     };
     let title = format!("{} {}", escape(&run.label()), badge(run.verdict()));
-    let (failed, others): (Vec<&Gate>, Vec<&Gate>) = in_order(run).partition(|g| g.fails());
+    let (failed, remaining): (Vec<&Gate>, Vec<&Gate>) = in_order(run).partition(|g| g.fails());
     if run.verdict() != Verdict::Fail {
-        let all = format!("{title} {} comparisons", others.len());
-        return folded(&all, &(charts + &gates(&others)));
+        let all = format!("{title} {} comparisons", remaining.len());
+        return folded(&all, &(charts + &gates(&remaining)));
     }
     let mut out = format!("<h2>{title}</h2>\n");
     if let Some(first) = run.headline().filter(|_| !is_first) {
@@ -96,7 +96,7 @@ fn run(run: &RunReport, is_first: bool) -> String {
     if !more.is_empty() {
         out.push_str(&folded(&format!("{} more beyond a bound", more.len()), &gates(more)));
     }
-    out + &folded(&format!("{} other comparisons", others.len()), &gates(&others))
+    out + &folded(&format!("{} other comparisons", remaining.len()), &gates(&remaining))
 }
 
 /// Number of failed comparisons that are shown; the others are folded.
@@ -146,9 +146,13 @@ fn prose(text: &str) -> String {
 
 /// Returns the head of a table: each column's title, and its tooltip.
 fn head(columns: &[(&str, &str)]) -> String {
-    let cell =
-        |(title, tip): &(&str, &str)| format!("<th scope=\"col\" title=\"{tip}\">{title}</th>");
-    format!("<thead><tr>{}</tr></thead>", columns.iter().map(cell).collect::<String>())
+    let cells: String = columns.iter().map(|(title, tip)| head_cell(title, tip)).collect();
+    format!("<thead><tr>{cells}</tr></thead>")
+}
+
+/// Formats one cell of the head of a table.
+fn head_cell(title: &str, tip: &str) -> String {
+    format!("<th scope=\"col\" title=\"{tip}\">{title}</th>")
 }
 
 fn summary(report: &Report) -> String {
@@ -308,24 +312,28 @@ fn by_op(run: &RunReport, phase: Phase) -> Option<Chart> {
         for gate in taps.iter().filter(|g| g.mode == mode) {
             let column = columns.iter().position(|c| *c == gate.subject.to_string()).unwrap_or(0);
             if let Some(value) = value(gate) {
-                largest[column] = Some(largest[column].map_or(value, |most| most.max(value)));
+                largest[column] = Some(largest[column].map_or(value, |known| known.max(value)));
                 if gate.fails() && class != "floor" {
                     failed.push(column);
                 }
             }
         }
-        let points = largest.iter().enumerate().filter_map(|(n, most)| Some((n, (*most)?)));
+        let points = largest.iter().enumerate().filter_map(|(n, value)| Some((n, (*value)?)));
         Series { name: name.into(), legend: None, class, points: points.collect(), failed }
     };
-    let ours = |g: &Gate| (g.error.count > 0).then_some(g.error.max);
     let all = vec![
         series("reference at this dtype", "floor", Mode::Cumulative, &|g| g.floor.map(|f| f.max)),
-        series("own inputs", "ours", Mode::Cumulative, &ours),
-        series("reference's inputs", "local", Mode::Local, &ours),
+        series("own inputs", "ours", Mode::Cumulative, &largest_error),
+        series("reference's inputs", "local", Mode::Local, &largest_error),
     ];
     let ends = (columns.first()?.clone(), columns.last()?.clone());
     let series = all.into_iter().filter(|s| !s.points.is_empty()).collect();
     Some(Chart { title: format!("Error by op, {phase}"), columns, ends, series, limit: None })
+}
+
+/// Returns the largest error of a comparison; none if nothing was compared.
+fn largest_error(gate: &Gate) -> Option<f64> {
+    (gate.error.count > 0).then_some(gate.error.max)
 }
 
 /// Returns the name of a position: in decode, positions after the prefix are counted.
@@ -339,8 +347,6 @@ fn by_position(run: &RunReport, phase: Phase) -> Option<Chart> {
         run.gates.iter().filter(|g| g.phase == phase && g.subject == Subject::Logprobs).collect();
     let first = usize::from(phase == Phase::Decode);
     let length = gates.iter().map(|g| g.by_step.len()).max().filter(|n| *n > first)?;
-    let limit_of =
-        |g: &Gate| g.bounds.iter().find(|b| b.measure == "max").map_or(f64::INFINITY, |b| b.limit);
     // A prompt keeps its colour in both phases.
     let mut prompts: Vec<&str> = Vec::new();
     for gate in run.gates.iter().filter(|g| g.subject == Subject::Logprobs) {
@@ -367,6 +373,11 @@ fn by_position(run: &RunReport, phase: Phase) -> Option<Chart> {
         series,
         limit,
     })
+}
+
+/// Returns the limit of the largest difference; infinity without one.
+fn limit_of(gate: &Gate) -> f64 {
+    gate.bounds.iter().find(|b| b.measure == "max").map_or(f64::INFINITY, |b| b.limit)
 }
 
 /// Returns the positions that were compared.
@@ -433,7 +444,6 @@ fn gates(sorted: &[&Gate]) -> String {
     ];
     let mut out = format!("<div class=\"scroll\"><table>{}<tbody>", head(&columns));
     for g in sorted {
-        let compared = |x: f64| if g.error.count == 0 { number(f64::NAN) } else { number(x) };
         let _ = write!(
             out,
             "<tr><td class=\"mono\">{}<td>{}{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
@@ -445,9 +455,9 @@ fn gates(sorted: &[&Gate]) -> String {
                 Mode::Cumulative => "own",
             },
             escape(&g.prompt),
-            compared(g.error.p50),
-            compared(g.error.p99),
-            compared(g.error.max),
+            compared(g, g.error.p50),
+            compared(g, g.error.p99),
+            compared(g, g.error.max),
             g.floor.map_or_else(|| number(f64::NAN), |f| number(f.max)),
             g.unequal.map_or_else(|| number(f64::NAN), |n| format!("{n} of {}", g.error.count)),
             badge(g.verdict),
@@ -464,19 +474,25 @@ fn gates(sorted: &[&Gate]) -> String {
     out + "</tbody></table></div>\n"
 }
 
+/// Formats an error of a comparison; NaN if nothing was compared.
+fn compared(gate: &Gate, error: f64) -> String {
+    if gate.error.count == 0 { number(f64::NAN) } else { number(error) }
+}
+
 fn schedules(report: &Report) -> String {
     if report.schedules.is_empty() {
         return String::new();
     }
-    let (failed, others): (Vec<_>, Vec<_>) =
+    let (failed, remaining): (Vec<_>, Vec<_>) =
         report.schedules.iter().partition(|row| row.verdict == Verdict::Fail);
     let mut out = "<h2>Schedules</h2><p class=\"soft\">The same tokens fed in other ways must give what one prefill gives.</p>\n".to_owned();
     if !failed.is_empty() {
         out.push_str(&schedule_rows(&failed));
     }
-    if !others.is_empty() {
-        let line = format!("{} of {} schedules do not fail", others.len(), report.schedules.len());
-        out.push_str(&folded(&line, &schedule_rows(&others)));
+    if !remaining.is_empty() {
+        let line =
+            format!("{} of {} schedules do not fail", remaining.len(), report.schedules.len());
+        out.push_str(&folded(&line, &schedule_rows(&remaining)));
     }
     out
 }
@@ -497,7 +513,6 @@ fn schedule_rows(rows: &[&ScheduleRow]) -> String {
     );
     for s in rows {
         let at = s.position.map_or(String::new(), |p| format!("from position {p}"));
-        let exact = |x: f64| if x == 0.0 { "exact".to_owned() } else { number(x) };
         let _ = write!(
             out,
             "<tr><td>{}<td>{}<td class=\"soft\">{}<td>{}<td>{}<td>{}<td>{}<td class=\"soft\">{} {at}</tr>",
@@ -505,13 +520,18 @@ fn schedule_rows(rows: &[&ScheduleRow]) -> String {
             escape(&s.name),
             escape(s.why),
             s.steps,
-            exact(s.max),
-            exact(s.limit),
+            number_or_exact(s.max),
+            number_or_exact(s.limit),
             badge(s.verdict),
             prose(s.note.as_deref().unwrap_or_default())
         );
     }
     out + "</tbody></table></div>\n"
+}
+
+/// Formats a number; 0 as `exact`.
+fn number_or_exact(x: f64) -> String {
+    if x == 0.0 { "exact".to_owned() } else { number(x) }
 }
 
 #[cfg(test)]

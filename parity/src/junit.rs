@@ -109,18 +109,11 @@ fn schedules(rows: &[ScheduleRow]) -> Option<TestCase> {
     let failing: Vec<&ScheduleRow> =
         rows.iter().filter(|row| row.verdict == Verdict::Fail).collect();
     let counts = format!("{} of {} schedules fail", failing.len(), rows.len());
-    let line = |row: &ScheduleRow| {
-        let at = row.position.map_or(String::new(), |at| {
-            format!("from position {at}: {:.1e}, bound {:.1e}", row.distance, row.limit)
-        });
-        let note = row.note.clone().unwrap_or_default();
-        format!("{} {} ({}): {at}{note}", row.dtype, row.name, row.why)
-    };
     let outcome = match failing.first() {
         None => CaseOutcome::Pass,
         Some(first) => {
-            let all = failing.iter().map(|row| line(row)).collect::<Vec<_>>().join("\n");
-            CaseOutcome::Fail(line(first), all)
+            let all = failing.iter().map(|row| schedule_line(row)).collect::<Vec<_>>().join("\n");
+            CaseOutcome::Fail(schedule_line(first), all)
         }
     };
     let class = "parity".to_owned();
@@ -128,15 +121,23 @@ fn schedules(rows: &[ScheduleRow]) -> Option<TestCase> {
     (!rows.is_empty()).then_some(TestCase { class, name, outcome, counts })
 }
 
+/// Describes a schedule that fails.
+fn schedule_line(row: &ScheduleRow) -> String {
+    let at = row.position.map_or(String::new(), |at| {
+        format!("from position {at}: {:.1e}, bound {:.1e}", row.distance, row.limit)
+    });
+    let note = row.note.clone().unwrap_or_default();
+    format!("{} {} ({}): {at}{note}", row.dtype, row.name, row.why)
+}
+
 fn document(model: &str, cases: &[TestCase]) -> String {
-    let count =
-        |is: fn(&CaseOutcome) -> bool| cases.iter().filter(|case| is(&case.outcome)).count();
+    let outcomes = cases.iter().map(|case| &case.outcome);
     let numbers = format!(
         "tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\"",
         cases.len(),
-        count(|outcome| matches!(outcome, CaseOutcome::Fail(..))),
-        count(|outcome| matches!(outcome, CaseOutcome::Error(_))),
-        count(|outcome| matches!(outcome, CaseOutcome::Skip(_)))
+        outcomes.clone().filter(|outcome| matches!(outcome, CaseOutcome::Fail(..))).count(),
+        outcomes.clone().filter(|outcome| matches!(outcome, CaseOutcome::Error(_))).count(),
+        outcomes.filter(|outcome| matches!(outcome, CaseOutcome::Skip(_))).count()
     );
     let name = escape(&format!("parity {model}"));
     let mut out = format!(

@@ -33,21 +33,21 @@ pub(crate) fn narrow(
 ) -> Result<(), Error> {
     let caches = attention_modules(graph);
     let mut names = Vec::new();
-    let mut found = false;
+    let mut has_scales = false;
     for (state, cache) in graph.states.iter_mut().zip(&caches) {
         let Some(cache) = cache.as_ref().filter(|_| state.kind == StateKind::Attention) else {
             continue;
         };
         let known = cache.names(0);
         if known.iter().any(|name| checkpoint.stored(name).is_some()) {
-            found = true;
+            has_scales = true;
             if state.eight.is_none() {
                 (state.eight, state.dtype) = (Some(scales), DtypeRule::Activation);
             }
         }
         names.extend(known);
     }
-    if found {
+    if has_scales {
         return Ok(());
     }
     let root = checkpoint.root().to_owned();

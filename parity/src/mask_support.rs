@@ -14,10 +14,9 @@ fn needed(prompt: &Prompt) -> Option<Feature> {
 
 /// Returns options that also demand the masks of the prompts, so that a model without them is refused.
 pub(crate) fn masked(prompts: &[Prompt], options: SessionOptions) -> SessionOptions {
-    let asked = |feature| prompts.iter().any(|prompt| needed(prompt) == Some(feature));
     SessionOptions {
-        prefix: asked(Feature::Prefix),
-        documents: asked(Feature::Documents),
+        prefix: prompts.iter().any(|prompt| needed(prompt) == Some(Feature::Prefix)),
+        documents: prompts.iter().any(|prompt| needed(prompt) == Some(Feature::Documents)),
         ..options
     }
 }
@@ -28,10 +27,10 @@ pub(crate) fn retain_runnable(
     engine: &dyn Engine,
     prompts: &mut Vec<Prompt>,
 ) -> Result<Vec<String>, engine::Error> {
-    let lacks = |prompt: &Prompt| needed(prompt).filter(|feature| !engine.has(*feature));
     let mut notes = Vec::new();
     for feature in [Feature::Prefix, Feature::Documents] {
-        let names = prompts.iter().filter(|prompt| lacks(prompt) == Some(feature));
+        let names =
+            prompts.iter().filter(|prompt| missing_feature(engine, prompt) == Some(feature));
         let names: Vec<String> = names.map(|prompt| format!("`{}`", prompt.name)).collect();
         if !names.is_empty() {
             notes.push(format!(
@@ -43,12 +42,17 @@ pub(crate) fn retain_runnable(
             ));
         }
     }
-    prompts.retain(|prompt| lacks(prompt).is_none());
+    prompts.retain(|prompt| missing_feature(engine, prompt).is_none());
     if prompts.is_empty() && !notes.is_empty() {
         let findings = notes.into_iter().map(Finding::unplaced).collect();
         return Err(engine::Error::Refused(findings));
     }
     Ok(notes)
+}
+
+/// Returns what a prompt needs and the engine lacks.
+fn missing_feature(engine: &dyn Engine, prompt: &Prompt) -> Option<Feature> {
+    needed(prompt).filter(|feature| !engine.has(*feature))
 }
 
 /// Returns a dump without the prompts that an engine cannot run, with a note on them; none if it can run all.

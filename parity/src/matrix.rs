@@ -129,26 +129,14 @@ impl Board {
     pub fn changes(&self, before: Option<&Self>) -> Vec<CellChange> {
         let earlier: BTreeMap<&CellKey, CellOutcome> =
             before.iter().flat_map(|b| &b.cells).map(|c| (&c.key, c.outcome)).collect();
-        let change = |cell: &Cell| {
-            let then = earlier.get(&cell.key).copied();
-            let allowed = cell.known.is_some() || then.is_some_and(|then| then >= cell.outcome);
-            match (cell.outcome, allowed) {
-                (CellOutcome::Pass, _) if cell.known.is_some() => CellChange::Fixed,
-                (CellOutcome::Pass, _) if then.is_some_and(|then| then != CellOutcome::Pass) => {
-                    CellChange::Fixed
-                }
-                (CellOutcome::Pass, _) => CellChange::Fine,
-                (_, true) => CellChange::Accepted,
-                (_, false) => CellChange::Fails,
-            }
-        };
-        self.cells.iter().map(change).collect()
+        let cells = self.cells.iter();
+        cells.map(|cell| change_of(cell, earlier.get(&cell.key).copied())).collect()
     }
 
     /// Names the cells of an earlier board that this one lacks.
     pub fn removed_cells<'a>(&self, before: &'a Self) -> Vec<&'a CellKey> {
-        let there = |key: &CellKey| self.cells.iter().any(|cell| cell.key == *key);
-        before.cells.iter().map(|cell| &cell.key).filter(|key| !there(key)).collect()
+        let keys = before.cells.iter().map(|cell| &cell.key);
+        keys.filter(|key| !self.cells.iter().any(|cell| cell.key == **key)).collect()
     }
 
     /// Returns the worst outcome that is not accepted; [`CellOutcome::Pass`] if there is none.
@@ -158,17 +146,22 @@ impl Board {
     }
 }
 
+/// Compares a cell with its earlier outcome.
+fn change_of(cell: &Cell, before: Option<CellOutcome>) -> CellChange {
+    let allowed = cell.known.is_some() || before.is_some_and(|before| before >= cell.outcome);
+    match (cell.outcome, allowed) {
+        (CellOutcome::Pass, _) if cell.known.is_some() => CellChange::Fixed,
+        (CellOutcome::Pass, _) if before.is_some_and(|before| before != CellOutcome::Pass) => {
+            CellChange::Fixed
+        }
+        (CellOutcome::Pass, _) => CellChange::Fine,
+        (_, true) => CellChange::Accepted,
+        (_, false) => CellChange::Fails,
+    }
+}
+
 /// Extracts the cells of one model on one engine from a report (`onboard-parity/1` or `onboard-cost/1`).
 pub fn cells(report: &Value, model: &str, engine: &str, dtypes: &[String]) -> Vec<Cell> {
-    let key =
-        |dtype: &str| CellKey { model: model.into(), engine: engine.into(), dtype: dtype.into() };
-    let bare = |dtype: &str, outcome, message: String| Cell {
-        key: key(dtype),
-        outcome,
-        share: None,
-        message,
-        known: None,
-    };
     if report["schema"] == "onboard-cost/1" {
         let kl = report["cost"]["kl"]["mean"].as_f64();
         let bound = report["kl_bound"].as_f64();
@@ -180,36 +173,66 @@ pub fn cells(report: &Value, model: &str, engine: &str, dtypes: &[String]) -> Ve
         let message = format!("mean KL {:.1e}{aside}", kl.unwrap_or(f64::NAN));
         let outcome = if well { CellOutcome::Pass } else { CellOutcome::Differ };
         let share = kl.zip(bound).map(|(kl, bound)| kl / bound);
-        let all = dtypes.iter().map(|dtype| bare(dtype, outcome, message.clone()));
-        return all.map(|cell| Cell { share, ..cell }).collect();
+        let cells = dtypes.iter().map(|dtype| Cell {
+            key: cell_key(model, engine, dtype),
+            outcome,
+            share,
+            message: message.clone(),
+            known: None,
+        });
+        return cells.collect();
     }
-    let rows = |name: &str| report[name].as_array().map(Vec::as_slice).unwrap_or_default();
-    let of = |dtype: &String| {
-        let runs: Vec<&Value> = rows("runs").iter().filter(|r| r["dtype"] == **dtype).collect();
-        let schedules = || rows("schedules").iter().filter(|r| r["dtype"] == **dtype);
-        if runs.is_empty() {
-            return bare(dtype, CellOutcome::Error, "the report has no such run".into());
+    dtypes.iter().map(|dtype| parity_cell(report, cell_key(model, engine, dtype))).collect()
+}
+
+/// Returns the position of a cell in the matrix.
+fn cell_key(model: &str, engine: &str, dtype: &str) -> CellKey {
+    CellKey { model: model.into(), engine: engine.into(), dtype: dtype.into() }
+}
+
+/// Extracts a cell from a report of `onboard-parity/1`.
+fn parity_cell(report: &Value, key: CellKey) -> Cell {
+    let runs = rows_of(report, "runs", &key.dtype);
+    let schedules = rows_of(report, "schedules", &key.dtype);
+    if runs.is_empty() {
+        let message = "the report has no such run".into();
+        return Cell { key, outcome: CellOutcome::Error, share: None, message, known: None };
+    }
+    let phases: Vec<&Value> = runs.iter().flat_map(|run| list(&run["phases"])).collect();
+    let shares = phases.iter().filter_map(|p| Some(p["max"].as_f64()? / p["limit"].as_f64()?));
+    let share = shares.reduce(f64::max);
+    let first = runs.iter().map(|run| &run["first"]).find(|first| !first.is_null());
+    let message = match (first, schedules.iter().find(|row| fails(row))) {
+        (Some(first), _) => {
+            let subject = &first["subject"];
+            let name = subject["name"].as_str().or(subject["kind"].as_str()).unwrap_or("");
+            let text = first["message"].as_str().unwrap_or("differs");
+            format!("{}: {name} {text}", first["phase"].as_str().unwrap_or(""))
         }
-        let phases = || runs.iter().flat_map(|run| run["phases"].as_array().into_iter().flatten());
-        let share = phases().filter_map(|p| Some(p["max"].as_f64()? / p["limit"].as_f64()?));
-        let fails = |row: &Value| row["verdict"] == "fail";
-        let first = runs.iter().map(|run| &run["first"]).find(|first| !first.is_null());
-        let message = match (first, schedules().find(|row| fails(row))) {
-            (Some(first), _) => {
-                let subject = &first["subject"];
-                let name = subject["name"].as_str().or(subject["kind"].as_str()).unwrap_or("");
-                let said = first["message"].as_str().unwrap_or("differs");
-                format!("{}: {name} {said}", first["phase"].as_str().unwrap_or(""))
-            }
-            (None, Some(row)) => format!("schedule {}", row["name"].as_str().unwrap_or("")),
-            (None, None) => String::new(),
-        };
-        let greedy = || runs.iter().flat_map(|run| run["greedy"].as_array().into_iter().flatten());
-        let failed = phases().any(fails) || greedy().any(fails) || schedules().any(fails);
-        let outcome = if failed { CellOutcome::Differ } else { CellOutcome::Pass };
-        Cell { share: share.reduce(f64::max), ..bare(dtype, outcome, message) }
+        (None, Some(row)) => format!("schedule {}", row["name"].as_str().unwrap_or("")),
+        (None, None) => String::new(),
     };
-    dtypes.iter().map(of).collect()
+    let mut greedy = runs.iter().flat_map(|run| list(&run["greedy"]));
+    let failed = phases.iter().any(|row| fails(row))
+        || greedy.any(fails)
+        || schedules.iter().any(|row| fails(row));
+    let outcome = if failed { CellOutcome::Differ } else { CellOutcome::Pass };
+    Cell { key, outcome, share, message, known: None }
+}
+
+/// Returns the rows of a list of a report that are of a dtype.
+fn rows_of<'a>(report: &'a Value, name: &str, dtype: &str) -> Vec<&'a Value> {
+    list(&report[name]).iter().filter(|row| row["dtype"] == *dtype).collect()
+}
+
+/// Returns the entries of a list; none if it is no list.
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// True if a row has the verdict `fail`.
+fn fails(row: &Value) -> bool {
+    row["verdict"] == "fail"
 }
 
 #[cfg(test)]

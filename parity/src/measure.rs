@@ -43,26 +43,32 @@ pub fn quietness(base: &[f32], rows: usize) -> Vec<f64> {
 
 /// Measures an op's output against the reference's. `moved` holds outputs of the same op with inputs
 /// perturbed by [`MOVED`] units in the last place of f32.
-pub fn measure(op: OpChain, ours: &[f32], own: &[f32], moved: &[Vec<f32>], rows: usize) -> OpError {
-    let width = own.len().checked_div(rows).unwrap_or(0).max(1);
-    let whole = rms(own);
-    let each = ours.chunks_exact(width).zip(own.chunks_exact(width)).enumerate();
-    let of = |(n, (a, b)): (usize, (&[f32], &[f32]))| {
-        let others: Vec<&[f32]> =
+pub fn measure(
+    op: OpChain,
+    ours: &[f32],
+    reference: &[f32],
+    moved: &[Vec<f32>],
+    rows: usize,
+) -> OpError {
+    let width = reference.len().checked_div(rows).unwrap_or(0).max(1);
+    let whole = rms(reference);
+    let each = ours.chunks_exact(width).zip(reference.chunks_exact(width)).enumerate();
+    let measured = each.map(|(n, (a, b))| {
+        let moved_rows: Vec<&[f32]> =
             moved.iter().filter_map(|m| m.get(n * width..(n + 1) * width)).collect();
         let size = size(b, whole);
         if op.dtype == Dtype::F32 {
-            wide(a, b, &others, size)
+            wide(a, b, &moved_rows, size)
         } else {
-            narrow(op, a, b, &others, size)
+            narrow(op, a, b, &moved_rows, size)
         }
-    };
-    let rows_of = each.map(of).collect();
+    });
+    let measured = measured.collect();
     let changes: f64 = moved.iter().map(|m| row_gains(m, ours, rows).mean.powi(2)).sum();
     let changes = (changes / moved.len().max(1) as f64).sqrt() / f64::from(MOVED);
-    let gains = row_gains(ours, own, rows);
+    let gains = row_gains(ours, reference, rows);
     let noise = changes.max(roundoff(Dtype::F32)).max(gains.error * GAIN_ERRORS / OP_GAIN);
-    OpError { rows: rows_of, gain: gains.mean.abs() / noise }
+    OpError { rows: measured, gain: gains.mean.abs() / noise }
 }
 
 /// Scale of rows relative to those of a reference, less 1.
@@ -81,9 +87,9 @@ fn row_gains(ours: &[f32], reference: &[f32], rows: usize) -> RowGains {
     let gains: Vec<(f64, f64)> = pairs.map(|(ours, row)| row_gain(ours, row, whole)).collect();
     let weight = gains.iter().map(|(_, weight)| weight).sum::<f64>().max(f64::MIN_POSITIVE);
     let mean = gains.iter().map(|(excess, _)| excess).sum::<f64>() / weight;
-    let apart = |(excess, weight): &(f64, f64)| (excess - mean * weight).powi(2);
     let count = gains.len() as f64;
-    let power: f64 = gains.iter().map(apart).sum::<f64>() * count / (count - 1.0).max(1.0);
+    let squares = gains.iter().map(|(excess, weight)| (excess - mean * weight).powi(2));
+    let power: f64 = squares.sum::<f64>() * count / (count - 1.0).max(1.0);
     RowGains { mean, error: if gains.len() > 1 { power.sqrt() / weight } else { 0.0 } }
 }
 
@@ -107,49 +113,64 @@ fn rounded_size(value: f32, row: f64) -> f64 {
 }
 
 /// Measures a row of an f32 run.
-fn wide(ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> OpRowError {
+fn wide(ours: &[f32], reference: &[f32], moved: &[&[f32]], size: f64) -> OpRowError {
     let power: f64 = moved.iter().map(|m| rms_difference(m, ours).powi(2)).sum();
     let gaps = moved.iter().flat_map(|m| m.iter().zip(ours).map(|(x, y)| f64::from(gap(*x, *y))));
     // If elements differ widely in size, the largest of them determine the noise.
     let peak = gaps.fold(0.0, f64::max) / PEAK;
     let moves = (power / moved.len().max(1) as f64).sqrt().max(peak) / f64::from(MOVED);
-    let noise = |value: f32| moves.max(roundoff(Dtype::F32) * rounded_size(value, size));
-    let times = ours.iter().zip(own).map(|(x, y)| f64::from(gap(*x, *y)) / noise(*y));
-    let times = times.fold(0.0, f64::max);
-    OpRowError { noise: noise(0.0) / size, times, ..OpRowError::default() }
+    let times = ours
+        .iter()
+        .zip(reference)
+        .map(|(x, y)| f64::from(gap(*x, *y)) / noise_of(moves, *y, size))
+        .fold(0.0, f64::max);
+    OpRowError { noise: noise_of(moves, 0.0, size) / size, times, ..OpRowError::default() }
+}
+
+/// Returns the noise of a value: that of moved inputs, or of its own rounding to f32.
+fn noise_of(moves: f64, value: f32, row: f64) -> f64 {
+    moves.max(roundoff(Dtype::F32) * rounded_size(value, row))
 }
 
 /// Measures a row of a 16-bit run.
-fn narrow(op: OpChain, ours: &[f32], own: &[f32], moved: &[&[f32]], size: f64) -> OpRowError {
+fn narrow(op: OpChain, ours: &[f32], reference: &[f32], moved: &[&[f32]], size: f64) -> OpRowError {
     // Flips are rare, so the median element shows the noise of values that are stored in f32.
     let mut gaps: Vec<f32> =
         moved.iter().flat_map(|m| m.iter().zip(ours).map(|(x, y)| gap(*x, *y))).collect();
     gaps.sort_by(f32::total_cmp);
     let middle = gaps.get(gaps.len() / 2).copied().map_or(0.0, f64::from) / f64::from(MOVED);
-    let noise = |value: f32| middle.max(roundoff(Dtype::F32) * rounded_size(value, size));
-    let equal = |value: f32| if op.exact { 0.0 } else { distance(op) * noise(value) };
-    let elements = |other: &[f32]| -> Vec<(f64, f32)> {
-        let gaps = other.iter().zip(ours).map(|(x, y)| f64::from(gap(*x, *y)));
-        gaps.zip(own.iter().copied()).collect()
-    };
+    // Number of elements that differ by more than rounding to f32.
     let differ = |other: &[f32]| {
-        elements(other).into_iter().filter(|(gap, value)| *gap > equal(*value)).count()
+        let elements = gaps_of(other, ours).zip(reference);
+        let beyond = elements.filter(|(gap, value)| {
+            let noise = noise_of(middle, **value, size);
+            let explained = if op.exact { 0.0 } else { distance(op) * noise };
+            *gap > explained
+        });
+        beyond.count()
     };
+    // Mean square of the difference, in units of the op's dtype.
     let units = |other: &[f32]| -> f64 {
-        let unit = |value| roundoff(op.dtype) * rounded_size(value, size);
-        let power: f64 =
-            elements(other).into_iter().map(|(gap, value)| (gap / unit(value)).powi(2)).sum();
+        let elements = gaps_of(other, ours).zip(reference);
+        let power: f64 = elements
+            .map(|(gap, value)| (gap / (roundoff(op.dtype) * rounded_size(*value, size))).powi(2))
+            .sum();
         power / ours.len().max(1) as f64
     };
     let changed = moved.iter().map(|m| differ(m)).max().unwrap_or(0);
-    let share = |count: usize| count as f64 / ours.len().max(1) as f64;
     let moves = moved.iter().map(|m| units(m)).fold(0.0, f64::max);
+    let count = ours.len().max(1) as f64;
     OpRowError {
-        changed: share(changed),
-        flips: share(differ(own).saturating_sub(changed)),
-        units: (units(own) - moves).max(0.0),
+        changed: changed as f64 / count,
+        flips: differ(reference).saturating_sub(changed) as f64 / count,
+        units: (units(reference) - moves).max(0.0),
         ..OpRowError::default()
     }
+}
+
+/// Returns the distance of each element from the engine's.
+fn gaps_of<'a>(other: &'a [f32], ours: &'a [f32]) -> impl Iterator<Item = f64> + 'a {
+    other.iter().zip(ours).map(|(x, y)| f64::from(gap(*x, *y)))
 }
 
 #[cfg(test)]
@@ -179,31 +200,30 @@ mod tests {
 
     #[test]
     fn a_number_far_above_its_row_is_rounded_by_its_own_size() {
-        let times = |ours: &[f32]| measured(Dtype::F32, ours).times;
-        assert!(times(&scaled(1.0 + 3.0 * f32::EPSILON)) < OP);
-        assert!(times(&scaled(1.0 + 16.0 * f32::EPSILON)) > OP);
+        assert!(measured(Dtype::F32, &scaled(1.0 + 3.0 * f32::EPSILON)).times < OP);
+        assert!(measured(Dtype::F32, &scaled(1.0 + 16.0 * f32::EPSILON)).times > OP);
         // The others are held to the noise of the row.
         let mut one = massive();
         one[7] += 80.0 * f32::EPSILON / 2.0;
-        assert!(times(&one) > OP);
+        assert!(measured(Dtype::F32, &one).times > OP);
     }
 
     #[test]
     fn the_scale_of_an_op_is_that_of_all_its_rows() {
         let row: Vec<f32> = (0..64).map(|n| 1.0 + (n * 37 % 64) as f32 / 64.0).collect();
-        let own = row.repeat(6);
+        let reference = row.repeat(6);
         let op = OpChain { dtype: Dtype::F32, exact: false, span: 1, terms: 1, coded: false };
-        let gain = |scales: [f32; 6]| {
-            let scaled = own.chunks(64).zip(scales);
-            let ours: Vec<f32> =
-                scaled.flat_map(|(row, by)| row.iter().map(move |x| x * by)).collect();
-            measure(op, &ours, &own, &[], 6).gain
-        };
         let unit = f32::EPSILON;
         let all = [24.0, 20.0, 22.0, 18.0, 25.0, 21.0].map(|units| 1.0 + units * unit);
-        assert!(gain(all) > OP_GAIN);
+        assert!(gain(op, &reference, all) > OP_GAIN);
         let some = [24.0, -20.0, 44.0, -8.0, 25.0, -1.0].map(|units| 1.0 + units * unit);
-        assert!(gain(some) < OP_GAIN);
+        assert!(gain(op, &reference, some) < OP_GAIN);
+    }
+
+    fn gain(op: OpChain, reference: &[f32], scales: [f32; 6]) -> f64 {
+        let scaled = reference.chunks(64).zip(scales);
+        let ours: Vec<f32> = scaled.flat_map(|(row, by)| row.iter().map(move |x| x * by)).collect();
+        measure(op, &ours, reference, &[], 6).gain
     }
 
     #[test]

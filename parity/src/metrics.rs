@@ -30,19 +30,22 @@ impl Spread {
             return Self::default();
         }
         let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / count as f64;
-        let mut quantile = |q: f64| {
-            let rank = ((q * count as f64).ceil() as usize).clamp(1, count) - 1;
-            f64::from(*values.select_nth_unstable_by(rank, f32::total_cmp).1)
-        };
         Self {
             count,
             mean,
-            p50: quantile(0.5),
-            p90: quantile(0.9),
-            p99: quantile(0.99),
-            max: quantile(1.0),
+            p50: quantile(values, 0.5),
+            p90: quantile(values, 0.9),
+            p99: quantile(values, 0.99),
+            max: quantile(values, 1.0),
         }
     }
+}
+
+/// Returns a quantile of one or more values by nearest rank; reorders them.
+fn quantile(values: &mut [f32], share: f64) -> f64 {
+    let count = values.len();
+    let rank = ((share * count as f64).ceil() as usize).clamp(1, count) - 1;
+    f64::from(*values.select_nth_unstable_by(rank, f32::total_cmp).1)
 }
 
 /// Returns `|a - b|`; 0 if both are equal, including equal infinities and NaN on both sides.
@@ -77,8 +80,7 @@ pub(crate) const QUIET_ROW: f64 = 0.05;
 /// If their lengths differ.
 pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError {
     assert_eq!(ours.len(), reference.len(), "callers compare shapes first");
-    let square = |x: &f32| if x.is_finite() { f64::from(*x) * f64::from(*x) } else { 0.0 };
-    let power: f64 = reference.iter().map(square).sum();
+    let power: f64 = reference.iter().map(|x| finite_square(*x)).sum();
     let count = reference.len().max(1) as f64;
     let rms = (power / count).sqrt().max(f64::from(f32::MIN_POSITIVE));
     let width = reference.len().checked_div(rows).unwrap_or(0);
@@ -88,10 +90,10 @@ pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError
         let range = row * width..(row + 1) * width;
         let a = &ours[range.clone()];
         let b = &reference[range];
-        let row_power: f64 = b.iter().map(square).sum();
+        let row_power: f64 = b.iter().map(|x| finite_square(*x)).sum();
         // A single value defines no scale: it may be arbitrarily close to 0.
-        let own = if width > 1 { (row_power / width as f64).sqrt() } else { rms };
-        let scale = own.max(QUIET_ROW * rms);
+        let row_rms = if width > 1 { (row_power / width as f64).sqrt() } else { rms };
+        let scale = row_rms.max(QUIET_ROW * rms);
         let mut worst = 0.0_f64;
         for (x, y) in a.iter().zip(b) {
             let error = f64::from(gap(*x, *y));
@@ -101,13 +103,18 @@ pub fn tensor_error(ours: &[f32], reference: &[f32], rows: usize) -> TensorError
         per_row.push(worst / scale);
     }
     let dot: f64 = ours.iter().zip(reference).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
-    let own: f64 = ours.iter().map(square).sum();
-    let (gain, cosine) = if power > 0.0 && own > 0.0 {
-        (dot / power - 1.0, dot / (power * own).sqrt())
+    let our_power: f64 = ours.iter().map(|x| finite_square(*x)).sum();
+    let (gain, cosine) = if power > 0.0 && our_power > 0.0 {
+        (dot / power - 1.0, dot / (power * our_power).sqrt())
     } else {
         (0.0, 1.0)
     };
     TensorError { spread: Spread::of(&mut all), rows: per_row, gain, cosine }
+}
+
+/// Returns the square of a value; 0 for NaN and infinity.
+fn finite_square(x: f32) -> f64 {
+    if x.is_finite() { f64::from(x) * f64::from(x) } else { 0.0 }
 }
 
 /// Returns the index of the largest value, the first of equals, as in greedy decoding.
@@ -259,15 +266,18 @@ mod tests {
     fn divergence_of_rows() {
         let a = [0.5_f32.ln(), 0.5_f32.ln()];
         let b = [0.75_f32.ln(), 0.25_f32.ln()];
-        let row = |values| ReferenceRow { ids: None, values };
         let mut deltas = Vec::new();
-        let e = row_error(row(&b), row(&a), &mut deltas);
+        let e = row_error(
+            ReferenceRow { ids: None, values: &b },
+            ReferenceRow { ids: None, values: &a },
+            &mut deltas,
+        );
         approx::assert_abs_diff_eq!(e.kl, 0.143_841, epsilon = 1e-5);
         assert_eq!(deltas.len(), 2);
         // The top two of three, in another order: the third counts as the rest.
         let full = [0.5_f32.ln(), 0.3_f32.ln(), 0.2_f32.ln()];
         let few = ReferenceRow { ids: Some(&[1, 0]), values: &[0.3_f32.ln(), 0.5_f32.ln()] };
-        let e = row_error(row(&full), few, &mut deltas);
+        let e = row_error(ReferenceRow { ids: None, values: &full }, few, &mut deltas);
         approx::assert_abs_diff_eq!(e.kl, 0.0, epsilon = 1e-6);
         assert!(e.agrees && e.max == 0.0);
     }

@@ -217,26 +217,42 @@ pub fn mutate(
     }
     let runs: Vec<(&Mutant, &(Dtype, Report))> =
         book.iter().flat_map(|mutant| sound.iter().map(move |sound| (mutant, sound))).collect();
-    let outcome = |n: usize| {
-        let (mutant, (dtype, report)) = runs[n];
-        let result = run(engine, source, dump, mutant, *dtype);
-        let found =
-            result.as_ref().ok().filter(|r| options.diagnose && r.verdict() == Verdict::Fail);
-        let blame = found.map(|found| diagnosed(engine, source, dump, mutant, found));
-        MutantOutcome { blame, ..judge(mutant, *dtype, report, result) }
-    };
     // Only the CPU's engine runs several models at once.
     let threads = options.threads.unwrap_or_else(rayon::current_num_threads);
     let count = if engine.exact() { threads } else { 1 };
     let mut finished = sound.len();
-    let outcomes = workers::run(runs.len(), count, &outcome, &mut |n| {
-        finished += 1;
-        progress(finished, total, &runs[n].0.name);
-    });
+    let outcomes = workers::run(
+        runs.len(),
+        count,
+        &|n| {
+            let (mutant, sound) = runs[n];
+            outcome(engine, source, dump, options.diagnose, mutant, sound)
+        },
+        &mut |n| {
+            finished += 1;
+            progress(finished, total, &runs[n].0.name);
+        },
+    );
     let outcomes = outcomes.map_err(|why| check::Error::Engine(engine::Error::Threads(why)))?;
     progress(total, total, "");
     let reference = dump.dir.display().to_string();
     Ok(MutationReport { schema: SCHEMA, spec: source.model.name.clone(), reference, outcomes })
+}
+
+/// Checks and judges one mutant, and diagnoses it if `diagnose` and if it is caught. `sound` is the report of the
+/// unchanged model in a dtype.
+fn outcome(
+    engine: &dyn Engine,
+    source: &ModelSource<'_>,
+    dump: &Dump,
+    diagnose: bool,
+    mutant: &Mutant,
+    (dtype, sound): &(Dtype, Report),
+) -> MutantOutcome {
+    let result = run(engine, source, dump, mutant, *dtype);
+    let caught = result.as_ref().ok().filter(|r| diagnose && r.verdict() == Verdict::Fail);
+    let blame = caught.map(|report| diagnosed(engine, source, dump, mutant, report));
+    MutantOutcome { blame, ..judge(mutant, *dtype, sound, result) }
 }
 
 /// Checks one mutant; returns the error text if the engine refuses to run it.
@@ -248,22 +264,37 @@ fn run(
     dtype: Dtype,
 ) -> Result<Report, String> {
     let options = check_options(mutant, dtype);
-    let attempt = || match &mutant.mistake {
-        Mistake::Graph(change) => {
-            let mut model = Model::clone(&source.model);
-            change.apply(&mut model);
-            check(engine, &ModelSource { model: Arc::new(model), dir: source.dir }, dump, &options)
-        }
-        Mistake::Fault(fault) => {
-            check(&FaultyEngine::new(engine, fault.clone()), source, dump, &options)
-        }
-    };
-    match catch_unwind(AssertUnwindSafe(attempt)) {
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        check_with(engine, source, dump, &mutant.mistake, &options)
+    }));
+    match result {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(_) => Err("the engine panicked".to_owned()),
     }
 }
 
+/// Checks the model with one mistake.
+fn check_with(
+    engine: &dyn Engine,
+    source: &ModelSource<'_>,
+    dump: &Dump,
+    mistake: &Mistake,
+    options: &CheckOptions,
+) -> Result<Report, check::Error> {
+    match mistake {
+        Mistake::Graph(change) => {
+            let mut model = Model::clone(&source.model);
+            change.apply(&mut model);
+            let edited = ModelSource { model: Arc::new(model), dir: source.dir };
+            check(engine, &edited, dump, options)
+        }
+        Mistake::Fault(fault) => {
+            check(&FaultyEngine::new(engine, fault.clone()), source, dump, options)
+        }
+    }
+}
+
+/// Returns the options of the check of a mutant.
 fn check_options(mutant: &Mutant, dtype: Dtype) -> CheckOptions {
     CheckOptions {
         dtypes: vec![dtype],
@@ -288,20 +319,19 @@ fn diagnosed(
     let dtype = report.first_failing().map_or(Dtype::F32, |run| run.dtype);
     let check = check_options(mutant, dtype);
     let options = DiagnoseOptions { check, ..DiagnoseOptions::default() };
-    let mut progress = |_: usize, _: usize, _: &str| {};
     match &mutant.mistake {
         Mistake::Graph(change) => {
             let mut model = Model::clone(&source.model);
             change.apply(&mut model);
             let edited = ModelSource { model: Arc::new(model), dir: source.dir };
-            let found = diagnose(engine, &edited, dump, report, &options, &mut progress);
-            let found = found.ok().flatten();
-            blame(source, Some(&edited), dtype, !mutant.incurable, found.as_ref())
+            let result = diagnose(engine, &edited, dump, report, &options, &mut |_, _, _| {});
+            let diagnosis = result.ok().flatten();
+            blame(source, Some(&edited), dtype, !mutant.incurable, diagnosis.as_ref())
         }
         Mistake::Fault(fault) => {
             let faulty = FaultyEngine::new(engine, fault.clone());
-            let found = diagnose(&faulty, source, dump, report, &options, &mut progress);
-            blame(source, None, dtype, false, found.ok().flatten().as_ref())
+            let result = diagnose(&faulty, source, dump, report, &options, &mut |_, _, _| {});
+            blame(source, None, dtype, false, result.ok().flatten().as_ref())
         }
     }
 }

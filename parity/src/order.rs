@@ -125,16 +125,17 @@ impl ExecutionOrder {
 
     /// Returns the part of the order that an engine exposes; `partial` limits it if not everything is
     /// exposed.
-    pub(crate) fn exposed(&self, shows: SessionFeatures, partial: Option<&ShownParts>) -> Self {
-        let tap = |tap: &String| shows.taps && partial.is_none_or(|seen| seen.taps.contains(tap));
-        let part =
-            |part: &String| shows.states && partial.is_none_or(|seen| seen.parts.contains(part));
-        let taps = self.taps.iter().filter(|(name, _)| tap(name));
-        let states = self.states.iter().filter(|((_, name), _)| part(name));
+    pub(crate) fn exposed(&self, features: SessionFeatures, partial: Option<&ShownParts>) -> Self {
+        let taps = self.taps.iter().filter(|(name, _)| {
+            features.taps && partial.is_none_or(|seen| seen.taps.contains(*name))
+        });
+        let states = self.states.iter().filter(|((_, name), _)| {
+            features.states && partial.is_none_or(|seen| seen.parts.contains(name))
+        });
         Self {
             taps: taps.map(|(name, place)| (name.clone(), *place)).collect(),
             states: states.map(|(key, place)| (key.clone(), place.clone())).collect(),
-            shows_states: shows.states,
+            shows_states: features.states,
             spans: self.spans.clone(),
         }
     }
@@ -192,7 +193,6 @@ mod tests {
     use std::path::Path;
 
     use registry::config::Config;
-    use registry::graph::WeightId;
     use registry::library::Library;
     use registry::ops::OpSet;
     use registry::resolve::resolve;
@@ -214,9 +214,12 @@ mod tests {
             let Ok((model, _)) = resolve(&spec, &config, &ops) else { continue };
             let graph = &model.graph;
             for (tap, place) in &ExecutionOrder::of(graph, |_| true).taps {
-                let named = |id: &&WeightId| graph.weights[id.0].name == format!("{tap}.weight");
                 let node = &graph.nodes[place.node];
-                let Some(weight) = node.weights.values().find(named) else { continue };
+                let name = format!("{tap}.weight");
+                let mut weights = node.weights.values();
+                let Some(weight) = weights.find(|id| graph.weights[id.0].name == name) else {
+                    continue;
+                };
                 let Some(input) = node.inputs.first().map(|input| &graph.values[input.0]) else {
                     continue;
                 };

@@ -86,8 +86,8 @@ impl<'a> Places<'a> {
     }
 
     /// Returns the indices of matching nodes.
-    pub(super) fn nodes(&self, wanted: impl Fn(&Node) -> bool) -> Vec<usize> {
+    pub(super) fn nodes(&self, matches: impl Fn(&Node) -> bool) -> Vec<usize> {
         let nodes = self.graph.nodes.iter().enumerate();
-        nodes.filter(|(_, node)| wanted(node)).map(|(n, _)| n).collect()
+        nodes.filter(|(_, node)| matches(node)).map(|(n, _)| n).collect()
     }
 }

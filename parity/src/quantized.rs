@@ -126,8 +126,9 @@ impl QuantizedWeights {
         /// Absolute limit: models this far apart are unrelated, however they round.
         const MOST: f64 = 3.0;
         let square = self.worst * self.worst + self.inputs * self.inputs;
-        let own = rounding.map_or(0.0, |(cost, unit)| PER_ROUNDING * cost * square / (unit * unit));
-        (PER_ERROR * square).clamp(1e-4, 5.0).max(own.min(MOST))
+        let by_rounding =
+            rounding.map_or(0.0, |(cost, unit)| PER_ROUNDING * cost * square / (unit * unit));
+        (PER_ERROR * square).clamp(1e-4, 5.0).max(by_rounding.min(MOST))
     }
 }
 
@@ -333,21 +334,26 @@ mod tests {
             (0.01, 0.0, Some((0.1, 0.01)), 2.0),
             (0.01, 0.0, Some((9.0, 0.01)), 3.0),
         ] {
-            let found = bound(worst, inputs, rounding);
-            assert!((found - expected).abs() < 1e-12, "{found} is not {expected}");
+            let limit = bound(worst, inputs, rounding);
+            assert!((limit - expected).abs() < 1e-12, "{limit} is not {expected}");
         }
     }
 
     #[test]
     fn tensors_are_held_to_their_types() {
-        let tensor = |ty, error| QuantizedTensor::of_file("a".to_owned(), ty, error, 0.0).in_band;
         // Outliers, which the encoding of the source shows.
-        let with_outliers =
-            |error| QuantizedTensor::of_file("a".to_owned(), BlockType::Q80, error, 0.02);
         assert!(with_outliers(0.025).in_band && !with_outliers(0.04).in_band);
         assert!(!with_outliers(f64::NAN).in_band);
-        assert!(tensor(BlockType::Q80, 0.008) && !tensor(BlockType::Q80, 0.009));
-        assert!(tensor(BlockType::F16, 2e-4) && !tensor(BlockType::F16, 1e-3));
-        assert!(tensor(BlockType::F32, 1e-7) && !tensor(BlockType::F32, 1e-6));
+        assert!(in_band(BlockType::Q80, 0.008) && !in_band(BlockType::Q80, 0.009));
+        assert!(in_band(BlockType::F16, 2e-4) && !in_band(BlockType::F16, 1e-3));
+        assert!(in_band(BlockType::F32, 1e-7) && !in_band(BlockType::F32, 1e-6));
+    }
+
+    fn with_outliers(error: f64) -> QuantizedTensor {
+        QuantizedTensor::of_file("a".to_owned(), BlockType::Q80, error, 0.02)
+    }
+
+    fn in_band(ty: BlockType, error: f64) -> bool {
+        QuantizedTensor::of_file("a".to_owned(), ty, error, 0.0).in_band
     }
 }

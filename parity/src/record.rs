@@ -74,33 +74,37 @@ pub fn record(
             source,
             &masked(&subject.prompts, SessionOptions { dtype, finite: false, ..options.clone() }),
         )?;
-        let shows = session.features();
-        if !shows.steps {
+        let features = session.features();
+        if !features.steps {
             subject.prompts.iter_mut().for_each(without_decode);
             notes.push(format!(
                 "`{}` cannot continue a prompt, so decode was not recorded",
                 engine.name()
             ));
         }
-        let seen = order.exposed(shows, session.shown_parts());
+        let seen = order.exposed(features, session.shown_parts());
         let mut names: Vec<_> = seen.taps.iter().filter(|(name, _)| !name.contains(':')).collect();
         names.sort_by_key(|(_, place)| **place);
-        let wanted: Vec<String> = names.into_iter().map(|(name, _)| name.clone()).collect();
-        let mut run =
-            DtypeRecording { session: session.as_mut(), dtype, wanted: &wanted, kept: &mut kept };
+        let tap_names: Vec<String> = names.into_iter().map(|(name, _)| name.clone()).collect();
+        let mut run = DtypeRecording {
+            session: session.as_mut(),
+            dtype,
+            wanted: &tap_names,
+            kept: &mut kept,
+        };
         let mut tokens = serde_json::Map::new();
         for prompt in &subject.prompts {
             run.prompt(prompt)?;
-            tokens.insert(prompt.name.clone(), json!(run.greedy(prompt, shows.steps)?));
+            tokens.insert(prompt.name.clone(), json!(run.greedy(prompt, features.steps)?));
         }
         greedy.insert(dtype.name().to_owned(), Value::Object(tokens));
-        kept.order = wanted;
+        kept.order = tap_names;
         states = recorded_states(source, &seen);
     }
     notes.dedup();
     let taps = kept.taps(&subject);
     let runs: Vec<&str> = subject.dtypes.iter().map(|dtype| dtype.name()).collect();
-    let rest = json!({
+    let fields = json!({
         "producer": (subject.producer)(),
         "model": subject.model,
         "vocab": source.model.vocab,
@@ -112,7 +116,7 @@ pub fn record(
         "greedy": greedy,
         "audit": {"notes": notes},
     });
-    let manifest = OutputManifest { format: "onboard-dump", version: VERSION, taps, rest };
+    let manifest = OutputManifest { format: "onboard-dump", version: VERSION, taps, rest: fields };
     Ok(Recording { manifest, tensors: kept.tensors, notes })
 }
 
@@ -150,15 +154,8 @@ impl RecordedValues {
     /// Lists the taps that occurred in every run and prompt of a phase, and drops the tensors of the
     /// others.
     fn taps(&mut self, subject: &RecordingPlan<'_>) -> OutputTaps {
-        let due = |phase: Phase| {
-            subject
-                .prompts
-                .iter()
-                .filter(|p: &&Prompt| p.tapped(phase) && !p.positions(phase).is_empty())
-                .count()
-                * subject.dtypes.len()
-        };
-        let due: BTreeMap<Phase, usize> = Phase::ALL.map(|phase| (phase, due(phase))).into();
+        let due: BTreeMap<Phase, usize> =
+            Phase::ALL.map(|phase| (phase, recordings(subject, phase))).into();
         self.came.retain(|(_, phase), came| due.get(phase) == Some(came));
         let mut taps = Vec::new();
         for name in &self.order {
@@ -174,6 +171,13 @@ impl RecordedValues {
         self.tensors.retain(|t| t.tap.as_ref().is_none_or(|tap| self.came.contains_key(tap)));
         OutputTaps(taps)
     }
+}
+
+/// Returns the number of runs of prompts that record taps of a phase.
+fn recordings(subject: &RecordingPlan<'_>, phase: Phase) -> usize {
+    let prompts = subject.prompts.iter();
+    let recorded = prompts.filter(|p| p.tapped(phase) && !p.positions(phase).is_empty());
+    recorded.count() * subject.dtypes.len()
 }
 
 /// Reduces a prompt to its prefill rows, because its last row would also be one of decode.
@@ -264,18 +268,19 @@ impl DtypeRecording<'_> {
     }
 
     fn trace(&mut self, prompt: &Prompt, phase: Phase) -> Result<Trace, engine::Error> {
-        let absent = || DumpTensor { dtype: Dtype::F32, shape: Vec::new(), data: Vec::new() };
-        let mut wanted = ReferenceTaps::default();
+        let absent = DumpTensor { dtype: Dtype::F32, shape: Vec::new(), data: Vec::new() };
+        let mut taps = ReferenceTaps::default();
         if prompt.tapped(phase) {
-            *wanted.of_mut(phase) = self.wanted.iter().map(|n| (n.clone(), absent())).collect();
+            let names = self.wanted.iter();
+            *taps.of_mut(phase) = names.map(|name| (name.clone(), absent.clone())).collect();
         }
         let mut row = RouterRow::new(Mode::Cumulative);
         let mut steer = RoutingProbe::new(&[], self.dtype, String::new(), &mut row);
         match phase {
             Phase::Prefill => {
-                run::prefill(self.session, prompt, &wanted, run::InputSource::Own, &mut steer)
+                run::prefill(self.session, prompt, &taps, run::InputSource::Own, &mut steer)
             }
-            Phase::Decode => run::decode(self.session, prompt, &wanted, &mut steer),
+            Phase::Decode => run::decode(self.session, prompt, &taps, &mut steer),
         }
     }
 
@@ -296,15 +301,18 @@ impl DtypeRecording<'_> {
         let kinds: Vec<StateKind> =
             self.session.model().graph.states.iter().map(|state| state.kind).collect();
         for (n, value) in last.values.iter().enumerate() {
-            let of = |moment: &'_ StateSnapshot| moment.values.get(n).cloned();
             let rows = kinds.get(value.state.0).is_some_and(|kind| has_rows(*kind));
             let (shape, data) = match (rows, phase) {
                 (_, Phase::Prefill) => (value.shape.clone(), value.data.clone()),
-                (true, Phase::Decode) => written(prompt.tokens.len(), moments, of),
+                (true, Phase::Decode) => {
+                    written(prompt.tokens.len(), moments, |moment| moment.values.get(n).cloned())
+                }
                 (false, Phase::Decode) => {
                     let lengths = prompt.snapshots();
                     let at = moments.iter().filter(|m| lengths.binary_search(&m.seen).is_ok());
-                    let data: Vec<f32> = at.filter_map(of).flat_map(|v| v.data).collect();
+                    let values = at.filter_map(|moment| moment.values.get(n));
+                    let data: Vec<f32> =
+                        values.flat_map(|value| value.data.iter().copied()).collect();
                     ([&[lengths.len()], &value.shape[..]].concat(), data)
                 }
             };
@@ -321,13 +329,13 @@ impl DtypeRecording<'_> {
         data: &[f32],
         tap: Option<(String, Phase)>,
     ) {
-        let own = FileDtype::from(self.dtype);
-        let mut bytes = encode(own, data);
+        let run_dtype = FileDtype::from(self.dtype);
+        let mut bytes = encode(run_dtype, data);
         let mut back = vec![0.0; data.len()];
-        numbers::to_f32(own, &bytes, &mut back)
+        numbers::to_f32(run_dtype, &bytes, &mut back)
             .expect("a dtype of runs, and a buffer of its length");
         let exact = back.iter().zip(data).all(|(a, b)| a.to_bits() == b.to_bits());
-        let dtype = if exact { own } else { FileDtype::F32 };
+        let dtype = if exact { run_dtype } else { FileDtype::F32 };
         if !exact {
             bytes = encode(dtype, data);
         }
@@ -345,8 +353,9 @@ impl DtypeRecording<'_> {
         let count = GREEDY.min(room);
         if !steps {
             let causal = prompt.is_causal();
-            let made = causal.then(|| self.session.generate(&prompt.tokens, count)).transpose()?;
-            return Ok(made.flatten().unwrap_or_default());
+            let tokens =
+                causal.then(|| self.session.generate(&prompt.tokens, count)).transpose()?;
+            return Ok(tokens.flatten().unwrap_or_default());
         }
         let slot = self.session.open_slot();
         let mut tokens = Vec::new();

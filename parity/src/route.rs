@@ -38,25 +38,30 @@ pub struct Router {
 
 /// Returns every router of a graph whose experts have a name.
 pub(crate) fn routers(graph: &Graph) -> Vec<Router> {
-    let maker = |value: ValueId| -> Option<&Node> {
-        graph.nodes.iter().find(|node| node.outputs.contains(&value))
-    };
-    let tap = |value: ValueId| graph.values.get(value.0).and_then(|value| value.tap.clone());
     let mut makers: BTreeMap<ValueId, &Node> = BTreeMap::new();
     for node in graph.nodes.iter().filter(|node| node.op.is(Trait::Chooses)) {
         makers.extend(node.outputs.iter().map(|value| (*value, node)));
     }
-    let router = |node: &Node| {
-        let chosen = *node.inputs.get(1)?;
-        let choose = makers.get(&chosen).copied().or_else(|| maker(chosen))?;
-        Some(Router {
-            module: tap(*node.outputs.first()?)?,
-            scores: tap(*choose.inputs.first()?)?,
-            chosen: tap(chosen)?,
-            choice: TopK::of_node(choose)?,
-        })
-    };
-    graph.nodes.iter().filter(|node| node.op.is(Trait::Experts)).filter_map(router).collect()
+    let experts = graph.nodes.iter().filter(|node| node.op.is(Trait::Experts));
+    experts.filter_map(|node| router_of(graph, &makers, node)).collect()
+}
+
+/// Returns the router of experts; `makers` are the nodes that choose, by their outputs.
+fn router_of(graph: &Graph, makers: &BTreeMap<ValueId, &Node>, node: &Node) -> Option<Router> {
+    let chosen = *node.inputs.get(1)?;
+    let maker = makers.get(&chosen).copied();
+    let choose = maker.or_else(|| graph.nodes.iter().find(|n| n.outputs.contains(&chosen)))?;
+    Some(Router {
+        module: tap_of(graph, *node.outputs.first()?)?,
+        scores: tap_of(graph, *choose.inputs.first()?)?,
+        chosen: tap_of(graph, chosen)?,
+        choice: TopK::of_node(choose)?,
+    })
+}
+
+/// Returns the tap of a value.
+fn tap_of(graph: &Graph, value: ValueId) -> Option<String> {
+    graph.values.get(value.0).and_then(|value| value.tap.clone())
 }
 
 /// Agreement of the routers in one run with the reference's.
@@ -215,12 +220,13 @@ fn share(choice: &TopK, scores: &[f32], theirs: &[f32]) -> f64 {
         return f64::INFINITY; // no choice follows from these
     }
     let mut least = f64::INFINITY;
-    let mut most = f64::NEG_INFINITY;
+    let mut highest = f64::NEG_INFINITY;
     let mut largest = 0.0_f64;
     for score in scores.iter().filter(|score| score.is_finite()).map(|score| f64::from(*score)) {
-        (least, most, largest) = (least.min(score), most.max(score), largest.max(score.abs()));
+        (least, highest, largest) =
+            (least.min(score), highest.max(score), largest.max(score.abs()));
     }
-    let size = (most - least).max(largest / 8.0).max(f64::from(f32::MIN_POSITIVE));
+    let size = (highest - least).max(largest / 8.0).max(f64::from(f32::MIN_POSITIVE));
     f64::from(choice.margin(scores, &places)) / size
 }
 

@@ -109,36 +109,40 @@ pub(crate) fn distance(op: OpChain) -> f64 {
 /// Judges an op on the reference's own inputs.
 pub fn local(op: OpChain, measured: &OpError) -> GateBounds {
     let rows = &measured.rows;
-    let values = |of: &dyn Fn(&OpRowError) -> f64| rows.iter().map(of).collect::<Vec<f64>>();
     // Roundings accumulate over the nodes between recorded values.
     let several = (op.span as f64 / SPAN).max(1.0);
     if op.dtype == Dtype::F32 {
-        let times = values(&|row| row.times);
+        let times = values(rows, |row| row.times);
         let most_times = several * distance(op);
         let value = times.iter().copied().fold(0.0, f64::max);
         let bounds = vec![
             Bound { measure: "noise", value, limit: most_times },
             Bound { measure: "gain", value: measured.gain, limit: several * OP_GAIN },
         ];
-        let sees = largest(values(&|row| most_times * row.noise));
+        let sees = largest(values(rows, |row| most_times * row.noise));
         return GateBounds { bounds, rows: times.iter().map(|t| t / most_times).collect(), sees };
     }
     let flips = several * FLIPS;
     let units = several * UNITS;
-    let stray = values(&|row| row.units).into_iter().fold(0.0, f64::max);
+    let stray = values(rows, |row| row.units).into_iter().fold(0.0, f64::max);
     let mut bounds = vec![
-        Bound { measure: "flips", value: largest(values(&|row| row.flips)), limit: flips },
-        Bound { measure: "units", value: largest(values(&|row| row.units)), limit: units },
+        Bound { measure: "flips", value: largest(values(rows, |row| row.flips)), limit: flips },
+        Bound { measure: "units", value: largest(values(rows, |row| row.units)), limit: units },
     ];
     if !op.coded {
         bounds.push(Bound { measure: "units", value: stray, limit: several * STRAY_UNITS });
     }
     GateBounds {
         bounds,
-        rows: values(&|row| (row.flips / flips).max(row.units / units)),
+        rows: values(rows, |row| (row.flips / flips).max(row.units / units)),
         // An error of one unit changes every second element.
-        sees: largest(values(&|row| (flips + row.changed) * 2.0 * roundoff(op.dtype))),
+        sees: largest(values(rows, |row| (flips + row.changed) * 2.0 * roundoff(op.dtype))),
     }
+}
+
+/// Returns a value of each row.
+fn values(rows: &[OpRowError], of: impl Fn(&OpRowError) -> f64) -> Vec<f64> {
+    rows.iter().map(of).collect()
 }
 
 /// Returns the largest of all rows except [`STRAYS`]: one flip before a softmax affects only one row.
@@ -154,11 +158,14 @@ pub fn whole(measure: &'static str, errors: &[f64], spread: &[f64], least: f64) 
     let middle = sorted.get(sorted.len() / 2).copied().unwrap_or(0.0).max(least);
     let limits = spread.iter().map(|spread| FACTOR * spread.max(middle));
     let rows: Vec<(f64, f64)> = errors.iter().copied().zip(limits).collect();
-    let part = |row: &(f64, f64)| row.0 / row.1;
-    let worst = rows.iter().max_by(|a, b| part(a).total_cmp(&part(b)));
+    let worst = rows.iter().max_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
     let bounds = worst.map(|&(value, limit)| Bound { measure, value, limit });
     let sees = rows.iter().map(|row| row.1).fold(0.0, f64::max);
-    GateBounds { bounds: bounds.into_iter().collect(), rows: rows.iter().map(part).collect(), sees }
+    GateBounds {
+        bounds: bounds.into_iter().collect(),
+        rows: rows.iter().map(|(error, limit)| error / limit).collect(),
+        sees,
+    }
 }
 
 /// Returns the distance below which a whole run always passes: one rounding of values of this size.
@@ -188,8 +195,8 @@ pub fn largest_normal(rms: f64, count: usize) -> f64 {
 /// Returns the maximum margin of the engine's token over the reference's greedy token, given the error of
 /// two log-probabilities.
 pub fn greedy(spread: &[f32]) -> f64 {
-    let most = spread.iter().copied().fold(0.0, f32::max);
-    if most > 0.0 { 2.0 * FACTOR * f64::from(most) } else { f64::INFINITY }
+    let widest = spread.iter().copied().fold(0.0, f32::max);
+    if widest > 0.0 { 2.0 * FACTOR * f64::from(widest) } else { f64::INFINITY }
 }
 
 #[cfg(test)]
@@ -211,28 +218,31 @@ mod tests {
 
     #[test]
     fn few_rows_may_be_off_by_a_unit_and_none_by_more() {
-        let holds = |strays: &[f64], coded| {
-            let op = OpChain { dtype: Dtype::Bf16, exact: true, span: 1, terms: 1, coded };
-            let row =
-                |units: &f64| OpRowError { units: *units, flips: 0.5, ..OpRowError::default() };
-            let mut rows: Vec<OpRowError> = strays.iter().map(row).collect();
-            rows.resize(12, OpRowError::default());
-            local(op, &OpError { rows, gain: 0.0 }).bounds.iter().all(Bound::holds)
-        };
-        assert!(holds(&[0.3, 0.3, 3.9], false));
-        assert!(!holds(&[0.3, 0.3, 0.3, 0.3], false));
+        assert!(strays_hold(&[0.3, 0.3, 3.9], false));
+        assert!(!strays_hold(&[0.3, 0.3, 0.3, 0.3], false));
         // A factor of 1.05 in bf16 is 164.
-        assert!(!holds(&[164.0], false) && holds(&[164.0], true));
+        assert!(!strays_hold(&[164.0], false) && strays_hold(&[164.0], true));
+    }
+
+    fn strays_hold(strays: &[f64], coded: bool) -> bool {
+        let op = OpChain { dtype: Dtype::Bf16, exact: true, span: 1, terms: 1, coded };
+        let mut rows: Vec<OpRowError> = strays
+            .iter()
+            .map(|units: &f64| OpRowError { units: *units, flips: 0.5, ..OpRowError::default() })
+            .collect();
+        rows.resize(12, OpRowError::default());
+        local(op, &OpError { rows, gain: 0.0 }).bounds.iter().all(Bound::holds)
     }
 
     #[test]
     fn long_sums_may_be_off_by_the_square_root_of_their_length() {
-        let holds = |terms: usize, times: f64| {
-            let op = OpChain { dtype: Dtype::F32, exact: false, span: 1, terms, coded: false };
-            let rows = vec![OpRowError { times, ..OpRowError::default() }];
-            local(op, &OpError { rows, gain: 0.0 }).bounds.iter().all(Bound::holds)
-        };
-        assert!(holds(1, 63.0) && holds(1024, 63.0) && holds(4096, 95.0));
-        assert!(!holds(1, 65.0) && !holds(1024, 65.0) && !holds(4096, 97.0));
+        assert!(sum_holds(1, 63.0) && sum_holds(1024, 63.0) && sum_holds(4096, 95.0));
+        assert!(!sum_holds(1, 65.0) && !sum_holds(1024, 65.0) && !sum_holds(4096, 97.0));
+    }
+
+    fn sum_holds(terms: usize, times: f64) -> bool {
+        let op = OpChain { dtype: Dtype::F32, exact: false, span: 1, terms, coded: false };
+        let rows = vec![OpRowError { times, ..OpRowError::default() }];
+        local(op, &OpError { rows, gain: 0.0 }).bounds.iter().all(Bound::holds)
     }
 }

@@ -139,7 +139,7 @@ impl Perturbation {
 pub(crate) fn prefill(
     session: &mut dyn Session,
     prompt: &Prompt,
-    wanted: &ReferenceTaps,
+    reference: &ReferenceTaps,
     feed: InputSource,
     steer: &mut RoutingProbe<'_>,
 ) -> Result<Trace, engine::Error> {
@@ -147,9 +147,9 @@ pub(crate) fn prefill(
     let rows = prompt.positions(Phase::Prefill);
     let slot = session.open_slot();
     let keep = Some(&mut trace.taps);
-    let choices = (&wanted.prefill_choices, 0);
-    let wanted = &wanted.prefill;
-    let mut probe = CaptureProbe { wanted, rows: &rows, feed, at: 0, keep, steer, choices };
+    let choices = (&reference.prefill_choices, 0);
+    let mut probe =
+        CaptureProbe { wanted: &reference.prefill, rows: &rows, feed, at: 0, keep, steer, choices };
     let chunk = Chunk { slot, tokens: &prompt.tokens, rows: OutputRows::All };
     let run = feed_masked(session, chunk, prompt.mask(prompt.tokens.len()), &mut probe);
     let states = prompt.tapped(Phase::Prefill) && session.features().states;
@@ -169,11 +169,11 @@ pub(crate) fn prefill(
 pub(crate) fn decode(
     session: &mut dyn Session,
     prompt: &Prompt,
-    wanted: &ReferenceTaps,
+    reference: &ReferenceTaps,
     steer: &mut RoutingProbe<'_>,
 ) -> Result<Trace, engine::Error> {
     let slot = session.open_slot();
-    let run = decode_in(session, slot, prompt, wanted, steer);
+    let run = decode_in(session, slot, prompt, reference, steer);
     session.release(slot)?;
     run
 }
@@ -182,7 +182,7 @@ fn decode_in(
     session: &mut dyn Session,
     slot: SlotId,
     prompt: &Prompt,
-    wanted: &ReferenceTaps,
+    reference: &ReferenceTaps,
     steer: &mut RoutingProbe<'_>,
 ) -> Result<Trace, engine::Error> {
     let mut trace = Trace::default();
@@ -197,11 +197,11 @@ fn decode_in(
         Ok::<_, engine::Error>(())
     };
     let prefix = &prompt.tokens[..prompt.split.min(length)];
-    let mut probe = CaptureProbe::of_choices(&mut *steer, (&wanted.prefill_choices, 0));
+    let mut probe = CaptureProbe::of_choices(&mut *steer, (&reference.prefill_choices, 0));
     let chunk = Chunk { slot, tokens: prefix, rows: OutputRows::Last };
     feed_masked(session, chunk, prompt.mask(prefix.len()), &mut probe)?;
     read(session, prefix.len(), &mut trace)?;
-    let step = DecodeStep { prompt, rows: &rows, wanted, feed: InputSource::Own };
+    let step = DecodeStep { prompt, rows: &rows, wanted: reference, feed: InputSource::Own };
     for at in prefix.len()..length {
         let logits = step.run(session, slot, at, &mut trace, steer)?;
         if rows.binary_search(&at).is_ok() {
@@ -217,13 +217,13 @@ fn decode_in(
 pub(crate) fn steps(
     session: &mut dyn Session,
     prompt: &Prompt,
-    wanted: &ReferenceTaps,
+    reference: &ReferenceTaps,
     feed: InputSource,
     steer: &mut RoutingProbe<'_>,
     seed: &dyn Fn(usize) -> Option<Vec<StateValue>>,
 ) -> Result<Option<Trace>, engine::Error> {
     let mut slot = None;
-    let run = steps_in(session, &mut slot, prompt, wanted, feed, steer, seed);
+    let run = steps_in(session, &mut slot, prompt, reference, feed, steer, seed);
     if let Some((slot, _)) = slot {
         session.release(slot)?;
     }
@@ -234,14 +234,14 @@ fn steps_in(
     session: &mut dyn Session,
     slot: &mut Option<(SlotId, usize)>,
     prompt: &Prompt,
-    wanted: &ReferenceTaps,
+    reference: &ReferenceTaps,
     feed: InputSource,
     steer: &mut RoutingProbe<'_>,
     seed: &dyn Fn(usize) -> Option<Vec<StateValue>>,
 ) -> Result<Option<Trace>, engine::Error> {
     let mut trace = Trace::default();
     let rows = prompt.positions(Phase::Decode);
-    let step = DecodeStep { prompt, rows: &rows, wanted, feed };
+    let step = DecodeStep { prompt, rows: &rows, wanted: reference, feed };
     for &at in &rows {
         if let Some(mut values) = seed(at) {
             if let Some(shake) = feed.shake() {
@@ -410,22 +410,31 @@ pub(crate) fn teacher_forced(
     steer: &mut RoutingProbe<'_>,
 ) -> Result<Vec<Vec<f32>>, engine::Error> {
     let slot = session.open_slot();
-    let mut run = || {
-        let [prefill, steps] = choices;
-        let mut probe = CaptureProbe::of_choices(&mut *steer, (prefill, 0));
-        let chunk = Chunk { slot, tokens: &prompt.tokens, rows: OutputRows::Last };
-        let mask = prompt.mask(prompt.tokens.len());
-        let mut rows = vec![feed_masked(session, chunk, mask, &mut probe)?.data];
-        probe.choices = (steps, 0);
-        for (row, token) in chosen.iter().take(chosen.len().saturating_sub(1)).enumerate() {
-            probe.at = row;
-            rows.push(feed_chunk(session, slot, &[*token], OutputRows::Last, &mut probe)?.data);
-        }
-        Ok(rows)
-    };
-    let rows = run();
+    let rows = teacher_forced_in(session, slot, prompt, chosen, choices, steer);
     session.release(slot)?;
     rows
+}
+
+/// Runs [`teacher_forced`] in an empty slot.
+fn teacher_forced_in(
+    session: &mut dyn Session,
+    slot: SlotId,
+    prompt: &Prompt,
+    chosen: &[u32],
+    choices: [&RouterChoices; 2],
+    steer: &mut RoutingProbe<'_>,
+) -> Result<Vec<Vec<f32>>, engine::Error> {
+    let [prefill, steps] = choices;
+    let mut probe = CaptureProbe::of_choices(steer, (prefill, 0));
+    let chunk = Chunk { slot, tokens: &prompt.tokens, rows: OutputRows::Last };
+    let mask = prompt.mask(prompt.tokens.len());
+    let mut rows = vec![feed_masked(session, chunk, mask, &mut probe)?.data];
+    probe.choices = (steps, 0);
+    for (row, token) in chosen.iter().take(chosen.len().saturating_sub(1)).enumerate() {
+        probe.at = row;
+        rows.push(feed_chunk(session, slot, &[*token], OutputRows::Last, &mut probe)?.data);
+    }
+    Ok(rows)
 }
 
 #[cfg(test)]
@@ -435,24 +444,30 @@ mod tests {
     #[test]
     fn values_move_by_a_unit() {
         let was: Vec<f32> = (1..100).map(|n| n as f32 / 64.0).chain([0.0, f32::MAX]).collect();
-        let moved = |seed| {
-            let mut data = was.clone();
-            Perturbation { units: 1, seed }.apply("a", 0, &mut data);
-            data
-        };
-        let is = moved(0);
+        let is = moved(&was, 0);
         let steps: Vec<u32> =
             was.iter().zip(&is).map(|(a, b)| a.to_bits().abs_diff(b.to_bits())).collect();
         assert!(steps.iter().all(|step| *step <= 1), "{steps:?}");
         assert!(steps.iter().filter(|step| **step == 1).count() > 40);
         assert!(is[99] == 0.0 && is.iter().all(|x| x.is_finite()));
-        assert!(is == moved(0) && is != moved(1));
+        assert!(is == moved(&was, 0) && is != moved(&was, 1));
+    }
+
+    fn moved(values: &[f32], seed: u64) -> Vec<f32> {
+        let mut data = values.to_vec();
+        Perturbation { units: 1, seed }.apply("a", 0, &mut data);
+        data
     }
 
     #[test]
     fn the_generator_starts_where_it_always_did() {
-        let start = |seed, tap, row| Perturbation { units: 1, seed }.start(tap, row);
-        assert_eq!(start(0, "model.layers.0", 7), 12_866_705_388_986_652_055);
-        assert_eq!(start(2, "é 0.k", 1 << 40), 17_243_551_866_232_923_117);
+        assert_eq!(
+            Perturbation { units: 1, seed: 0 }.start("model.layers.0", 7),
+            12_866_705_388_986_652_055
+        );
+        assert_eq!(
+            Perturbation { units: 1, seed: 2 }.start("é 0.k", 1 << 40),
+            17_243_551_866_232_923_117
+        );
     }
 }

@@ -135,13 +135,13 @@ impl Baseline {
         let two_chunks = BTreeMap::new();
         let prefix = prompt.prefix;
         let documents = prompt.documents.clone();
-        let mut made =
+        let mut baseline =
             Self { sequences, prefix, documents, rows, vocab, routers, choices, two_chunks, scale };
         for &(sequence, first) in parts {
-            let rows = made.run_in_two_chunks(session, sequence, first)?;
-            made.two_chunks.insert((sequence, first), rows);
+            let rows = baseline.run_in_two_chunks(session, sequence, first)?;
+            baseline.two_chunks.insert((sequence, first), rows);
         }
-        Ok(made)
+        Ok(baseline)
     }
 
     /// Returns the log-probabilities of a sequence that is fed in two chunks, the first of which has
@@ -194,17 +194,24 @@ impl Baseline {
 
     /// Returns the router choices for a number of tokens of each slot, concatenated.
     fn chosen(&self, parts: &[(ScheduleSlot, usize)]) -> RouterChoices {
-        let of = |router: &Router| {
-            let mut all = DumpTensor { dtype: Dtype::F32, shape: vec![0, 0], data: Vec::new() };
-            for (slot, count) in parts {
-                let own = self.choices[slot.sequence].get(&router.module)?;
-                let k = own.shape.get(1).copied()?;
-                all.data.extend_from_slice(own.data.get(slot.seen * k..(slot.seen + count) * k)?);
-                all.shape = vec![all.shape[0] + count, k];
-            }
-            Some((router.module.clone(), all))
-        };
-        self.routers.iter().filter_map(of).collect()
+        let routers = self.routers.iter();
+        routers.filter_map(|router| self.chosen_by(router, parts)).collect()
+    }
+
+    /// Returns the choices of one router; none if a sequence has none.
+    fn chosen_by(
+        &self,
+        router: &Router,
+        parts: &[(ScheduleSlot, usize)],
+    ) -> Option<(String, DumpTensor)> {
+        let mut all = DumpTensor { dtype: Dtype::F32, shape: vec![0, 0], data: Vec::new() };
+        for (slot, count) in parts {
+            let chosen = self.choices[slot.sequence].get(&router.module)?;
+            let k = chosen.shape.get(1).copied()?;
+            all.data.extend_from_slice(chosen.data.get(slot.seen * k..(slot.seen + count) * k)?);
+            all.shape = vec![all.shape[0] + count, k];
+        }
+        Some((router.module.clone(), all))
     }
 }
 
@@ -272,6 +279,24 @@ enum ActFailure {
     Lost(engine::Error),
 }
 
+impl ActFailure {
+    /// Returns the failure for an error of an act that an engine may refuse.
+    fn refused(error: engine::Error) -> Self {
+        match error {
+            lost @ engine::Error::Lost(_) => Self::Lost(lost),
+            other => Self::Refused(format!("the engine refuses: {other}")),
+        }
+    }
+
+    /// Returns the failure for an error of an act that every engine has to do.
+    fn failed(error: engine::Error) -> Self {
+        match error {
+            lost @ engine::Error::Lost(_) => Self::Lost(lost),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
 /// Runs one schedule and compares every row it makes.
 pub fn run(
     session: &mut dyn Session,
@@ -325,20 +350,6 @@ fn perform(
     slots: &mut BTreeMap<usize, ScheduleSlot>,
     row: &mut ScheduleRow,
 ) -> Result<(), ActFailure> {
-    let refused = |e: engine::Error| match e {
-        lost @ engine::Error::Lost(_) => ActFailure::Lost(lost),
-        other => ActFailure::Refused(format!("the engine refuses: {other}")),
-    };
-    let broke = |e: engine::Error| match e {
-        lost @ engine::Error::Lost(_) => ActFailure::Lost(lost),
-        other => ActFailure::Failed(other.to_string()),
-    };
-    let known = |slots: &BTreeMap<usize, ScheduleSlot>, n: usize| {
-        slots
-            .get(&n)
-            .copied()
-            .ok_or_else(|| ActFailure::Failed(format!("schedule has no slot {n}")))
-    };
     match act {
         Act::Open(n, sequence) => {
             let id = session.open_slot();
@@ -349,7 +360,7 @@ fn perform(
             let mut fed = Vec::new();
             let mut documents = Vec::new();
             for (n, count) in parts {
-                let slot = known(slots, *n)?;
+                let slot = slot_of(slots, *n)?;
                 fed.push((slot, *count));
                 documents.push(baseline.documents_of(slot.seen, *count));
                 let tokens = &baseline.sequences[slot.sequence][slot.seen..slot.seen + count];
@@ -369,7 +380,8 @@ fn perform(
             let causal = masks.iter().all(ChunkMask::is_causal);
             let masks = if causal { &[][..] } else { &masks[..] };
             let extra = ExtraInputs { masks, ..ExtraInputs::default() };
-            let logits = session.step_with(&chunks, extra, &mut probe).map_err(broke)?;
+            let logits =
+                session.step_with(&chunks, extra, &mut probe).map_err(ActFailure::failed)?;
             row.steps += 1;
             if logits.len() != parts.len() {
                 return Err(ActFailure::Failed(format!(
@@ -379,43 +391,49 @@ fn perform(
                 )));
             }
             for ((n, count), logits) in parts.iter().zip(&logits) {
-                let slot = known(slots, *n)?.fed(*count);
+                let slot = slot_of(slots, *n)?.fed(*count);
                 compare(baseline, slot, *count, &logits.data, row)?;
                 slots.insert(*n, ScheduleSlot { seen: slot.seen + count, ..slot });
             }
         }
         Act::Stray(n, count) => {
-            let slot = known(slots, *n)?;
+            let slot = slot_of(slots, *n)?;
             let other = &baseline.sequences[(slot.sequence + 1) % baseline.sequences.len()];
             let tokens: Vec<u32> = other.iter().rev().copied().cycle().take(*count).collect();
             crate::run::feed_chunk(session, slot.id, &tokens, OutputRows::None, &mut NoProbe)
-                .map_err(broke)?;
+                .map_err(ActFailure::failed)?;
             row.steps += 1;
         }
         Act::Fork(from, to) => {
-            let slot = known(slots, *from)?;
-            let id = session.fork(slot.id).map_err(refused)?;
+            let slot = slot_of(slots, *from)?;
+            let id = session.fork(slot.id).map_err(ActFailure::refused)?;
             slots.insert(*to, ScheduleSlot { id, ..slot });
         }
         Act::Rewind(n) => {
-            let slot = known(slots, *n)?;
-            session.truncate(slot.id, slot.seen).map_err(refused)?;
+            let slot = slot_of(slots, *n)?;
+            session.truncate(slot.id, slot.seen).map_err(ActFailure::refused)?;
         }
         Act::Reload(n) => {
-            let slot = known(slots, *n)?;
-            let bytes = session.save(slot.id).map_err(refused)?;
-            session.release(slot.id).map_err(broke)?;
+            let slot = slot_of(slots, *n)?;
+            let bytes = session.save(slot.id).map_err(ActFailure::refused)?;
+            session.release(slot.id).map_err(ActFailure::failed)?;
             slots.remove(n);
-            let id = session.restore(&bytes).map_err(broke)?;
+            let id = session.restore(&bytes).map_err(ActFailure::failed)?;
             slots.insert(*n, ScheduleSlot { id, ..slot });
         }
         Act::Release(n) => {
-            let slot = known(slots, *n)?;
+            let slot = slot_of(slots, *n)?;
             slots.remove(n);
-            session.release(slot.id).map_err(broke)?;
+            session.release(slot.id).map_err(ActFailure::failed)?;
         }
     }
     Ok(())
+}
+
+/// Returns a slot of a schedule.
+fn slot_of(slots: &BTreeMap<usize, ScheduleSlot>, n: usize) -> Result<ScheduleSlot, ActFailure> {
+    let slot = slots.get(&n).copied();
+    slot.ok_or_else(|| ActFailure::Failed(format!("schedule has no slot {n}")))
 }
 
 fn compare(

@@ -47,7 +47,7 @@ pub fn alias(
     architectures: &BTreeSet<&str>,
     tensors: &BTreeSet<String>,
 ) -> Result<Alias, Vec<AliasMismatch>> {
-    let mut found = Vec::new();
+    let mut mismatches = Vec::new();
     let mut next = Some(model.name.clone());
     let mut seen = BTreeSet::new();
     while let Some(name) = next.filter(|name| seen.insert(name.clone())) {
@@ -57,10 +57,10 @@ pub fn alias(
         let Some(architecture) = known.map(|word| word.name.clone()) else { continue };
         match same(model, config, &spec, ops, tensors) {
             Ok((keys, renames)) => return Ok(Alias { spec: name, architecture, keys, renames }),
-            Err(why) => found.push(AliasMismatch { spec: name, why }),
+            Err(why) => mismatches.push(AliasMismatch { spec: name, why }),
         }
     }
-    Err(found)
+    Err(mismatches)
 }
 
 type AliasNames = (Vec<(String, serde_json::Value)>, BTreeMap<String, String>);
@@ -82,7 +82,7 @@ fn same(
     let other = Config::parse("config.json", &json.to_string())
         .map_err(|finding| vec![finding])
         .and_then(|config| resolve(spec, &config, ops))
-        .map_err(|found| found.first().map(|f| f.message.clone()).unwrap_or_default())
+        .map_err(|findings| findings.first().map(|f| f.message.clone()).unwrap_or_default())
         .map_err(|why| format!("`{name}` does not describe this model: {why}"))?
         .0;
     let sides = [model, &other].map(|model| LabeledGraph {
@@ -96,12 +96,9 @@ fn same(
     if let Some(first) = differences(&sides[0], &sides[1], name, ops).into_iter().next() {
         return Err(first.text);
     }
-    let order = |side: &LabeledGraph<'_>| -> BTreeMap<String, usize> {
-        side.labels.iter().enumerate().map(|(n, label)| (label.clone(), n)).collect()
-    };
-    let theirs = order(&sides[1]);
+    let theirs = label_positions(&sides[1]);
     let mut renames = BTreeMap::new();
-    for (label, n) in order(&sides[0]) {
+    for (label, n) in label_positions(&sides[0]) {
         let Some(&m) = theirs.get(&label) else { continue };
         let ours = &model.graph.weights[n];
         let other_weight = &other.graph.weights[m];
@@ -124,6 +121,11 @@ fn same(
     Ok((keys, renames))
 }
 
+/// Maps each label of a graph's weights to the position of its weight.
+fn label_positions(side: &LabeledGraph<'_>) -> BTreeMap<String, usize> {
+    side.labels.iter().enumerate().map(|(n, label)| (label.clone(), n)).collect()
+}
+
 /// Returns the ops that stand in one graph more often than in the other. Behind one that is missing, calls have no
 /// counterparts that could be compared.
 fn other_ops(graph: &Graph, other: &Graph, name: &str) -> Option<String> {
@@ -133,12 +135,12 @@ fn other_ops(graph: &Graph, other: &Graph, name: &str) -> Option<String> {
             counts.entry(graph.nodes[node].op.as_str()).or_default()[side] += 1;
         }
     }
-    counts.retain(|_, [own, others]| own != others);
-    let said: Vec<String> = counts
+    counts.retain(|_, [ours, theirs]| ours != theirs);
+    let texts: Vec<String> = counts
         .iter()
-        .map(|(op, [own, others])| format!("{own} of `{op}` where `{name}` has {others}"))
+        .map(|(op, [ours, theirs])| format!("{ours} of `{op}` where `{name}` has {theirs}"))
         .collect();
-    (!said.is_empty()).then(|| format!("its graph has {}", said.join(", ")))
+    (!texts.is_empty()).then(|| format!("its graph has {}", texts.join(", ")))
 }
 
 /// Weights by the order in which the graph uses them first.

@@ -31,9 +31,9 @@ impl AttentionModules {
 /// Returns the modules of every state, by its number. None for a state that attention does not keep, or whose
 /// keys and values no matrix of its layer makes.
 pub fn attention_modules(graph: &Graph) -> Vec<Option<AttentionModules>> {
-    let mut found = vec![None; graph.states.len()];
+    let mut modules = vec![None; graph.states.len()];
     for (n, node) in graph.nodes.iter().enumerate() {
-        let Some(state) = node.state.filter(|state| state.0 < found.len()) else { continue };
+        let Some(state) = node.state.filter(|state| state.0 < modules.len()) else { continue };
         if !node.op.is(Trait::KeepsState) {
             continue;
         }
@@ -48,9 +48,9 @@ pub fn attention_modules(graph: &Graph) -> Vec<Option<AttentionModules>> {
         let module = module.to_owned();
         let keys = keys.to_owned();
         let values = values.to_owned();
-        found[state.0] = Some(AttentionModules { module, keys, values });
+        modules[state.0] = Some(AttentionModules { module, keys, values });
     }
-    found
+    modules
 }
 
 /// Returns the module whose matrix an input of a node follows from, in the same layer.
@@ -59,7 +59,7 @@ fn input_module(graph: &Graph, at: usize, input: usize) -> Option<&str> {
     let mut open: Vec<ValueId> = vec![*graph.nodes[at].inputs.get(input)?];
     // Straight-line programs: a value is made by an earlier node.
     for node in graph.nodes[..at].iter().rev().filter(|node| node.layer == layer) {
-        if !node.outputs.iter().any(|made| open.contains(made)) {
+        if !node.outputs.iter().any(|output| open.contains(output)) {
             continue;
         }
         if node.op.is(Trait::Projects) || node.op.is(Trait::ProjectsHeads) {

@@ -322,17 +322,17 @@ impl Builder {
             .into());
         }
         for (part, expected) in parts {
-            let found = state.parts.iter().find(|found| found.name == *part);
-            match found {
-                Some(found) if found.shape == *expected => {}
-                Some(found) => {
+            let declared = state.parts.iter().find(|declared| declared.name == *part);
+            match declared {
+                Some(declared) if declared.shape == *expected => {}
+                Some(declared) => {
                     return Err(Finding::error(
                         at,
                         format!("`{part}` of the state `{name}` does not fit what `{op}` keeps"),
                     )
                     .label(format!(
                         "declared as {}, kept are {}",
-                        show(&found.shape),
+                        show(&declared.shape),
                         show(expected)
                     ))
                     .into());
@@ -361,10 +361,10 @@ impl Builder {
         at: &Span,
         kind: StateKind,
     ) -> Result<StateId, EvalError> {
-        let found = self.graph.states.iter().position(|state| {
+        let position = self.graph.states.iter().position(|state| {
             usize::try_from(layer) == Ok(state.layer) && state.name == name && state.kind == kind
         });
-        match found {
+        match position {
             Some(n) if self.layer != Some(self.graph.states[n].layer) => Ok(StateId(n)),
             _ => Err(Finding::error(at, format!("no earlier layer {layer} has a state `{name}`"))
                 .label(format!("expected one of kind `{}`", kind.name()))

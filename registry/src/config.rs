@@ -40,9 +40,8 @@ impl Config {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, Finding> {
         let shown = path.display().to_string();
-        let fail =
-            |error: std::io::Error| Finding::unplaced(format!("cannot read the config: {error}"));
-        let text = crate::file::read_text(path, crate::file::CONFIG).map_err(fail)?;
+        let text = crate::file::read_text(path, crate::file::CONFIG)
+            .map_err(|error| Finding::unplaced(format!("cannot read the config: {error}")))?;
         Self::parse(&shown, &text)
     }
 
@@ -147,8 +146,8 @@ impl Config {
 
     /// True if the checkpoint holds other models beside the text model.
     pub fn is_wrapped(&self) -> bool {
-        let encoder = |key: &str| matches!(member(&self.root, key), Some(Scalar::Map(_)));
-        self.inner().is_some() || ENCODERS.iter().any(|key| encoder(key))
+        self.inner().is_some()
+            || ENCODERS.iter().any(|key| matches!(member(&self.root, key), Some(Scalar::Map(_))))
     }
 
     /// Returns a boolean of the inner text model's config.
@@ -235,8 +234,10 @@ impl Config {
             (_, Scalar::Map(entries)) => (String::new(), entries),
             _ => return unread,
         };
-        let about = |key: &str| !place.is_empty() || !ENCODERS.contains(&key);
-        for (key, value) in entries.iter().filter(|(key, _)| about(key)) {
+        for (key, value) in entries {
+            if place.is_empty() && ENCODERS.contains(&key.as_str()) {
+                continue;
+            }
             report(key, value, &place, &read, ignored, &mut unread);
         }
         unread
@@ -246,14 +247,16 @@ impl Config {
 /// True if a pattern with `*` (any text) matches the whole of `name`.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
-    let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let Some(mut remaining) = name.strip_prefix(parts.next().unwrap_or_default()) else {
+        return false;
+    };
     let parts: Vec<&str> = parts.collect();
-    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    let Some((last, middle)) = parts.split_last() else { return remaining.is_empty() };
     for part in middle {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
+        let Some(at) = remaining.find(part) else { return false };
+        remaining = &remaining[at + part.len()..];
     }
-    rest.ends_with(last)
+    remaining.ends_with(last)
 }
 
 fn report(
@@ -307,8 +310,8 @@ fn member<'a>(value: &'a Scalar, key: &str) -> Option<&'a Scalar> {
 
 fn descend<'a>(value: &'a Scalar, key: &str) -> Option<&'a Scalar> {
     member(value, key).or_else(|| {
-        let (first, rest) = key.split_once('.')?;
-        descend(member(value, first)?, rest)
+        let (first, remaining) = key.split_once('.')?;
+        descend(member(value, first)?, remaining)
     })
 }
 
@@ -387,17 +390,18 @@ mod tests {
         let c = config(
             r#"{"a": 1, "b": {"c.d": [["x"], "y\"]"]}, "a": "z", "text_config": {"k": [1, 22]}}"#,
         );
-        let place = |key: &str, items: &[usize]| {
-            c.place(key, items).map_or("none".to_owned(), |at| at.text().to_owned())
-        };
-        assert_eq!(place("a", &[]), "\"z\"");
-        assert_eq!(place("b.c.d", &[0]), "[\"x\"]");
-        assert_eq!(place("b.c.d", &[0, 0]), "\"x\"");
-        assert_eq!(place("b.c.d", &[1]), "\"y\\\"]\"");
-        assert_eq!(place("k", &[1]), "22");
+        assert_eq!(place_text(&c, "a", &[]), "\"z\"");
+        assert_eq!(place_text(&c, "b.c.d", &[0]), "[\"x\"]");
+        assert_eq!(place_text(&c, "b.c.d", &[0, 0]), "\"x\"");
+        assert_eq!(place_text(&c, "b.c.d", &[1]), "\"y\\\"]\"");
+        assert_eq!(place_text(&c, "k", &[1]), "22");
         for (key, item) in [("k", 2), ("a", 0), ("b.e", 0), ("none", 0)] {
-            assert_eq!(place(key, &[item]), "none", "{key}");
+            assert_eq!(place_text(&c, key, &[item]), "none", "{key}");
         }
+    }
+
+    fn place_text(config: &Config, key: &str, items: &[usize]) -> String {
+        config.place(key, items).map_or("none".to_owned(), |at| at.text().to_owned())
     }
 
     #[test]

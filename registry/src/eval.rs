@@ -167,13 +167,13 @@ fn path<'e>(names: &[Ident], at: &Span, env: &'e dyn Env) -> EvalResult<'e> {
     if let [name] = names {
         return env.lookup(name);
     }
-    if let Some((first, rest)) = names.split_first() {
+    if let Some((first, members)) = names.split_first() {
         match env.lookup(first) {
             Ok(Cow::Borrowed(whole @ Scalar::Map(_))) => {
-                return member(whole, rest).map(Cow::Borrowed);
+                return member(whole, members).map(Cow::Borrowed);
             }
             Ok(Cow::Owned(whole @ Scalar::Map(_))) => {
-                let part = member(&whole, rest)?.clone();
+                let part = member(&whole, members)?.clone();
                 env.fuel().spend(at, size(&part))?;
                 return Ok(Cow::Owned(part));
             }
@@ -190,14 +190,14 @@ fn path<'e>(names: &[Ident], at: &Span, env: &'e dyn Env) -> EvalResult<'e> {
 
 /// Evaluates `map.key.key`.
 fn member<'s>(whole: &'s Scalar, path: &[Ident]) -> Result<&'s Scalar, EvalError> {
-    let Some((name, rest)) = path.split_first() else { return Ok(whole) };
+    let Some((name, tail)) = path.split_first() else { return Ok(whole) };
     let Scalar::Map(entries) = whole else {
         return Err(Finding::error(&name.at, "only maps have named members")
             .label(expected("a map", whole))
             .into());
     };
     if let Some((_, value)) = entries.iter().find(|(key, _)| *key == name.name) {
-        return member(value, rest);
+        return member(value, tail);
     }
     let mut finding = Finding::error(&name.at, format!("there is no member `{}`", name.name));
     finding.help = suggest::help(&name.name, entries.iter().map(|(key, _)| key.as_str()));
@@ -231,7 +231,7 @@ fn comprehension(
             .label(expected("a list", &list))
             .into());
     };
-    let mut made = Vec::new();
+    let mut results = Vec::new();
     for item in items {
         let scope = LoopEnv { outer: env, variable: &variable.name, value: item };
         if let Some(filter) = filter
@@ -239,9 +239,9 @@ fn comprehension(
         {
             continue;
         }
-        made.push(eval_owned(body, &scope)?);
+        results.push(eval_owned(body, &scope)?);
     }
-    Ok(Scalar::List(made))
+    Ok(Scalar::List(results))
 }
 
 /// An environment with one more name.
@@ -284,12 +284,12 @@ fn size(value: &Scalar) -> usize {
 }
 
 /// Returns the words under a caret: what was expected there, and what was found.
-pub(crate) fn expected(what: &str, found: &Scalar) -> String {
-    let shown = shorten(&found.to_string());
-    match found {
+pub(crate) fn expected(what: &str, value: &Scalar) -> String {
+    let shown = shorten(&value.to_string());
+    match value {
         Scalar::Null => format!("expected {what}, found null"),
         Scalar::List(_) | Scalar::Map(_) => {
-            format!("expected {what}, found {}: {shown}", found.kind())
+            format!("expected {what}, found {}: {shown}", value.kind())
         }
         Scalar::Str(_) => format!("expected {what}, found the text {shown}"),
         _ => format!("expected {what}, found {shown}"),

@@ -3,6 +3,8 @@
 //! Trees are merged before they are decoded, so that every entry keeps its
 //! place in the file that wrote it and only what is in force is checked.
 
+use std::sync::Arc;
+
 use crate::diag::{Finding, SourceText, Span};
 use crate::spec::keys::{KeyTable, LAYERS, ROPE, STATE, VERSION};
 use crate::suggest;
@@ -222,25 +224,24 @@ pub(crate) fn words(tree: &YamlMap, key: &str) -> Vec<Ident> {
 
 /// Replaces the value at a dotted path: `states.conv.dtype=bf16`.
 pub(crate) fn apply_set(tree: &mut YamlMap, set: &str, findings: &mut MergeFindings) {
-    let source =
-        SourceText { path: format!("the option `set {set}`"), text: set.to_owned() }.into();
-    let span = |start, end| Span { source: std::sync::Arc::clone(&source), start, end };
+    let path = format!("the option `set {set}`");
+    let source: Arc<SourceText> = SourceText { path, text: set.to_owned() }.into();
     let Some(equals) = set.find('=') else {
         let message = "an override without a value";
-        let finding = Finding::error(&span(0, set.len()), message);
+        let finding = Finding::error(&span_in(&source, 0, set.len()), message);
         return findings.push(finding.help("write the option `set states.conv.dtype=f32`"));
     };
     let dims = set.starts_with("dims.");
     let value = if dims {
         // The `=` makes it a computed value.
-        let at = span(equals, set.len());
+        let at = span_in(&source, equals, set.len());
         Ok(YamlNode { value: YamlValue::Plain(MappedText::of(&at)), at })
     } else {
         yaml::read_value(&source, equals + 1)
     };
     let value = match value {
         Ok(value) => value,
-        Err(found) => return findings.list.extend(found),
+        Err(errors) => return findings.list.extend(errors),
     };
     let path: Vec<&str> = set[..equals].split('.').map(str::trim).collect();
     let mut map = tree;
@@ -253,13 +254,13 @@ pub(crate) fn apply_set(tree: &mut YamlMap, set: &str, findings: &mut MergeFindi
                 && end == equals
                 && table.knows(name)
             {
-                let key = MappedText::of(&span(start, end)).trim();
+                let key = MappedText::of(&span_in(&source, start, end)).trim();
                 map.insert(name.to_owned(), YamlEntry { key, value });
                 return;
             }
             let place = if depth == 0 { "the spec" } else { path[depth - 1] };
             let message = format!("{place} has no `{name}`");
-            let mut finding = Finding::error(&span(start, end), message);
+            let mut finding = Finding::error(&span_in(&source, start, end), message);
             let mut known: Vec<&str> = map.keys().map(String::as_str).collect();
             if let Some(table) = table {
                 table.names().for_each(|name| known.push(name));
@@ -284,11 +285,12 @@ pub(crate) fn apply_set(tree: &mut YamlMap, set: &str, findings: &mut MergeFindi
             }
             if matches!(held, YamlValue::Map(_)) || (matches!(held, YamlValue::List(_)) && !dims) {
                 let message = format!("`{}` is {}", &set[..equals], entry.value.kind());
-                let finding = Finding::error(&span(0, equals), message);
+                let finding = Finding::error(&span_in(&source, 0, equals), message);
                 return findings.push(finding.label("only a single value can be set"));
             }
             if depth == 1 && path[0] == "functions" {
-                let finding = Finding::error(&span(0, equals), "a function cannot be set");
+                let finding =
+                    Finding::error(&span_in(&source, 0, equals), "a function cannot be set");
                 return findings.push(finding.help("write a spec that `extends:` this one"));
             }
             entry.value = value;
@@ -296,11 +298,16 @@ pub(crate) fn apply_set(tree: &mut YamlMap, set: &str, findings: &mut MergeFindi
         }
         let YamlValue::Map(next) = &mut entry.value.value else {
             let message = format!("`{}` has nothing inside it", &set[..end]);
-            return findings.push(Finding::error(&span(0, end), message));
+            return findings.push(Finding::error(&span_in(&source, 0, end), message));
         };
         map = next;
         start = end + 1;
     }
+}
+
+/// Returns the span of the bytes `start..end` of a source.
+fn span_in(source: &Arc<SourceText>, start: usize, end: usize) -> Span {
+    Span { source: Arc::clone(source), start, end }
 }
 
 /// Returns the keys that entries of a section may have, where they merge by key.
@@ -329,8 +336,8 @@ pub(crate) fn check_file(tree: &YamlNode, table: &KeyTable, findings: &mut Merge
             );
         }
         Some(node) if node.text().map(MappedText::value) != Some(VERSION) => {
-            let found = node.text().map_or(node.kind(), MappedText::value);
-            let message = format!("version `{found}` of the spec language is not known");
+            let version = node.text().map_or(node.kind(), MappedText::value);
+            let message = format!("version `{version}` of the spec language is not known");
             findings.push(
                 Finding::error(&node.at, message)
                     .help(format!("this program reads `spec: {VERSION}`")),

@@ -98,9 +98,9 @@ fn regular(path: &Path, metadata: &std::fs::Metadata) -> io::Result<()> {
     if metadata.is_file() {
         return Ok(());
     }
-    let found = kind(metadata.file_type());
+    let file_kind = kind(metadata.file_type());
     let message = format!(
-        "`{}` is {found}, not a regular file; give a file, and save what a pipe says to one first",
+        "`{}` is {file_kind}, not a regular file; give a file, and save what a pipe says to one first",
         path.display()
     );
     Err(io::Error::new(io::ErrorKind::InvalidInput, message))
@@ -123,9 +123,9 @@ fn kind(kind: std::fs::FileType) -> &'static str {
     if kind.is_dir() { "a folder" } else { "of another kind" }
 }
 
-fn too_long(path: &Path, found: &str, limit: FileLimit) -> io::Error {
+fn too_long(path: &Path, length: &str, limit: FileLimit) -> io::Error {
     let message = format!(
-        "`{}` has {found}, and {} has at most {}; is it another file?",
+        "`{}` has {length}, and {} has at most {}; is it another file?",
         path.display(),
         limit.kind,
         size(limit.bytes)

@@ -124,19 +124,19 @@ impl Gguf {
             if used.contains(name.as_ref()) || self.is_dropped(name) {
                 continue;
             }
-            let made = self.rules.iter().find_map(|rule| {
+            let mapped = self.rules.iter().find_map(|rule| {
                 let tensors = spread(&rule.rule, name)?;
                 let gathered =
                     gather(&rule.rule, &tensors[0], |text| names_with_prefix(&places, text))?;
                 Some((rule, tensors, gathered.names))
             });
-            let Some((rule, tensors, sources)) = made else {
+            let Some((rule, tensors, sources)) = mapped else {
                 homeless.entry(without_numbers(&weight.name)).or_default().push(&weight.name);
                 continue;
             };
-            let found: Option<Vec<usize>> =
+            let members: Option<Vec<usize>> =
                 sources.iter().map(|name| places.get(name.as_str()).copied()).collect();
-            let Some(found) = found else {
+            let Some(members) = members else {
                 let lacks = sources.iter().filter(|name| !places.contains_key(*name));
                 let tensor = tensors[0].clone();
                 let weights = lacks.cloned().collect();
@@ -144,10 +144,10 @@ impl Gguf {
                 used.insert(name.as_ref());
                 continue;
             };
-            used.extend(found.iter().map(|&n| known[n].as_ref()));
-            let inputs = found.iter().map(|&n| weights[n].shape.clone()).collect();
+            used.extend(members.iter().map(|&n| known[n].as_ref()));
+            let inputs = members.iter().map(|&n| weights[n].shape.clone()).collect();
             match shapes(&rule.rule.steps, inputs) {
-                Ok(made) if made.len() == tensors.len() => {
+                Ok(outputs) if outputs.len() == tensors.len() => {
                     for name in &tensors {
                         if !names.insert(name.clone()) {
                             let tensor = name.clone();
@@ -155,20 +155,23 @@ impl Gguf {
                             faults.push(TensorGroupError::DuplicateTensor { tensor, weight });
                         }
                     }
-                    let tensors = tensors.into_iter().zip(made).collect();
+                    let tensors = tensors.into_iter().zip(outputs).collect();
                     let steps = rule.rule.steps.clone();
                     groups.push(TensorGroup {
-                        weights: found,
+                        weights: members,
                         steps,
                         tensors,
                         ty: rule.ty.clone(),
                     });
                 }
-                Ok(made) => {
-                    let found = made.len();
+                Ok(outputs) => {
                     let expected = tensors.len();
                     let tensor = tensors[0].clone();
-                    faults.push(TensorGroupError::TensorCount { tensor, found, expected });
+                    faults.push(TensorGroupError::TensorCount {
+                        tensor,
+                        found: outputs.len(),
+                        expected,
+                    });
                 }
                 Err(why) => {
                     faults.push(TensorGroupError::Steps { tensor: tensors[0].clone(), why });
@@ -177,8 +180,7 @@ impl Gguf {
         }
         faults.extend(homeless.values().map(|names| {
             let weight = names[0].to_owned();
-            let others = names.len() - 1;
-            TensorGroupError::UnmappedWeight { weight, others }
+            TensorGroupError::UnmappedWeight { weight, others: names.len() - 1 }
         }));
         if faults.is_empty() { Ok(groups) } else { Err(faults) }
     }
@@ -186,20 +188,14 @@ impl Gguf {
     /// Returns the keys that hold numbers of weights, and the places of those weights in order. Their
     /// numbers, one weight after the other, are a list of f32.
     pub fn scalar_weights(&self, weights: &[Weight]) -> Vec<(&str, Vec<usize>)> {
-        let of = |pattern: &Pattern| {
-            let places = weights.iter().enumerate();
-            let fits = places.filter(|(_, weight)| pattern.fit(&weight.name).is_some());
-            let mut places: Vec<usize> = fits.map(|(place, _)| place).collect();
-            places.sort_by_key(|&place| natural_order_key(&weights[place].name));
-            places
-        };
-        self.scalars.iter().map(|(key, pattern)| (key.as_str(), of(pattern))).collect()
+        let scalars = self.scalars.iter();
+        scalars.map(|(key, pattern)| (key.as_str(), places_of(pattern, weights))).collect()
     }
 
     /// Returns the name that rules know a weight by.
     fn alias<'n>(&self, name: &'n str) -> Cow<'n, str> {
         let renamed = self.aliases.iter().find_map(|(from, to)| {
-            name.strip_prefix(from.as_str()).map(|rest| Cow::Owned(format!("{to}{rest}")))
+            name.strip_prefix(from.as_str()).map(|suffix| Cow::Owned(format!("{to}{suffix}")))
         });
         renamed.unwrap_or(Cow::Borrowed(name))
     }
@@ -209,6 +205,15 @@ impl Gguf {
         let scalars = self.scalars.iter().map(|(_, pattern)| pattern);
         self.drop.iter().chain(scalars).any(|pattern| pattern.fit(name).is_some())
     }
+}
+
+/// Returns the places of the weights that fit a pattern, in the natural order of their names.
+fn places_of(pattern: &Pattern, weights: &[Weight]) -> Vec<usize> {
+    let places = weights.iter().enumerate();
+    let fits = places.filter(|(_, weight)| pattern.fit(&weight.name).is_some());
+    let mut places: Vec<usize> = fits.map(|(place, _)| place).collect();
+    places.sort_by_key(|&place| natural_order_key(&weights[place].name));
+    places
 }
 
 /// Returns the names in the file of everything that is made together with a weight.

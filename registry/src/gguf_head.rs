@@ -16,9 +16,8 @@ pub fn with_head(model: &Model) -> Option<(Gguf, Vec<Weight>)> {
 /// Returns the file of a model in the form of an existing file. The head is included if the file counts one,
 /// and its weights if the file has any of them. Some programs count the head and leave it out.
 pub fn of_file(model: &Model, header: &FileMetadata) -> Option<(Gguf, Vec<Weight>)> {
-    let plain = || Some((model.gguf.clone()?, model.graph.weights.clone()));
     let Some((gguf, weights)) = with_head(model).filter(|_| head_layers(header) > 0) else {
-        return plain();
+        return Some((model.gguf.clone()?, model.graph.weights.clone()));
     };
     let head = gguf.groups(&weights[model.graph.weights.len()..]).unwrap_or_default();
     let mut tensors = head.iter().flat_map(|group| &group.tensors);

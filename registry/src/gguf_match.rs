@@ -55,8 +55,8 @@ impl FileSpecs {
         })
     }
 
-    fn collect(library: &Library, wanted: impl Fn(&str) -> bool) -> Self {
-        let all = library.names().filter(|name| wanted(name)).filter_map(|name| {
+    fn collect(library: &Library, includes: impl Fn(&str) -> bool) -> Self {
+        let all = library.names().filter(|name| includes(name)).filter_map(|name| {
             let spec = library.load(name, &[]).ok().filter(|spec| spec.gguf.is_some())?;
             Some((depth(library, name), name.to_owned(), spec))
         });
@@ -77,10 +77,11 @@ impl FileSpecs {
         only: Option<&str>,
         header: &FileMetadata,
     ) -> Result<SpecMatch, Vec<SpecMismatch>> {
-        let named = |name: &str| only.is_none_or(|only| only == name);
-        let candidates =
-            self.specs.iter().filter(|(_, name, spec)| named(name) && may_have_arch(spec, arch));
-        let (mut refusals, mut best) = (Vec::new(), None::<(usize, SpecMatch)>);
+        let candidates = self.specs.iter().filter(|(_, name, spec)| {
+            only.is_none_or(|only| only == name.as_str()) && may_have_arch(spec, arch)
+        });
+        let mut refusals = Vec::new();
+        let mut best = None::<(usize, SpecMatch)>;
         for (_, name, spec) in candidates {
             match attempt(spec, ops, arch, name, header) {
                 Ok((unread, chosen)) => {

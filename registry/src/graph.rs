@@ -195,7 +195,7 @@ impl Node {
     pub fn argument(&self, name: &str) -> Option<&Scalar> {
         match self.attrs.get(name) {
             Some(Scalar::Null) => None,
-            Some(own) => Some(own),
+            Some(value) => Some(value),
             None => self.op.default_of(name),
         }
     }

@@ -49,9 +49,9 @@ pub enum LayerChoiceError {
 impl LayerChoice {
     /// True if a tensor of the checkpoint belongs to a chosen layer, or to none.
     pub fn includes(&self, tensor: &str) -> bool {
-        let Some(rest) = tensor.strip_prefix(self.prefix.as_str()) else { return true };
-        let Some(rest) = rest.strip_prefix('.') else { return true };
-        let number = rest.split('.').next().unwrap_or(rest);
+        let Some(suffix) = tensor.strip_prefix(self.prefix.as_str()) else { return true };
+        let Some(suffix) = suffix.strip_prefix('.') else { return true };
+        let number = suffix.split('.').next().unwrap_or(suffix);
         let is_number = !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit());
         !is_number || number.parse().is_ok_and(|number| self.chosen.contains(&number))
     }

@@ -75,12 +75,12 @@ impl<'a> Lexer<'a> {
     }
 
     fn next(&mut self) {
-        let rest = self.rest();
-        let first = rest.chars().next().expect("not at the end");
+        let remaining = self.rest();
+        let first = remaining.chars().next().expect("not at the end");
         match first {
             '\n' if self.depth == 0 => self.push(LexemeKind::Newline, 1),
             ' ' | '\t' | '\r' | '\n' => self.pos += 1,
-            '#' => self.pos += rest.find('\n').unwrap_or(rest.len()),
+            '#' => self.pos += remaining.find('\n').unwrap_or(remaining.len()),
             'a'..='z' | 'A'..='Z' | '_' => self.path(),
             '0'..='9' => self.number(),
             '\'' | '"' => self.string(first),
@@ -89,19 +89,15 @@ impl<'a> Lexer<'a> {
     }
 
     fn path(&mut self) {
-        let rest = self.rest();
-        let word = |from: usize| {
-            let tail = &rest[from..];
-            tail.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(tail.len())
-        };
-        let mut end = word(0);
-        if let Some(keyword) = KEYWORDS.iter().find(|keyword| **keyword == &rest[..end]) {
+        let remaining = self.rest();
+        let mut end = word_length(remaining);
+        if let Some(keyword) = KEYWORDS.iter().find(|keyword| **keyword == &remaining[..end]) {
             return self.push(LexemeKind::Op(keyword), end);
         }
         let first = self.pos..self.pos + end;
         let mut segments = vec![first];
-        while rest[end..].starts_with('.') && word(end + 1) > 0 {
-            let len = word(end + 1);
+        while remaining[end..].starts_with('.') && word_length(&remaining[end + 1..]) > 0 {
+            let len = word_length(&remaining[end + 1..]);
             segments.push(self.pos + end + 1..self.pos + end + 1 + len);
             end += 1 + len;
         }
@@ -109,22 +105,19 @@ impl<'a> Lexer<'a> {
     }
 
     fn number(&mut self) {
-        let rest = self.rest();
-        let bytes = rest.as_bytes();
-        let digits = |from: usize| {
-            bytes[from..].iter().take_while(|b| b.is_ascii_digit() || **b == b'_').count()
-        };
-        let mut end = digits(0);
+        let remaining = self.rest();
+        let bytes = remaining.as_bytes();
+        let mut end = digit_count(bytes);
         let mut float = false;
         if bytes.get(end) == Some(&b'.') {
             float = true;
-            end += 1 + digits(end + 1);
+            end += 1 + digit_count(&bytes[end + 1..]);
         }
         if matches!(bytes.get(end), Some(b'e' | b'E')) {
             let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
             if bytes.get(end + 1 + sign).is_some_and(u8::is_ascii_digit) {
                 float = true;
-                end += 1 + sign + digits(end + 1 + sign);
+                end += 1 + sign + digit_count(&bytes[end + 1 + sign..]);
             }
         }
         let tail = bytes[end..].iter().take_while(|b| b.is_ascii_alphanumeric() || **b == b'_');
@@ -137,7 +130,7 @@ impl<'a> Lexer<'a> {
             // An unreadable number is read as one, so that the parser finds the other errors.
             return self.push(LexemeKind::Int(0), end + tail);
         }
-        let plain = rest[..end].replace('_', "");
+        let plain = remaining[..end].replace('_', "");
         if float {
             let value: f64 = plain.parse().unwrap_or(f64::INFINITY);
             if !value.is_finite() {
@@ -154,15 +147,15 @@ impl<'a> Lexer<'a> {
     }
 
     fn string(&mut self, quote: char) {
-        let rest = self.rest();
-        let stop = rest[1..].find([quote, '\n']).map_or(rest.len(), |len| len + 1);
-        if !rest[stop..].starts_with(quote) {
-            let line = &rest[..stop];
+        let remaining = self.rest();
+        let stop = remaining[1..].find([quote, '\n']).map_or(remaining.len(), |len| len + 1);
+        if !remaining[stop..].starts_with(quote) {
+            let line = &remaining[..stop];
             let message = "this string does not end on its line";
             self.find(self.pos..self.pos + line.len(), message, format!("no closing {quote}"));
             return self.push(LexemeKind::Str(line[1..].to_owned()), line.len());
         }
-        let inner = &rest[1..stop];
+        let inner = &remaining[1..stop];
         if inner.contains('\\') {
             let at = self.pos + 1 + inner.find('\\').expect("it is there");
             self.find(at..at + 1, "strings have no escapes", "a backslash".into());
@@ -171,8 +164,8 @@ impl<'a> Lexer<'a> {
     }
 
     fn operator(&mut self, first: char) {
-        let rest = self.rest();
-        if let Some(op) = OPS.iter().find(|op| rest.starts_with(**op)) {
+        let remaining = self.rest();
+        if let Some(op) = OPS.iter().find(|op| remaining.starts_with(**op)) {
             match *op {
                 "(" | "[" => self.depth += 1,
                 ")" | "]" => self.depth = self.depth.saturating_sub(1),
@@ -181,7 +174,7 @@ impl<'a> Lexer<'a> {
             return self.push(LexemeKind::Op(op), op.len());
         }
         // A run of the same stranger is one finding.
-        let len = rest.find(|c| c != first).unwrap_or(rest.len());
+        let len = remaining.find(|c| c != first).unwrap_or(remaining.len());
         let help = match first {
             '!' => Some("write `not x`, or `a != b`"),
             '&' => Some("write `a and b`"),
@@ -201,6 +194,16 @@ impl<'a> Lexer<'a> {
     }
 }
 
+/// Returns the length of the name at the start of a text.
+fn word_length(text: &str) -> usize {
+    text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len())
+}
+
+/// Counts the digits at the start of a text, `_` among them.
+fn digit_count(bytes: &[u8]) -> usize {
+    bytes.iter().take_while(|b| b.is_ascii_digit() || **b == b'_').count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,10 +217,10 @@ mod tests {
 
     #[test]
     fn tokens() {
-        let (found, findings) = kinds("a.0.b_c // 1e-6 ** 12.5 != 'x' and 7 # why\n(\n)");
+        let (lexemes, findings) = kinds("a.0.b_c // 1e-6 ** 12.5 != 'x' and 7 # why\n(\n)");
         assert!(findings.is_empty(), "{findings:?}");
         assert_eq!(
-            found,
+            lexemes,
             [
                 LexemeKind::Path(vec![0..1, 2..3, 4..7]),
                 LexemeKind::Op("//"),

@@ -120,7 +120,7 @@ impl Library {
         for file in yaml_files(path)? {
             match self.add_file(&file) {
                 Ok(name) => names.push(name),
-                Err(found) => findings.extend(found),
+                Err(errors) => findings.extend(errors),
             }
         }
         let lib = path.join("lib");
@@ -175,17 +175,19 @@ impl Library {
 
     /// Returns the specs that match a value of `architectures` in `config.json`.
     pub fn find_architecture(&self, architecture: &str) -> Vec<&str> {
-        let matches =
-            |file: &SpecFile| file.words("matches").iter().any(|n| n.name == architecture);
-        let found = self.specs.iter().filter(|(_, file)| matches(file));
-        found.map(|(name, _)| name.as_str()).collect()
+        self.specs_with("matches", architecture)
     }
 
     /// Returns the specs that a class may hold as its text model.
     pub(crate) fn inside(&self, class: &str) -> Vec<&str> {
-        let holds = |file: &SpecFile| file.words("inside").iter().any(|n| n.name == class);
-        let found = self.specs.iter().filter(|(_, file)| holds(file));
-        found.map(|(name, _)| name.as_str()).collect()
+        self.specs_with("inside", class)
+    }
+
+    /// Returns the specs that list a word behind a key.
+    fn specs_with(&self, key: &str, word: &str) -> Vec<&str> {
+        let specs = self.specs.iter();
+        let specs = specs.filter(|(_, file)| file.words(key).iter().any(|n| n.name == word));
+        specs.map(|(name, _)| name.as_str()).collect()
     }
 
     /// True if a spec describes models whose inner config has this `model_type`.
@@ -230,15 +232,13 @@ impl Library {
                 Ok(spec)
             }
             Ok(_) => Err(findings),
-            Err(found) => {
+            Err(errors) => {
                 // What follows from a mistake in the YAML stands on its line.
-                let line = |finding: &Finding| {
-                    finding.at.as_ref().map(|at| (at.source.path.clone(), at.line()))
-                };
                 let marked = self.specs.values().chain(self.libs.values());
                 let marked: BTreeSet<_> =
-                    marked.flat_map(|file| &file.findings).map(line).collect();
-                findings.extend(found.into_iter().filter(|found| !marked.contains(&line(found))));
+                    marked.flat_map(|file| &file.findings).map(line_of).collect();
+                findings
+                    .extend(errors.into_iter().filter(|error| !marked.contains(&line_of(error))));
                 Err(findings)
             }
         }
@@ -276,8 +276,8 @@ impl Library {
         findings: &mut MergeFindings,
     ) -> Option<YamlMap> {
         chain.push(name.to_owned());
-        let own = checked(file, &SPEC, findings)?;
-        let mut tree = match words(&own, "extends").into_iter().next() {
+        let child = checked(file, &SPEC, findings)?;
+        let mut tree = match words(&child, "extends").into_iter().next() {
             None => YamlMap::new(),
             Some(parent) => self
                 .parent(&parent, chain, findings)
@@ -287,7 +287,7 @@ impl Library {
                     YamlMap::new()
                 }),
         };
-        for used in words(&own, "use") {
+        for used in words(&child, "use") {
             let Some(lib) = self.libs.get(&used.name) else {
                 let message = format!("there is no function file `{}`", used.name);
                 let mut finding = Finding::error(&used.at, message);
@@ -307,7 +307,7 @@ impl Library {
                 uses.push(used);
             }
         }
-        Some(merge(tree, own, findings))
+        Some(merge(tree, child, findings))
     }
 
     fn parent(
@@ -328,14 +328,14 @@ impl Library {
             findings.push(Finding::error(&parent.at, message));
             return None;
         }
-        let found = self.specs.get(&parent.name);
-        if found.is_none() {
+        let file = self.specs.get(&parent.name);
+        if file.is_none() {
             let message = format!("there is no spec `{}` to extend", parent.name);
             let mut finding = Finding::error(&parent.at, message);
             finding.help = suggest::help(&parent.name, self.names());
             findings.push(finding);
         }
-        found
+        file
     }
 }
 
@@ -356,9 +356,7 @@ fn stem(path: &Path) -> String {
 }
 
 fn read(path: &Path) -> Result<String, Vec<Finding>> {
-    let unread = |error: String| vec![Finding::unplaced(error)];
-    let bytes =
-        crate::file::read(path, crate::file::SPEC).map_err(|error| unread(error.to_string()))?;
+    let bytes = crate::file::read(path, crate::file::SPEC).map_err(|error| unreadable(&error))?;
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let source = SourceText {
@@ -375,16 +373,25 @@ fn read(path: &Path) -> Result<String, Vec<Finding>> {
 }
 
 fn yaml_files(path: &Path) -> Result<Vec<std::path::PathBuf>, Vec<Finding>> {
-    let unread = |error: std::io::Error| vec![Finding::unplaced(error.to_string())];
     let mut files = Vec::new();
-    for entry in fs_err::read_dir(path).map_err(unread)? {
-        let file = entry.map_err(unread)?.path();
+    for entry in fs_err::read_dir(path).map_err(|error| unreadable(&error))? {
+        let file = entry.map_err(|error| unreadable(&error))?.path();
         if file.extension().is_some_and(|extension| extension == "yaml") {
             files.push(file);
         }
     }
     files.sort();
     Ok(files)
+}
+
+/// Returns the finding that a file or a directory cannot be read.
+fn unreadable(error: &std::io::Error) -> Vec<Finding> {
+    vec![Finding::unplaced(error.to_string())]
+}
+
+/// Returns the file and the line of a finding, if it has a place.
+fn line_of(finding: &Finding) -> Option<(String, usize)> {
+    finding.at.as_ref().map(|at| (at.source.path.clone(), at.line()))
 }
 
 #[cfg(test)]

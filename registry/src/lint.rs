@@ -99,22 +99,11 @@ impl SpecLint<'_> {
     }
 
     fn arity(&mut self, word: &str, params: &[(&str, bool)], many: bool, args: &[Arg], at: &Span) {
-        let takes = || {
-            let shown: Vec<_> = params
-                .iter()
-                .map(
-                    |(name, needed)| {
-                        if *needed { (*name).to_owned() } else { format!("{name}=...") }
-                    },
-                )
-                .collect();
-            format!("it is `{word}({})`", shown.join(", "))
-        };
         let positional = args.iter().filter(|arg| arg.name.is_none()).count();
         if positional > params.len() && !many {
             let message =
                 format!("`{word}` takes {} arguments and is given {positional}", params.len());
-            self.findings.push(Finding::error(at, message).help(takes()));
+            self.findings.push(Finding::error(at, message).help(usage_text(word, params)));
         }
         let named: BTreeSet<&str> = args
             .iter()
@@ -124,13 +113,13 @@ impl SpecLint<'_> {
         for arg in args.iter().filter_map(|arg| arg.name.as_ref()) {
             if !params.iter().any(|(param, _)| *param == arg.name) {
                 let message = format!("`{word}` has no argument `{}`", arg.name);
-                self.findings.push(Finding::error(&arg.at, message).help(takes()));
+                self.findings.push(Finding::error(&arg.at, message).help(usage_text(word, params)));
             }
         }
         for (name, needed) in params.iter().skip(positional) {
             if *needed && !named.contains(name) && !many {
                 let message = format!("`{word}` is not given its `{name}`");
-                self.findings.push(Finding::error(at, message).help(takes()));
+                self.findings.push(Finding::error(at, message).help(usage_text(word, params)));
             }
         }
     }
@@ -212,6 +201,15 @@ fn walk<'e>(expr: &'e Expr, calls: &mut Vec<(&'e Ident, &'e [Arg], &'e Expr)>) {
         | ExprKind::Str(_)
         | ExprKind::Path(_) => {}
     }
+}
+
+/// Shows a call with its parameters for the help of a finding.
+fn usage_text(word: &str, params: &[(&str, bool)]) -> String {
+    let shown: Vec<_> = params
+        .iter()
+        .map(|(name, needed)| if *needed { (*name).to_owned() } else { format!("{name}=...") })
+        .collect();
+    format!("it is `{word}({})`", shown.join(", "))
 }
 
 #[cfg(test)]

@@ -15,15 +15,15 @@ pub fn items<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     let first: Vec<String> = items.by_ref().take(ITEMS).map(|item| item.to_string()).collect();
     match items.count() {
         0 => first.join(", "),
-        others => format!("{} and {others} more", first.join(", ")),
+        count => format!("{} and {count} more", first.join(", ")),
     }
 }
 
 /// Returns the first [`LINES`] items, and a text about the others if there are some.
 pub fn lines<T>(items: &[T]) -> (&[T], Option<String>) {
     let first = &items[..items.len().min(LINES)];
-    let others = items.len() - first.len();
-    (first, (others > 0).then(|| format!("... and {others} more")))
+    let omitted = items.len() - first.len();
+    (first, (omitted > 0).then(|| format!("... and {omitted} more")))
 }
 
 #[cfg(test)]

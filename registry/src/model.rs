@@ -79,8 +79,13 @@ impl Model {
 
     /// Returns the weight that a tensor of the checkpoint is tied to, under any name that the checkpoint gives it.
     pub fn tied_owner(&self, name: &str) -> Option<&str> {
-        let tied = |name: &str| self.graph.tied.get(name).map(String::as_str);
-        tied(name).or_else(|| self.rules.iter().find_map(|rule| tied(&rule.renamed(name)?)))
+        self.tied_weight(name)
+            .or_else(|| self.rules.iter().find_map(|rule| self.tied_weight(&rule.renamed(name)?)))
+    }
+
+    /// Returns the weight that one of the model's own names is tied to.
+    fn tied_weight(&self, name: &str) -> Option<&str> {
+        self.graph.tied.get(name).map(String::as_str)
     }
 
     /// True if a tensor of the checkpoint belongs to an encoder.
@@ -97,15 +102,18 @@ impl Model {
     /// True if a tensor of the checkpoint is none of the model's. Either the spec says so, or the tensor
     /// belongs to an encoder.
     pub fn passes_over(&self, name: &str) -> bool {
-        let listed = |name: &str| self.ignore.iter().any(|pattern| matches(pattern, name));
-        let elsewhere = || {
-            self.wrapped.is_some()
-                && self
-                    .rules
-                    .iter()
-                    .any(|rule: &WeightRule| rule.renamed(name).is_some_and(|name| listed(&name)))
-        };
-        listed(name) || self.is_beside(name) || is_buffer(name) || elsewhere()
+        self.is_listed(name)
+            || self.is_beside(name)
+            || is_buffer(name)
+            || (self.wrapped.is_some()
+                && self.rules.iter().any(|rule: &WeightRule| {
+                    rule.renamed(name).is_some_and(|name| self.is_listed(&name))
+                }))
+    }
+
+    /// True if a tensor fits a pattern of `ignore`.
+    fn is_listed(&self, name: &str) -> bool {
+        self.ignore.iter().any(|pattern| matches(pattern, name))
     }
 }
 

@@ -42,6 +42,11 @@ pub use route::WEIGHT_ADD;
 pub use rule::{InferShapes, OpRule};
 pub use shape::{CONCAT, HEADS, MERGE};
 
+/// Returns the signature of an op of one value `x`.
+fn takes_x() -> Signature {
+    Signature::new().needs("x", ParamKind::Value)
+}
+
 /// The ops a spec can call.
 #[derive(Clone)]
 pub struct OpSet {

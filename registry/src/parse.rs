@@ -83,16 +83,16 @@ impl<'a> Parser<'a> {
 
     /// True if the next token is this operator, bracket or keyword.
     fn at_op(&self, op: &str) -> bool {
-        matches!(self.token().kind, LexemeKind::Op(found) if found == op)
+        matches!(self.token().kind, LexemeKind::Op(symbol) if symbol == op)
     }
 
     /// Passes over `op` if it is next.
     fn eat(&mut self, op: &str) -> bool {
-        let found = self.at_op(op);
-        if found {
+        let is_next = self.at_op(op);
+        if is_next {
             self.advance();
         }
-        found
+        is_next
     }
 
     fn advance(&mut self) -> Lexeme {
@@ -124,13 +124,13 @@ impl<'a> Parser<'a> {
     /// reported again as a syntax error.
     fn unexpected<T>(&mut self, expected: &str) -> Option<T> {
         let token = self.token();
-        let found = match &token.kind {
+        let shown = match &token.kind {
             LexemeKind::End => "the text ends here".to_owned(),
             LexemeKind::Newline => "the line ends here".to_owned(),
             _ => format!("found `{}`", &self.text.value()[token.range.clone()]),
         };
         let mut finding = Finding::error(&self.text.at(token.range.clone()), "syntax error")
-            .label(format!("{found}; expected {expected}"));
+            .label(format!("{shown}; expected {expected}"));
         finding.help = match self.token().kind {
             LexemeKind::Op("=") => Some("`==` compares; `=` stands only after a name".into()),
             LexemeKind::Op(".") => Some("a path has no spaces: `conv.in_proj`".into()),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::dtype::Dtype;
-use crate::graph::{Graph, Node, ScaleGranularity, State, StateKind, ValueId};
+use crate::graph::{Graph, Node, State, StateKind, ValueId};
 use crate::model::Model;
 use crate::scalar::Scalar;
 
@@ -26,7 +26,7 @@ pub fn weights(model: &Model) -> String {
     for weight in &model.graph.weights {
         total += weight.shape.iter().map(|&d| d as u128).product::<u128>();
         let (name, layer) = match layer_of(model, &weight.name) {
-            Some((layer, rest)) => (format!("(layer) {rest}"), Some(layer)),
+            Some((layer, suffix)) => (format!("(layer) {suffix}"), Some(layer)),
             None => (weight.name.clone(), None),
         };
         let key = (name.clone(), weight.shape.clone());
@@ -76,12 +76,13 @@ pub fn states(model: &Model, activation: Dtype) -> String {
         let count = layers.len() as u128;
         let numbers: u128 =
             state.parts.iter().map(|p| p.shape.iter().map(|&d| d as u128).product::<u128>()).sum();
-        let scales = |eight: ScaleGranularity| -> u128 {
-            state.parts.iter().map(|p| 4 * eight.count(&p.shape) as u128).sum()
-        };
         let bytes = match state.eight {
             None => numbers * state.dtype.resolve(activation).size() as u128 * count,
-            Some(eight) => (numbers + scales(eight)) * count,
+            Some(eight) => {
+                let parts = state.parts.iter();
+                let scales: u128 = parts.map(|p| 4 * eight.count(&p.shape) as u128).sum();
+                (numbers + scales) * count
+            }
         };
         let cost = match (state.kind, state.window) {
             (StateKind::Attention | StateKind::Latent | StateKind::Index, None) => {
@@ -194,8 +195,9 @@ fn node_text(
     let mut args: Vec<String> = node.inputs.iter().map(|id| names[id].clone()).collect();
     for (role, id) in &node.weights {
         let name = &graph.weights[id.0].name;
-        let name =
-            name.strip_prefix(prefix).map_or(name.as_str(), |rest| rest.trim_start_matches('.'));
+        let name = name
+            .strip_prefix(prefix)
+            .map_or(name.as_str(), |suffix| suffix.trim_start_matches('.'));
         args.push(format!("{role}={name}"));
     }
     if let Some(id) = node.state {
@@ -219,8 +221,8 @@ fn node_text(
 /// Returns the layer that a weight belongs to, and the weight's name inside it.
 fn layer_of<'a>(model: &Model, name: &'a str) -> Option<(usize, &'a str)> {
     model.graph.layers.iter().enumerate().find_map(|(n, layer)| {
-        let rest = name.strip_prefix(&layer.prefix)?.strip_prefix('.')?;
-        Some((n, rest))
+        let suffix = name.strip_prefix(&layer.prefix)?.strip_prefix('.')?;
+        Some((n, suffix))
     })
 }
 
@@ -284,8 +286,8 @@ mod tests {
 
     #[test]
     fn lists_fold_equal_neighbours() {
-        let conv = || Scalar::Str("conv".into());
-        let list = Scalar::List(vec![conv(), conv(), Scalar::Int(1)]);
+        let conv = Scalar::Str("conv".into());
+        let list = Scalar::List(vec![conv.clone(), conv, Scalar::Int(1)]);
         assert_eq!(fold_list(&list), "[2 x 'conv', 1]");
     }
 }

@@ -66,15 +66,15 @@ impl UnquantizedReason {
 
 /// Router and output matrices. They follow from the graph, not from their names.
 pub fn unquantized_matrices(graph: &Graph) -> BTreeMap<WeightId, UnquantizedReason> {
-    let mut found = BTreeMap::new();
+    let mut reasons = BTreeMap::new();
     for node in graph.nodes.iter().filter(|node| node.op.is(Trait::Chooses)) {
         let scores = node.inputs.first().into_iter();
         let last = scores.flat_map(|&scores| last_multiplied(graph, scores));
-        found.extend(last.map(|id| (id, UnquantizedReason::RouterMatrix)));
+        reasons.extend(last.map(|id| (id, UnquantizedReason::RouterMatrix)));
     }
     let last = graph.output.map(|logits| last_multiplied(graph, logits));
-    found.extend(last.into_iter().flatten().map(|id| (id, UnquantizedReason::OutputMatrix)));
-    found
+    reasons.extend(last.into_iter().flatten().map(|id| (id, UnquantizedReason::OutputMatrix)));
+    reasons
 }
 
 /// Returns the matrices that a value was last multiplied by.
@@ -83,7 +83,7 @@ fn last_multiplied(graph: &Graph, value: ValueId) -> BTreeSet<WeightId> {
     for (n, node) in graph.nodes.iter().enumerate() {
         makers.extend(node.outputs.iter().map(|&output| (output, n)));
     }
-    let mut found = BTreeSet::new();
+    let mut ids = BTreeSet::new();
     let mut seen = BTreeSet::new();
     let mut next = vec![value];
     while let Some(value) = next.pop() {
@@ -94,13 +94,13 @@ fn last_multiplied(graph: &Graph, value: ValueId) -> BTreeSet<WeightId> {
         };
         if node.op.is(Trait::Projects) {
             let matrices = node.weights.iter().filter(|(role, _)| !role.contains("bias"));
-            found.extend(matrices.map(|(_, &id)| id));
+            ids.extend(matrices.map(|(_, &id)| id));
         } else if node.state.is_none() && !node.op.is(Trait::Experts) {
             // An op that mixes rows or experts is not the last step of logits or scores.
             next.extend(&node.inputs);
         }
     }
-    found
+    ids
 }
 
 /// Returns the module of a tensor: its name without a last word `weight`.

@@ -75,10 +75,15 @@ mod tests {
     #[test]
     fn keys_are_listed_with_those_below_them() {
         let keys = keys();
-        let key = |path: &str| keys.iter().find(|key| key.path == path).unwrap();
-        assert!(key("dims").doc.contains("config.json") && !key("dims").required);
-        assert!(key("states.<name>.dtype").required);
-        assert_eq!(key("gguf.weights.<name>.when").name(), "when");
-        assert_eq!(key("layers.each").takes, "names, each with an expression");
+        assert!(
+            key_at(&keys, "dims").doc.contains("config.json") && !key_at(&keys, "dims").required
+        );
+        assert!(key_at(&keys, "states.<name>.dtype").required);
+        assert_eq!(key_at(&keys, "gguf.weights.<name>.when").name(), "when");
+        assert_eq!(key_at(&keys, "layers.each").takes, "names, each with an expression");
+    }
+
+    fn key_at<'a>(keys: &'a [KeyReference], path: &str) -> &'a KeyReference {
+        keys.iter().find(|key| key.path == path).unwrap()
     }
 }

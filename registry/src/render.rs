@@ -24,14 +24,14 @@ pub fn render(findings: &[Finding], look: RenderStyle) -> String {
     if sorted.len() > listing::LINES {
         sorted.sort_by_key(|finding| finding.severity != Severity::Error);
     }
-    let (sorted, others) = listing::lines(&sorted);
+    let (sorted, omitted) = listing::lines(&sorted);
     let mut text = String::new();
     for finding in sorted {
         text.push_str(&render_one(finding, look));
         text.push_str("\n\n");
     }
-    if let Some(others) = others {
-        text.push_str(&others);
+    if let Some(omitted) = omitted {
+        text.push_str(&omitted);
         text.push_str("\n\n");
     }
     text.push_str(&count(findings));
@@ -75,17 +75,20 @@ pub fn render_one(finding: &Finding, look: RenderStyle) -> String {
 
 /// Counts findings as text: `2 errors, 1 warning`.
 pub fn count(findings: &[Finding]) -> String {
-    let of = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
-    let words = |n: usize, word: &str| match n {
-        0 => None,
-        1 => Some(format!("1 {word}")),
-        n => Some(format!("{n} {word}s")),
-    };
-    let errors = words(of(Severity::Error), "error");
-    let warnings = words(of(Severity::Warning), "warning");
+    let errors = counted(findings, Severity::Error, "error");
+    let warnings = counted(findings, Severity::Warning, "warning");
     match (errors, warnings) {
         (Some(errors), Some(warnings)) => format!("{errors}, {warnings}"),
         (errors, warnings) => errors.or(warnings).unwrap_or_else(|| "no findings".to_owned()),
+    }
+}
+
+/// Counts the findings of a severity in words; none if there are none.
+fn counted(findings: &[Finding], severity: Severity, word: &str) -> Option<String> {
+    match findings.iter().filter(|finding| finding.severity == severity).count() {
+        0 => None,
+        1 => Some(format!("1 {word}")),
+        n => Some(format!("{n} {word}s")),
     }
 }
 

@@ -203,11 +203,9 @@ fn check_assumptions(spec: &Spec, env: &dyn crate::eval::Env, report: &mut Findi
 fn stored_dtypes(spec: &Spec) -> Vec<(String, crate::dtype::DtypeRule)> {
     use crate::dtype::{Dtype, DtypeRule};
 
-    let with = |patterns: &[crate::syntax::Ident], dtype| {
-        patterns.iter().map(|pattern| (pattern.name.clone(), dtype)).collect::<Vec<_>>()
-    };
-    let always = with(&spec.kept.f32, DtypeRule::Fixed(Dtype::F32));
-    always.into_iter().chain(with(&spec.kept.f32_in_f16, DtypeRule::WideInF16)).collect()
+    let always = spec.kept.f32.iter().map(|pattern| (pattern, DtypeRule::Fixed(Dtype::F32)));
+    let wide = spec.kept.f32_in_f16.iter().map(|pattern| (pattern, DtypeRule::WideInF16));
+    always.chain(wide).map(|(pattern, dtype)| (pattern.name.clone(), dtype)).collect()
 }
 
 /// Findings, each once: what is wrong in one layer is wrong in all of its kind.
@@ -273,8 +271,8 @@ impl Resolver<'_> {
             );
             return None;
         }
-        let most = if name == "layers" { MAX_LAYERS } else { MAX_DIM };
-        self.count(name, most)
+        let limit = if name == "layers" { MAX_LAYERS } else { MAX_DIM };
+        self.count(name, limit)
     }
 
     fn optional(&mut self, name: &str) -> Option<usize> {
@@ -282,8 +280,8 @@ impl Resolver<'_> {
         self.spec.dims.contains_key(name).then(|| self.count(name, usize::MAX))?
     }
 
-    fn count(&mut self, name: &str, most: usize) -> Option<usize> {
-        match self.dims.count(name, most) {
+    fn count(&mut self, name: &str, limit: usize) -> Option<usize> {
+        match self.dims.count(name, limit) {
             Ok(count) => count,
             Err(finding) => {
                 self.report.add(finding);

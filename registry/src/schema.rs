@@ -73,7 +73,7 @@ fn table(table: &KeyTable) -> Value {
     } else {
         required.map(|key| key.name).collect()
     };
-    let others = match table.others {
+    let additional = match table.others {
         Some(KeyForm::Program) => removable(&form(KeyForm::Program)),
         Some(other) => form(other),
         None => json!(false),
@@ -82,7 +82,7 @@ fn table(table: &KeyTable) -> Value {
         "type": "object",
         "properties": properties,
         "required": required,
-        "additionalProperties": others,
+        "additionalProperties": additional,
     })
 }
 

@@ -166,16 +166,12 @@ mod tests {
         text.replace('\'', 3..5);
         text.copy(5..9);
         assert_eq!(text.value(), "it's so");
-        let place = |text: &MappedText, range| {
-            let at = text.at(range);
-            at.source.text[at.start..at.end].to_owned()
-        };
-        assert_eq!(place(&text, 0..7), "it''s so");
-        assert_eq!(place(&text, 2..3), "''");
-        assert_eq!(place(&text, 5..7), "so");
+        assert_eq!(text.at(0..7).text(), "it''s so");
+        assert_eq!(text.at(2..3).text(), "''");
+        assert_eq!(text.at(5..7).text(), "so");
         let tail = text.slice(2..7);
         assert_eq!(tail.value(), "'s so");
-        assert_eq!(place(&tail, 1..2), "s");
+        assert_eq!(tail.at(1..2).text(), "s");
         assert_eq!(text.at(7..7).start, 9);
         assert_eq!(text.slice(4..5).trim().value(), "");
     }

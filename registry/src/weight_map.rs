@@ -48,8 +48,8 @@ impl WeightRule {
     fn rename(&self, from: &Pattern, to: &Pattern, name: &str) -> Option<String> {
         let from = from.beginning()?;
         let to = to.beginning()?;
-        let rest = name.strip_prefix(from).filter(|_| self.steps.is_empty())?;
-        Some(format!("{to}{rest}"))
+        let suffix = name.strip_prefix(from).filter(|_| self.steps.is_empty())?;
+        Some(format!("{to}{suffix}"))
     }
 }
 

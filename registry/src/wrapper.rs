@@ -30,9 +30,9 @@ impl Library {
     /// Returns the specs that describe a config: by its class, or as its text model.
     pub fn find(&self, config: &Config) -> Vec<&str> {
         let class = config.architecture().unwrap_or_default();
-        let found = self.find_architecture(class);
-        if !found.is_empty() {
-            return found;
+        let specs = self.find_architecture(class);
+        if !specs.is_empty() {
+            return specs;
         }
         let holds = self.inside(class);
         match config.inner_kind() {
@@ -44,16 +44,12 @@ impl Library {
 
 /// Returns the rules of a spec for the tensors of a wrapper: each rule, and the unchanged names, under every
 /// prefix.
-pub(crate) fn rules(own: Vec<WeightRule>, at: &crate::diag::Span) -> Vec<WeightRule> {
-    let under = |outer: &str, inner: &str, rule: &WeightRule| {
-        let rest = rule.disk.text.strip_prefix(inner)?;
-        Some(WeightRule { disk: Pattern { text: format!("{outer}{rest}") }, ..rule.clone() })
-    };
-    let mut all = own;
+pub(crate) fn rules(model_rules: Vec<WeightRule>, at: &crate::diag::Span) -> Vec<WeightRule> {
+    let mut all = model_rules;
     for (outer, inner) in PREFIXES {
         let known: Vec<WeightRule> =
             all.iter().filter(|rule| !wraps(&rule.disk.text)).cloned().collect();
-        all.extend(known.iter().filter_map(|rule| under(outer, inner, rule)));
+        all.extend(known.iter().filter_map(|rule| wrapped(rule, outer, inner)));
     }
     all.extend(PREFIXES.map(|(outer, inner)| WeightRule {
         disk: Pattern { text: format!("{outer}*") },
@@ -62,6 +58,12 @@ pub(crate) fn rules(own: Vec<WeightRule>, at: &crate::diag::Span) -> Vec<WeightR
         at: at.clone(),
     }));
     all
+}
+
+/// Returns a rule with the prefix `outer` of a wrapper's tensors in the place of `inner`.
+fn wrapped(rule: &WeightRule, outer: &str, inner: &str) -> Option<WeightRule> {
+    let suffix = rule.disk.text.strip_prefix(inner)?;
+    Some(WeightRule { disk: Pattern { text: format!("{outer}{suffix}") }, ..rule.clone() })
 }
 
 /// Returns the rule for a checkpoint of the model without its head. Such a checkpoint leaves out the common
@@ -86,8 +88,8 @@ fn wraps(name: &str) -> bool {
 
 /// Returns the roots of the graph's weights: the first two words of their names.
 pub(crate) fn roots(graph: &Graph) -> BTreeSet<String> {
-    let root = |name: &str| name.split('.').take(2).collect::<Vec<_>>().join(".");
-    graph.weights.iter().map(|weight| root(&weight.name)).collect()
+    let names = graph.weights.iter().map(|weight| weight.name.split('.'));
+    names.map(|segments| segments.take(2).collect::<Vec<_>>().join(".")).collect()
 }
 
 /// True if a tensor of a wrapper belongs to a model beside the text model. `roots` are those of the text
@@ -102,7 +104,7 @@ pub(crate) fn beside(roots: &BTreeSet<String>, name: &str) -> bool {
     });
     let held = roots.iter().any(|root| {
         bare.strip_prefix(root.as_str())
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            .is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
     });
     !text_only && !held
 }
@@ -113,12 +115,12 @@ pub(crate) fn module(roots: &BTreeSet<String>, rules: &[WeightRule], name: &str)
     if beside(roots, name) {
         return (!name.starts_with("model.")).then(|| format!("model.{name}"));
     }
-    let held = |name: &str| !beside(roots, name);
-    let text = rules.iter().find_map(|rule| rule.renamed(name).filter(|name| held(name)));
+    let mut renamed = rules.iter().filter_map(|rule| rule.renamed(name));
+    let text = renamed.find(|name| !beside(roots, name));
     let text = text.unwrap_or_else(|| name.to_owned());
     let called = match text.strip_prefix("model.") {
         Some(_) if wraps(name) && name.starts_with("model.") => return None,
-        Some(rest) => format!("model.language_model.{rest}"),
+        Some(suffix) => format!("model.language_model.{suffix}"),
         None => text,
     };
     (called != name).then_some(called)

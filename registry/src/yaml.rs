@@ -149,18 +149,13 @@ impl<'a> YamlParser<'a> {
     fn document(&mut self) -> YamlNode {
         self.start = if self.text.starts_with('\u{feff}') { 3 } else { 0 };
         self.pos = self.start;
-        let alone = |at: usize| !self.text[at..].starts_with("\r\n");
-        let control = |&(at, c): &(usize, char)| match c {
-            '\r' => alone(at),
+        let control = self.text.char_indices().find(|&(at, c): &(usize, char)| match c {
+            '\r' => !self.text[at..].starts_with("\r\n"),
             c => c.is_control() && !matches!(c, '\n' | '\t'),
-        };
-        if let Some((at, found)) = self.text.char_indices().find(control) {
-            let shown = found.escape_unicode();
-            self.fail(
-                at,
-                at + found.len_utf8(),
-                format!("the control character {shown} in a spec"),
-            );
+        });
+        if let Some((at, c)) = control {
+            let shown = c.escape_unicode();
+            self.fail(at, at + c.len_utf8(), format!("the control character {shown} in a spec"));
         }
         if self.rest().starts_with("---") && self.rest()[3..].starts_with(['\n', '\r', ' ']) {
             self.pos += 3;
@@ -234,8 +229,8 @@ impl<'a> YamlParser<'a> {
 
     /// True if the line is over, but for a comment.
     fn at_line_end(&self) -> bool {
-        let rest = self.rest();
-        rest.is_empty() || rest.starts_with(['\n', '#']) || rest.starts_with("\r\n")
+        let remaining = self.rest();
+        remaining.is_empty() || remaining.starts_with(['\n', '#']) || remaining.starts_with("\r\n")
     }
 
     /// Passes over the rest of a line, which must be blank or a comment.
@@ -285,8 +280,8 @@ impl<'a> YamlParser<'a> {
     }
 
     /// Moves back to the start of the line of which `next_content` found the column.
-    fn unread(&mut self, found: Option<usize>) {
-        self.pos -= found.unwrap_or(0);
+    fn unread(&mut self, column: Option<usize>) {
+        self.pos -= column.unwrap_or(0);
     }
 
     /// Runs `read` one level deeper, or reports that the file is nested too deeply.

@@ -104,21 +104,23 @@ struct PromptRowEntry<'a> {
     decoded_token: &'a str,
 }
 
+impl PromptRow<'_> {
+    /// Returns the entry of a token.
+    fn entry(&self, id: u32, logprob: f32, rank: usize) -> PromptRowEntry<'_> {
+        PromptRowEntry { logprob: f64::from(logprob), rank, decoded_token: self.texts.text(id) }
+    }
+}
+
 impl Serialize for PromptRow<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Self { score, count, texts } = self;
+        let Self { score, count, .. } = self;
         let mut map = to.serialize_map(None)?;
-        let entry = |id: u32, logprob: f32, rank: usize| PromptRowEntry {
-            logprob: f64::from(logprob),
-            rank,
-            decoded_token: texts.text(id),
-        };
         let shown = score.top.iter().take(*count);
         if !shown.clone().any(|(id, _)| *id == score.id) {
-            map.serialize_entry(&score.id, &entry(score.id, score.logprob, score.rank))?;
+            map.serialize_entry(&score.id, &self.entry(score.id, score.logprob, score.rank))?;
         }
         for (n, (id, logprob)) in shown.enumerate() {
-            map.serialize_entry(id, &entry(*id, *logprob, n + 1))?;
+            map.serialize_entry(id, &self.entry(*id, *logprob, n + 1))?;
         }
         map.end()
     }

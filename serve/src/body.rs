@@ -59,7 +59,7 @@ async fn bytes(
     body: Body,
 ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), ApiError> {
     let deadline = Instant::now() + state.options.client_time;
-    let mut found = Vec::new();
+    let mut received = Vec::new();
     let mut permits = Vec::new();
     let mut stream = body.into_data_stream();
     let mut stopping = state.stopping.subscribe();
@@ -82,11 +82,11 @@ async fn bytes(
                 ),
             )
         })?;
-        let Some(piece) = next else { return Ok((found, permits)) };
+        let Some(piece) = next else { return Ok((received, permits)) };
         let piece = piece.map_err(|error| {
             ApiError::new(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}"))
         })?;
-        let total = found.len().saturating_add(piece.len());
+        let total = received.len().saturating_add(piece.len());
         if total > state.options.body {
             return Err(too_large(state.options.body));
         }
@@ -102,7 +102,7 @@ async fn bytes(
                 )
             })?);
         }
-        found.extend_from_slice(&piece);
+        received.extend_from_slice(&piece);
     }
 }
 

@@ -219,7 +219,7 @@ impl GrowingAnswer for ChatAnswer {
             }
             choice.closed = finish.is_some();
             let last = deltas.len().saturating_sub(1);
-            let mut made = Vec::new();
+            let mut parts = Vec::new();
             for (n, delta) in deltas.into_iter().enumerate() {
                 let mut part = json!({
                     "index": index, "delta": delta, "logprobs": null,
@@ -231,12 +231,12 @@ impl GrowingAnswer for ChatAnswer {
                         part["token_ids"] = json!(new_ids);
                     }
                 }
-                made.push(part);
+                parts.push(part);
             }
-            if !made.is_empty() {
+            if !parts.is_empty() {
                 (choice.new_logprobs, choice.new_ids) = (choice.logprobs.len(), choice.ids.len());
             }
-            for part in made {
+            for part in parts {
                 let mut chunk = self.object("chat.completion.chunk", &json!([part]));
                 if self.usage.each {
                     chunk["usage"] = self.usage();
@@ -271,10 +271,10 @@ impl ChatAnswer {
     }
 
     fn usage(&self) -> Value {
-        let (_, made) = self.counts();
+        let (_, generated) = self.counts();
         json!({
-            "prompt_tokens": self.prompt.len(), "completion_tokens": made,
-            "total_tokens": self.prompt.len() + made,
+            "prompt_tokens": self.prompt.len(), "completion_tokens": generated,
+            "total_tokens": self.prompt.len() + generated,
         })
     }
 
@@ -303,14 +303,16 @@ impl ChatAnswer {
 
 /// Returns the log-probability of a token in the form of the chat API.
 fn logprob(state: &ServerState, score: &TokenScore, top: usize) -> Value {
-    let entry = |id: u32, logprob: f32| {
-        let texts = &state.texts;
-        json!({ "token": texts.name(id), "logprob": logprob, "bytes": texts.bytes(id) })
-    };
-    let mut whole = entry(score.id, score.logprob);
-    let top = score.top.iter().take(top).map(|(id, logprob)| entry(*id, *logprob));
-    whole["top_logprobs"] = top.collect();
+    let mut whole = logprob_entry(state, score.id, score.logprob);
+    let top = score.top.iter().take(top);
+    whole["top_logprobs"] = top.map(|(id, logprob)| logprob_entry(state, *id, *logprob)).collect();
     whole
+}
+
+/// Returns one token with its log-probability.
+fn logprob_entry(state: &ServerState, id: u32, logprob: f32) -> Value {
+    let texts = &state.texts;
+    json!({ "token": texts.name(id), "logprob": logprob, "bytes": texts.bytes(id) })
 }
 
 #[cfg(test)]
@@ -375,13 +377,9 @@ mod tests {
 
     #[test]
     fn calls_and_reasoning_are_streamed_as_they_are_answered() {
-        let format = Format::named("hermes").unwrap();
-        let parser = |whole_calls| {
-            Some(format.parser(&ParserOptions { whole_calls, ..ParserOptions::default() }))
-        };
         let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}\n</tool_call>";
         let text = format!("Let me see. {call}{call}");
-        let (choice, streamed) = read(&text, parser(true));
+        let (choice, streamed) = read(&text, Some(hermes_parser(true)));
         let message = choice.message();
         let calls = message["tool_calls"].as_array().unwrap();
         assert_eq!((calls.len(), choice.progress.finish), (2, Some("tool_calls")));
@@ -395,13 +393,10 @@ mod tests {
         assert_eq!(streamed[0], message["content"]);
         assert!(message["content"].as_str().unwrap().starts_with("Let me see."), "{message}");
         // Pieces of arguments are those of the whole call.
-        let (pieces, again) = read(&text, parser(false));
+        let (pieces, again) = read(&text, Some(hermes_parser(false)));
         assert_eq!((&again, &pieces.message()), (&streamed, &message));
-        let deltas = |choice: &ChatChoice| {
-            choice.deltas.iter().filter(|delta| delta["tool_calls"].is_array()).count()
-        };
-        assert_eq!(deltas(&choice), 4);
-        assert!(deltas(&pieces) > 30, "{:?}", pieces.deltas);
+        assert_eq!(call_deltas(&choice), 4);
+        assert!(call_deltas(&pieces) > 30, "{:?}", pieces.deltas);
         let first = pieces.deltas.iter().find(|delta| delta["tool_calls"].is_array()).unwrap();
         assert_eq!(
             first["tool_calls"][0],
@@ -410,25 +405,34 @@ mod tests {
         );
         // With one call at most, the choice ends where the second begins.
         for whole_calls in [true, false] {
-            let (choice, streamed) = read_calls(&text, parser(whole_calls), true);
+            let (choice, streamed) = read_calls(&text, Some(hermes_parser(whole_calls)), true);
             assert_eq!((choice.calls.len(), choice.progress.finish), (1, Some("tool_calls")));
             assert_eq!(streamed[2], json!([["weather", "{\"city\": \"Köln\"}"]]));
         }
         // A call that is not whole is text.
-        let (choice, streamed) = read("<tool_call>\n{\"name\": \"wea", parser(true));
+        let (choice, streamed) = read("<tool_call>\n{\"name\": \"wea", Some(hermes_parser(true)));
         assert_eq!((choice.calls.len(), choice.progress.finish), (0, Some("stop")));
         assert_eq!(streamed[0], choice.message()["content"]);
         // A mistake in a streamed call leaves its arguments incomplete, and ends no turn with calls.
         let bad = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\" \"Köln\"}}\n</tool_call>";
-        let (choice, streamed) = read(bad, parser(false));
+        let (choice, streamed) = read(bad, Some(hermes_parser(false)));
         assert_eq!(streamed[2], json!([["weather", "{\"city\" "]]));
         assert_eq!(streamed[0], "\"Köln\"}}\n</tool_call>");
         assert_eq!(choice.progress.finish, Some("stop"));
-        let (choice, _) = read(&format!("{bad}{call}"), parser(false));
+        let (choice, _) = read(&format!("{bad}{call}"), Some(hermes_parser(false)));
         assert_eq!((choice.calls.len(), choice.progress.finish), (2, Some("tool_calls")));
         // Without a format, marks are text.
         let (choice, _) = read(call, None);
         assert_eq!(choice.message()["content"], call);
         assert_eq!(choice.progress.finish, Some("stop"));
+    }
+
+    fn call_deltas(choice: &ChatChoice) -> usize {
+        choice.deltas.iter().filter(|delta| delta["tool_calls"].is_array()).count()
+    }
+
+    fn hermes_parser(whole_calls: bool) -> OutputParser {
+        let format = Format::named("hermes").unwrap();
+        format.parser(&ParserOptions { whole_calls, ..ParserOptions::default() })
     }
 }

@@ -99,12 +99,6 @@ impl ChatFields {
     /// Takes the tools of the request, and the use that the model has to make of them.
     fn tools(&mut self) -> Result<(Option<Vec<OrderedJson>>, ToolUse), ApiError> {
         let tools = self.tools.take().filter(|tools| !tools.is_empty());
-        let wrong = |message: String| Err(ApiError::field("tool_choice", message));
-        let named = |choice: &OrderedJson| {
-            let kind = choice.get("type")?.as_str();
-            let name = choice.get("function")?.get("name")?.as_str()?;
-            (kind == Some("function")).then(|| name.to_owned())
-        };
         let chosen = match &self.tool_choice {
             None | Some(OrderedJson::Null) => ToolUse::Free,
             Some(OrderedJson::Text(word)) => match word.as_str() {
@@ -112,24 +106,26 @@ impl ChatFields {
                 "none" => return Ok((None, ToolUse::Free)),
                 "required" => ToolUse::Any,
                 other => {
-                    return wrong(format!(
+                    let message = format!(
                         "`tool_choice` is `{other}`; expected `auto`, `none`, `required` or a function"
-                    ));
+                    );
+                    return Err(ApiError::field("tool_choice", message));
                 }
             },
-            Some(choice) => match named(choice) {
+            Some(choice) => match function_name(choice) {
                 Some(name) => ToolUse::Named(name),
                 None => {
-                    return wrong(
+                    return Err(ApiError::field(
+                        "tool_choice",
                         "`tool_choice` is neither a word nor a function; expected `auto`, `none`, `required`, or \
-                         `{\"type\": \"function\", \"function\": {\"name\": NAME}}`"
-                            .to_owned(),
-                    );
+                         `{\"type\": \"function\", \"function\": {\"name\": NAME}}`",
+                    ));
                 }
             },
         };
         if chosen != ToolUse::Free && tools.is_none() {
-            return wrong("`tool_choice` forces a call, and there are no `tools`".to_owned());
+            let message = "`tool_choice` forces a call, and there are no `tools`";
+            return Err(ApiError::field("tool_choice", message));
         }
         Ok((tools, chosen))
     }
@@ -207,6 +203,13 @@ pub(crate) fn variables(
     }
 }
 
+/// Returns the name of the function that `tool_choice` names.
+fn function_name(choice: &OrderedJson) -> Option<String> {
+    let kind = choice.get("type")?.as_str();
+    let name = choice.get("function")?.get("name")?.as_str()?;
+    (kind == Some("function")).then(|| name.to_owned())
+}
+
 /// Renders a conversation.
 pub(crate) async fn render(
     state: &Arc<ServerState>,
@@ -221,32 +224,42 @@ pub(crate) async fn render(
     for (n, message) in request.messages.iter().enumerate() {
         let role = message.get("role");
         if matches!(message, OrderedJson::Map(_)) && role.and_then(OrderedJson::as_str).is_none() {
-            let found = if role.is_none() { "missing" } else { "not a text" };
+            let problem = if role.is_none() { "missing" } else { "not a text" };
             let message =
-                format!("`messages[{n}].role` is {found}; expected a text such as `user`");
+                format!("`messages[{n}].role` is {problem}; expected a text such as `user`");
             return Err(ApiError::field("messages", message));
         }
     }
     let size = request.size();
     let template = Arc::clone(&format);
     let server = Arc::clone(state);
-    let render = move |control: &RenderControl| {
-        let tools = request.tools.is_some();
-        let known = &server.contents[usize::from(tools)];
-        let form = if let Some(form) = known.get() {
-            *form
-        } else {
-            let form = template.template.content_form(tools, control)?;
-            *known.get_or_init(|| form)
-        };
-        template.template.render_contents(request, form, control)
-    };
-    let rendered = state.rendered(size, render).await?;
+    let rendered = state.rendered(size, move |control: &RenderControl| {
+        render_contents(&server, &template, request, control)
+    });
+    let rendered = rendered.await?;
     let seconds = state.options.template_time.as_secs_f32();
     let text =
         rendered.map_err(|error| ApiError::field("messages", template_error(error, seconds)))?;
     state.check_text(&text, "messages")?;
     Ok((format, text))
+}
+
+/// Renders a conversation with the form of contents that the template reads.
+fn render_contents(
+    server: &ServerState,
+    format: &ChatFormat,
+    request: ChatRequest,
+    control: &RenderControl,
+) -> Result<String, TemplateError> {
+    let tools = request.tools.is_some();
+    let known = &server.contents[usize::from(tools)];
+    let form = if let Some(form) = known.get() {
+        *form
+    } else {
+        let form = format.template.content_form(tools, control)?;
+        *known.get_or_init(|| form)
+    };
+    format.template.render_contents(request, form, control)
 }
 
 /// Describes a failure of a template without the paths of its files, which are no concern of clients.
@@ -259,8 +272,8 @@ fn template_error(error: TemplateError, seconds: f32) -> String {
         TemplateError::Run { why, .. } => {
             format!("the chat template cannot render the conversation: {why}")
         }
-        TemplateError::Limit { most, unit, .. } => {
-            format!("the chat template takes more than {most} {unit} for the conversation")
+        TemplateError::Limit { most: limit, unit, .. } => {
+            format!("the chat template takes more than {limit} {unit} for the conversation")
         }
         TemplateError::Late { .. } => {
             format!("the chat template takes more than {seconds} seconds for the conversation")
@@ -279,10 +292,10 @@ fn parser(
     tools: Option<&[CallableTool]>,
     streamed: bool,
 ) -> Option<OutputParser> {
-    let found = format?;
-    let inside = found.reasons_after(prompt);
+    let format = format?;
+    let inside = format.reasons_after(prompt);
     let schemas = tools.unwrap_or_default().iter();
-    Some(found.parser(&ParserOptions {
+    Some(format.parser(&ParserOptions {
         tools: schemas.map(|tool| (tool.name.clone(), tool.parameters.clone())).collect(),
         reasoning: if inside { ReasoningMode::Inside } else { ReasoningMode::Marked },
         calls: tools.is_some(),
@@ -299,13 +312,13 @@ fn callable(
 ) -> Result<Vec<CallableTool>, ApiError> {
     let tools = tools.unwrap_or_default();
     let ToolUse::Named(name) = chosen else { return Ok(tools.to_vec()) };
-    let found: Vec<CallableTool> =
+    let named: Vec<CallableTool> =
         tools.iter().filter(|tool| tool.name == *name).cloned().collect();
-    if found.is_empty() {
+    if named.is_empty() {
         let message = format!("`tool_choice` names `{name}`, which is not among `tools`");
         return Err(ApiError::field("tool_choice", message));
     }
-    Ok(found)
+    Ok(named)
 }
 
 /// Returns the reasoning that may come before a constrained answer.
@@ -393,12 +406,12 @@ pub(crate) async fn start(
     let prompt = guard.within(state.encode(vec![text.clone()], special)).await?;
     let prompt: Arc<[u32]> = prompt.concat().into();
     let room = state.context.saturating_sub(prompt.len());
-    let most = fields.max_completion_tokens.or(fields.max_tokens).unwrap_or(room.max(1));
-    state.check_prompt(&prompt, most)?;
+    let limit = fields.max_completion_tokens.or(fields.max_tokens).unwrap_or(room.max(1));
+    state.check_prompt(&prompt, limit)?;
     let top =
         fields.logprobs.unwrap_or(false).then(|| fields.top_logprobs.unwrap_or(0).min(state.vocab));
     state.check_entries(
-        top.map_or(0, |top| most.saturating_mul(top + 1).saturating_mul(count)),
+        top.map_or(0, |top| limit.saturating_mul(top + 1).saturating_mul(count)),
         "top_logprobs",
     )?;
     let prefix = reasoning_prefix(format.format, &text, continues);
@@ -407,19 +420,19 @@ pub(crate) async fn start(
     let forced = chosen != ToolUse::Free;
     let several = several && !matches!(chosen, ToolUse::Named(_));
     if forced {
-        let own = format.format;
+        let model_format = format.format;
         let tools = callable(schemas.as_deref(), &chosen)?;
-        let calls = move |compiler: &chat::ConstraintCompiler| {
-            let calls = compiler.calls(own, &tools, several)?;
-            let found = calls.format;
-            let made = compiler.compile(&OutputRule::Calls(calls), prefix, own)?;
-            Ok((found, made))
-        };
-        let (found, made) = guard.within(state.with_compiler("tools", calls)).await?;
-        (reader, constraint) = (Some(found), Some(Arc::new(made)));
+        let compiled = state.with_compiler("tools", move |compiler: &chat::ConstraintCompiler| {
+            let calls = compiler.calls(model_format, &tools, several)?;
+            let calls_format = calls.format;
+            let compiled = compiler.compile(&OutputRule::Calls(calls), prefix, model_format)?;
+            Ok((calls_format, compiled))
+        });
+        let (calls_format, compiled) = guard.within(compiled).await?;
+        (reader, constraint) = (Some(calls_format), Some(Arc::new(compiled)));
     } else if let Some((rule, field)) = rule {
-        let made = guard.within(state.constrain(rule, field, prefix, format.format)).await?;
-        constraint = Some(Arc::new(made));
+        let compiled = guard.within(state.constrain(rule, field, prefix, format.format)).await?;
+        constraint = Some(Arc::new(compiled));
     }
     // Marks of calls may be special tokens.
     let plain = fields.skip_special_tokens.unwrap_or(reader.is_none()) && !forced;
@@ -437,7 +450,7 @@ pub(crate) async fn start(
         sequences.push(SequenceRequest {
             index,
             prompt: Arc::clone(&prompt),
-            most,
+            most: limit,
             sampling: Sampling {
                 seed: sampling.seed.wrapping_add(index as u64),
                 ..sampling.clone()

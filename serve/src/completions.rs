@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::ServedTokenizer;
 use crate::answer::{ChoiceText, LogprobLists, PromptRows, TokenNames};
 use crate::body;
 use crate::error::ApiError;
@@ -136,7 +137,7 @@ impl CompletionFields {
         state.check_model(self.model.as_ref())?;
         self.refuse()?;
         let choices = self.n.unwrap_or(1);
-        let most = self.max_tokens.unwrap_or(MOST);
+        let limit = self.max_tokens.unwrap_or(MOST);
         let count = self.prompt.count();
         if count == 0 || choices == 0 || count.saturating_mul(choices) > state.options.prompts {
             let message = format!(
@@ -189,10 +190,11 @@ impl CompletionFields {
         };
         let mut entries = 0_usize;
         for prompt in &ids {
-            state.check_prompt(prompt, most)?;
+            state.check_prompt(prompt, limit)?;
             let scored = form.prompt_top().map_or(0, |top| prompt.len().saturating_mul(top + 1));
-            let made = form.logprobs.map_or(0, |top| most.saturating_mul(top + 1));
-            entries = entries.saturating_add(scored.saturating_add(made).saturating_mul(choices));
+            let generated = form.logprobs.map_or(0, |top| limit.saturating_mul(top + 1));
+            entries =
+                entries.saturating_add(scored.saturating_add(generated).saturating_mul(choices));
         }
         let scores = form.prompt_logprobs.is_some();
         state.check_entries(entries, if scores { "prompt_logprobs" } else { "logprobs" })?;
@@ -201,7 +203,7 @@ impl CompletionFields {
         Ok(CompletionPlan {
             prompts,
             echoed,
-            most,
+            most: limit,
             sampling,
             penalties,
             choices,
@@ -262,20 +264,29 @@ async fn echo(
     };
     let prompts = prompts.to_vec();
     let tokens = prompts.iter().map(|prompt| prompt.len()).sum::<usize>();
-    let work = move || {
-        let mut texts = texts.map(Vec::into_iter);
-        let echoed = prompts.iter().map(|prompt| {
-            let text = texts.as_mut().and_then(Iterator::next);
-            let text = text.unwrap_or_else(|| codec.decode(prompt, false).unwrap_or_default());
-            let offsets = match form.logprobs {
-                Some(_) => text_stream::offsets(&*codec, prompt, &text).into(),
-                None => Arc::default(),
-            };
-            EchoedPrompt { text, offsets }
-        });
-        echoed.collect()
-    };
-    state.work(tokens.saturating_mul(size_of::<u32>()), work).await
+    let bytes = tokens.saturating_mul(size_of::<u32>());
+    state.work(bytes, move || echoed_prompts(&*codec, &prompts, texts, form)).await
+}
+
+/// Returns the texts of prompts, decoded if they are not given, and the places of their tokens if log-probabilities are
+/// wanted.
+fn echoed_prompts(
+    codec: &dyn ServedTokenizer,
+    prompts: &[Arc<[u32]>],
+    texts: Option<Vec<String>>,
+    form: CompletionForm,
+) -> Vec<EchoedPrompt> {
+    let mut texts = texts.map(Vec::into_iter);
+    let echoed = prompts.iter().map(|prompt| {
+        let text = texts.as_mut().and_then(Iterator::next);
+        let text = text.unwrap_or_else(|| codec.decode(prompt, false).unwrap_or_default());
+        let offsets = match form.logprobs {
+            Some(_) => text_stream::offsets(codec, prompt, &text).into(),
+            None => Arc::default(),
+        };
+        EchoedPrompt { text, offsets }
+    });
+    echoed.collect()
 }
 
 /// One choice of an answer.
@@ -427,10 +438,10 @@ impl CompletionAnswer {
     }
 
     fn usage(&self) -> Value {
-        let made: usize = self.choices.iter().map(|choice| choice.progress.count).sum();
+        let generated: usize = self.choices.iter().map(|choice| choice.progress.count).sum();
         json!({
-            "prompt_tokens": self.prompt_tokens, "completion_tokens": made,
-            "total_tokens": self.prompt_tokens + made,
+            "prompt_tokens": self.prompt_tokens, "completion_tokens": generated,
+            "total_tokens": self.prompt_tokens + generated,
         })
     }
 

@@ -43,8 +43,10 @@ pub(crate) async fn connection(stream: TcpStream, router: axum::Router, state: &
         let count = AnswerCount::new(&answers);
         left.store(!request.body().is_end_stream(), Ordering::Release);
         let read = Arc::clone(&left);
-        let at_end = move || read.store(false, Ordering::Release);
-        let answer = router.call(request.map(|body| WatchedBody { body, at_end }));
+        let answer = router.call(request.map(|body| WatchedBody {
+            body,
+            at_end: move || read.store(false, Ordering::Release),
+        }));
         let stopping = stopping.clone();
         let unread = Arc::clone(&left);
         Box::pin(async move {
@@ -56,8 +58,9 @@ pub(crate) async fn connection(stream: TcpStream, router: axum::Router, state: &
                     .insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             // The answer counts until its body is dropped.
-            let at_end = move || _ = &count;
-            Ok::<_, Infallible>(response.map(|body| WatchedBody { body, at_end }))
+            Ok::<_, Infallible>(
+                response.map(|body| WatchedBody { body, at_end: move || _ = &count }),
+            )
         })
     });
     let mut builder = http1::Builder::new();
@@ -93,10 +96,10 @@ pub(crate) async fn connection(stream: TcpStream, router: axum::Router, state: &
     stream.shutdown().await.ok();
     if unread.load(Ordering::Acquire) {
         // The client still sends. If its bytes were left unread it would get a reset, which drops the answer.
-        let mut rest = stream.take(DISCARDED);
+        let mut remaining = stream.take(DISCARDED);
         let mut nothing = tokio::io::sink();
         tokio::select! {
-            _ = timeout(time, tokio::io::copy(&mut rest, &mut nothing)) => {}
+            _ = timeout(time, tokio::io::copy(&mut remaining, &mut nothing)) => {}
             () = async {
                 stop.wait_for(|stop| *stop).await.ok();
                 sleep(LAST_REQUEST).await;

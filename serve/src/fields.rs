@@ -124,7 +124,6 @@ impl<'de> Deserialize<'de> for PromptField {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<PromptField, A::Error> {
-                let mixed = || A::Error::custom("a list of prompts has texts and token ids");
                 let mut texts = Vec::new();
                 let mut ids = Vec::new();
                 let mut lists = Vec::new();
@@ -136,7 +135,7 @@ impl<'de> Deserialize<'de> for PromptField {
                     }
                     let kinds = [texts.is_empty(), ids.is_empty(), lists.is_empty()];
                     if kinds.iter().filter(|empty| !**empty).count() > 1 {
-                        return Err(mixed());
+                        return Err(A::Error::custom("a list of prompts has texts and token ids"));
                     }
                 }
                 Ok(match (texts.is_empty(), ids.is_empty()) {
@@ -240,13 +239,17 @@ pub(crate) struct SamplingFields {
     pub(crate) seed: Option<i64>,
 }
 
+/// Returns the value of a field if it is good.
+fn checked(name: &str, value: f32, good: bool, expected: &str) -> Result<f32, ApiError> {
+    if good {
+        return Ok(value);
+    }
+    Err(ApiError::field(name, format!("`{name}` is {value}; expected {expected}")))
+}
+
 impl SamplingFields {
     /// Checks the fields. The temperature is 1 if not given, and the seed is random.
     pub(crate) fn check(&self) -> Result<Sampling, ApiError> {
-        let range = |name: &str, value: f32, good: bool, expected: &str| {
-            let message = || format!("`{name}` is {value}; expected {expected}");
-            if good { Ok(value) } else { Err(ApiError::field(name, message())) }
-        };
         let temperature = self.temperature.unwrap_or(1.0);
         if !(0.0..=HOTTEST).contains(&temperature) {
             let message = format!(
@@ -256,8 +259,8 @@ impl SamplingFields {
             return Err(ApiError::field("temperature", message));
         }
         let top_p =
-            self.top_p.map(|p| range("top_p", p, p > 0.0 && p <= 1.0, "above 0, at most 1"));
-        let min_p = self.min_p.map(|p| range("min_p", p, (0.0..=1.0).contains(&p), "0 to 1"));
+            self.top_p.map(|p| checked("top_p", p, p > 0.0 && p <= 1.0, "above 0, at most 1"));
+        let min_p = self.min_p.map(|p| checked("min_p", p, (0.0..=1.0).contains(&p), "0 to 1"));
         let top_k = match self.top_k {
             None | Some(-1 | 0) => None,
             Some(k) => Some(usize::try_from(k).map_err(|_| {
@@ -289,17 +292,18 @@ pub(crate) fn bias(
     field: Option<BTreeMap<String, f32>>,
     vocab: usize,
 ) -> Result<Vec<(u32, f32)>, ApiError> {
-    let wrong = |message: String| ApiError::field("logit_bias", message);
     let mut all = Vec::new();
     for (id, bias) in field.unwrap_or_default() {
         // Another text of the same number would name a token twice.
         let number = id.parse::<u32>().ok();
         let number = number.filter(|n| (*n as usize) < vocab && n.to_string() == id);
         let number = number.ok_or_else(|| {
-            wrong(format!("`logit_bias` has `{id}`; expected token ids below {vocab}"))
+            let message = format!("`logit_bias` has `{id}`; expected token ids below {vocab}");
+            ApiError::field("logit_bias", message)
         })?;
         if !(-100.0..=100.0).contains(&bias) {
-            return Err(wrong(format!("`logit_bias` of {id} is {bias}; expected -100 to 100")));
+            let message = format!("`logit_bias` of {id} is {bias}; expected -100 to 100");
+            return Err(ApiError::field("logit_bias", message));
         }
         all.push((number, bias));
     }
@@ -352,18 +356,14 @@ mod tests {
 
     #[test]
     fn prompts_have_four_forms() {
-        let read =
-            |text: &str| serde_json::from_str::<PromptField>(text).map_err(|e| e.to_string());
-        let texts =
-            |all: &[&str]| PromptField::Texts(all.iter().map(|t| (*t).to_owned()).collect());
-        assert_eq!(read("\"a\\u20ac\""), Ok(texts(&["a€"])));
-        assert_eq!(read("[\"a\", \"b\"]"), Ok(texts(&["a", "b"])));
-        assert_eq!(read("[1, 2]"), Ok(PromptField::Ids(vec![vec![1, 2]])));
+        assert_eq!(read_prompt("\"a\\u20ac\""), Ok(prompt_texts(&["a€"])));
+        assert_eq!(read_prompt("[\"a\", \"b\"]"), Ok(prompt_texts(&["a", "b"])));
+        assert_eq!(read_prompt("[1, 2]"), Ok(PromptField::Ids(vec![vec![1, 2]])));
         assert_eq!(
-            read("[[1], [2, 3], []]"),
+            read_prompt("[[1], [2, 3], []]"),
             Ok(PromptField::Ids(vec![vec![1], vec![2, 3], vec![]]))
         );
-        assert_eq!(read("[]"), Ok(PromptField::Ids(vec![])));
+        assert_eq!(read_prompt("[]"), Ok(PromptField::Ids(vec![])));
         for (text, words) in [
             ("[1, \"a\"]", "texts and token ids"),
             ("[-1]", "a token id from 0"),
@@ -374,69 +374,80 @@ mod tests {
             ("{}", "a list of token ids"),
             ("7", "a list of token ids"),
         ] {
-            let error = read(text).unwrap_err();
+            let error = read_prompt(text).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");
         }
     }
 
+    fn prompt_texts(all: &[&str]) -> PromptField {
+        PromptField::Texts(all.iter().map(|t| (*t).to_owned()).collect())
+    }
+
+    fn read_prompt(text: &str) -> Result<PromptField, String> {
+        serde_json::from_str::<PromptField>(text).map_err(|e| e.to_string())
+    }
+
     #[test]
     fn values_out_of_range_are_named() {
-        let with = |change: &dyn Fn(&mut SamplingFields)| {
-            let mut fields = SamplingFields::default();
-            change(&mut fields);
-            fields.check().map_err(|error| error.param)
-        };
         for change in [
             (&|f: &mut SamplingFields| f.temperature = Some(-0.5)) as &dyn Fn(&mut SamplingFields),
             &|f| f.temperature = Some(1e308),
         ] {
-            assert_eq!(with(change), Err(Some("temperature".to_owned())));
+            assert_eq!(check_changed(change), Err(Some("temperature".to_owned())));
         }
-        assert_eq!(with(&|f| f.top_p = Some(0.0)), Err(Some("top_p".to_owned())));
-        assert_eq!(with(&|f| f.min_p = Some(1.5)), Err(Some("min_p".to_owned())));
-        assert_eq!(with(&|f| f.top_k = Some(-2)), Err(Some("top_k".to_owned())));
-        assert_eq!(with(&|f| f.seed = Some(-1)).map(|s| s.seed), Ok(u64::MAX));
+        assert_eq!(check_changed(&|f| f.top_p = Some(0.0)), Err(Some("top_p".to_owned())));
+        assert_eq!(check_changed(&|f| f.min_p = Some(1.5)), Err(Some("min_p".to_owned())));
+        assert_eq!(check_changed(&|f| f.top_k = Some(-2)), Err(Some("top_k".to_owned())));
+        assert_eq!(check_changed(&|f| f.seed = Some(-1)).map(|s| s.seed), Ok(u64::MAX));
+    }
+
+    fn check_changed(change: &dyn Fn(&mut SamplingFields)) -> Result<Sampling, Option<String>> {
+        let mut fields = SamplingFields::default();
+        change(&mut fields);
+        fields.check().map_err(|error| error.param)
     }
 
     #[test]
     fn messages_show_values_as_json() {
-        let message = |error: ApiError| error.message;
         let hot = SamplingFields { temperature: Some(1e308), ..SamplingFields::default() };
-        let found = message(hot.check().unwrap_err());
-        assert!(found.starts_with("`temperature` is 1e+308; expected 0"), "{found}");
+        let message = hot.check().unwrap_err().message;
+        assert!(message.starts_with("`temperature` is 1e+308; expected 0"), "{message}");
         let text = serde_json::json!({ "a": "b" });
-        let found = message(neutral("field", Some(&text), &serde_json::Value::Null).unwrap_err());
+        let message = neutral("field", Some(&text), &serde_json::Value::Null).unwrap_err().message;
         assert!(
-            found.contains("`field` is {\"a\":\"b\"}, which") && found.ends_with("give null"),
-            "{found}"
+            message.contains("`field` is {\"a\":\"b\"}, which") && message.ends_with("give null"),
+            "{message}"
         );
-        let stop = |text: &str| serde_json::from_str::<StopField>(text);
-        assert_eq!(stop("\"a\"").unwrap(), StopField(vec!["a".to_owned()]));
-        assert_eq!(stop("[\"a\", \"b\"]").unwrap().0.len(), 2);
+        assert_eq!(
+            serde_json::from_str::<StopField>("\"a\"").unwrap(),
+            StopField(vec!["a".to_owned()])
+        );
+        assert_eq!(serde_json::from_str::<StopField>("[\"a\", \"b\"]").unwrap().0.len(), 2);
         for text in ["1", "{}", "true"] {
-            let found = stop(text).unwrap_err().to_string();
-            assert!(found.contains("a text or a list of texts"), "{found}");
+            let message = serde_json::from_str::<StopField>(text).unwrap_err().to_string();
+            assert!(message.contains("a text or a list of texts"), "{message}");
         }
         assert_eq!(ends(Some(vec![3]), None, &[7], 10), Ok(vec![3, 7]));
         assert_eq!(ends(Some(vec![3]), Some(true), &[7], 10), Ok(vec![3]));
-        let found = message(ends(Some(vec![10]), None, &[7], 10).unwrap_err());
-        assert!(found.contains("has 10; expected token ids below 10"), "{found}");
+        let message = ends(Some(vec![10]), None, &[7], 10).unwrap_err().message;
+        assert!(message.contains("has 10; expected token ids below 10"), "{message}");
     }
 
     #[test]
     fn usage_is_streamed_as_asked() {
-        let usage = |text: &str, streamed| {
-            let options: StreamOptions = serde_json::from_str(text).unwrap();
-            stream_usage(Some(&options), streamed).map(|usage| (usage.last, usage.each))
-        };
-        assert_eq!(usage("{}", true), Ok((false, false)));
+        assert_eq!(usage_of("{}", true), Ok((false, false)));
         assert_eq!(
-            usage("{\"include_usage\": true, \"include_obfuscation\": false}", true),
+            usage_of("{\"include_usage\": true, \"include_obfuscation\": false}", true),
             Ok((true, false))
         );
         let each = "{\"include_usage\": true, \"continuous_usage_stats\": true}";
-        assert_eq!(usage(each, true), Ok((true, true)));
-        assert!(usage(each, false).unwrap_err().message.contains("needs `stream`"));
-        assert!(usage("{\"include_obfuscation\": true}", true).is_err());
+        assert_eq!(usage_of(each, true), Ok((true, true)));
+        assert!(usage_of(each, false).unwrap_err().message.contains("needs `stream`"));
+        assert!(usage_of("{\"include_obfuscation\": true}", true).is_err());
+    }
+
+    fn usage_of(text: &str, streamed: bool) -> Result<(bool, bool), ApiError> {
+        let options: StreamOptions = serde_json::from_str(text).unwrap();
+        stream_usage(Some(&options), streamed).map(|usage| (usage.last, usage.each))
     }
 }

@@ -67,8 +67,8 @@ pub(crate) async fn serve(listener: TcpListener, state: Arc<ServerState>) -> usi
     if cut > 0 {
         // Answers that are not complete end with an error, which says why.
         state.cut.send_replace(true);
-        let rest = async { while tasks.join_next().await.is_some() {} };
-        timeout(LAST_WORDS, rest).await.ok();
+        let all_ended = async { while tasks.join_next().await.is_some() {} };
+        timeout(LAST_WORDS, all_ended).await.ok();
     }
     tasks.shutdown().await;
     cut

@@ -16,12 +16,16 @@ pub(crate) struct TokenScore {
     pub(crate) top: Vec<(u32, f32)>,
 }
 
+/// Returns a log-probability within the bounds of answers.
+fn bounded(value: f32) -> f32 {
+    if value.is_nan() { LOWEST } else { value.clamp(LOWEST, 0.0) }
+}
+
 impl TokenScore {
     /// Scores a token by a row of logits, with the `count` likeliest tokens.
     pub(crate) fn of(logits: &[f32], id: u32, count: usize) -> Self {
         let mut values = vec![0.0; logits.len()];
         log_softmax(logits, &mut values);
-        let bound = |value: f32| if value.is_nan() { LOWEST } else { value.clamp(LOWEST, 0.0) };
         // Values are ordered by logits: rounding may make two log-probabilities equal.
         let order =
             |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
@@ -33,8 +37,8 @@ impl TokenScore {
         }
         ids.truncate(count);
         ids.sort_unstable_by(order);
-        let top = ids.into_iter().map(|id| (id, bound(values[id as usize]))).collect();
-        let logprob = values.get(id as usize).map_or(LOWEST, |value| bound(*value));
+        let top = ids.into_iter().map(|id| (id, bounded(values[id as usize]))).collect();
+        let logprob = values.get(id as usize).map_or(LOWEST, |value| bounded(*value));
         Self { id, logprob, rank, top }
     }
 }

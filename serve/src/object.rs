@@ -20,6 +20,15 @@ pub(crate) struct NeutralField {
     accepted: Option<&'static [&'static str]>,
 }
 
+/// True if a JSON text is the same as a value; numbers are compared by value.
+fn is_same(text: &str, value: &Value) -> bool {
+    match (serde_json::from_str(text), value.as_f64()) {
+        (Ok(Value::Number(number)), Some(value)) => number.as_f64() == Some(value),
+        (Ok(other), _) => other == *value,
+        (Err(_), _) => false,
+    }
+}
+
 impl NeutralField {
     pub(crate) const fn of(name: &'static str, accepted: &'static [&'static str]) -> Self {
         Self { name, accepted: Some(accepted) }
@@ -32,12 +41,7 @@ impl NeutralField {
     /// Returns the reason why a value is refused.
     fn refusal(&self, value: &Value) -> Option<String> {
         let accepted = self.accepted?;
-        let same = |text: &&str| match (serde_json::from_str(text), value.as_f64()) {
-            (Ok(Value::Number(number)), Some(value)) => number.as_f64() == Some(value),
-            (Ok(other), _) => other == *value,
-            (Err(_), _) => false,
-        };
-        if value.is_null() || accepted.iter().any(same) {
+        if value.is_null() || accepted.iter().any(|text| is_same(text, value)) {
             return None;
         }
         let or = accepted.first().map(|text| format!(", or give {text}")).unwrap_or_default();
@@ -237,9 +241,8 @@ pub(crate) fn parse<T: DeserializeOwned>(
     let parsed = ObjectVisitor { neutral, kind: PhantomData }.deserialize(from);
     let parsed = parsed.map_err(|error| {
         let message = error.to_string();
-        let named = |words| message.strip_prefix(words)?.split('`').next();
-        let unknown = named("unknown field `");
-        let missing = named("missing field `");
+        let unknown = field_after(&message, "unknown field `");
+        let missing = field_after(&message, "missing field `");
         let path = track.path().to_string();
         let (param, code) = match unknown {
             Some(name) if path == "." || path == name => {
@@ -271,6 +274,11 @@ pub(crate) fn parse<T: DeserializeOwned>(
     Ok(parsed)
 }
 
+/// Returns the name of the field that a message has behind its first words.
+fn field_after<'m>(message: &'m str, words: &str) -> Option<&'m str> {
+    message.strip_prefix(words)?.split('`').next()
+}
+
 /// Returns a message of serde with the words of JSON in place of the names of types.
 fn plain(message: &str) -> String {
     for half in ["lone leading surrogate in hex escape", "unexpected end of hex escape"] {
@@ -280,7 +288,7 @@ fn plain(message: &str) -> String {
             );
         }
     }
-    let Some((found, expected)) = message.split_once(", expected ") else {
+    let Some((actual, expected)) = message.split_once(", expected ") else {
         return message.to_owned();
     };
     let end = expected.find(" at line ").unwrap_or(expected.len());
@@ -296,12 +304,12 @@ fn plain(message: &str) -> String {
         other if other.starts_with("struct ") => "an object",
         other => other,
     };
-    let found = match found {
+    let actual = match actual {
         "invalid type: sequence" => "invalid type: list",
         "invalid type: map" => "invalid type: object",
         other => other,
     };
-    format!("{found}, expected {expected}{place}")
+    format!("{actual}, expected {expected}{place}")
 }
 
 #[cfg(test)]

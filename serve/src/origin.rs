@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use axum::extract::Request;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderName, StatusCode, header};
 
 use crate::ServeOptions;
 use crate::error::ApiError;
@@ -16,18 +16,22 @@ pub(crate) fn check(options: &ServeOptions, request: &Request) -> Result<(), Api
     if options.api_key.is_some() {
         return Ok(());
     }
-    let text = |name| request.headers().get(name).map(|value| value.to_str().unwrap_or_default());
     // A request line with a whole address counts before the header.
     let host = request.uri().authority().map(axum::http::uri::Authority::as_str);
-    if let Some(host) = host.or_else(|| text(header::HOST))
+    if let Some(host) = host.or_else(|| header_text(request, header::HOST))
         && !allows(options, host)
     {
         return Err(refused("Host", host));
     }
-    match text(header::ORIGIN) {
+    match header_text(request, header::ORIGIN) {
         Some(origin) if !allows(options, site(origin)) => Err(refused("Origin", origin)),
         _ => Ok(()),
     }
+}
+
+/// Returns the text of a header; it is empty if the header is no text.
+fn header_text(request: &Request, name: HeaderName) -> Option<&str> {
+    request.headers().get(name).map(|value| value.to_str().unwrap_or_default())
 }
 
 /// Returns the host and port of an origin.

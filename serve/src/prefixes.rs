@@ -40,6 +40,14 @@ impl PrefixStore {
         self.slots.iter().map(|kept| kept.tokens.len()).sum()
     }
 
+    /// Returns the number of tokens of a kept slot that a prompt with this beginning can use.
+    fn usable_length(&self, kept: &KeptSlot, beginning: &[u32], salt: &str) -> Option<usize> {
+        let same = kept.tokens.iter().zip(beginning).take_while(|(a, b)| a == b).count();
+        let back = kept.tokens.len() - same;
+        let known = back == 0 || self.forgets.is_none_or(|distance| back < distance);
+        (known && *kept.salt == *salt && same >= SHORTEST).then_some(same)
+    }
+
     /// Opens a slot with the longest known beginning of a prompt. Returns the slot and its length; the
     /// last token of the prompt is never part of it, because its row is wanted.
     pub(crate) fn open(
@@ -48,15 +56,11 @@ impl PrefixStore {
         prompt: &[u32],
         salt: &str,
     ) -> Option<(SlotId, usize)> {
-        let most = prompt.len().checked_sub(1)?;
-        let usable = |kept: &KeptSlot| {
-            let same = kept.tokens.iter().zip(&prompt[..most]).take_while(|(a, b)| a == b).count();
-            let back = kept.tokens.len() - same;
-            let known = back == 0 || self.forgets.is_none_or(|distance| back < distance);
-            (known && *kept.salt == *salt && same >= SHORTEST).then_some(same)
-        };
-        let found = self.slots.iter().enumerate().filter_map(|(n, kept)| Some((usable(kept)?, n)));
-        let (same, at) = found.max()?;
+        let (_, beginning) = prompt.split_last()?;
+        let slots = self.slots.iter().enumerate();
+        let usable =
+            slots.filter_map(|(n, kept)| Some((self.usable_length(kept, beginning, salt)?, n)));
+        let (same, at) = usable.max()?;
         let kept = self.slots.remove(at);
         if kept.tokens.len() == same {
             return Some((kept.slot, same));

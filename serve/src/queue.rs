@@ -56,9 +56,9 @@ impl SequenceQueue {
         if waiting.closed {
             return Err(QueueRefusal::Closed);
         }
-        let most = self.limit.saturating_add(self.slots);
-        if sequences.len() > most {
-            return Err(QueueRefusal::Never(most));
+        let limit = self.limit.saturating_add(self.slots);
+        if sequences.len() > limit {
+            return Err(QueueRefusal::Never(limit));
         }
         let room = self.limit.saturating_add(waiting.free);
         if waiting.sequences.len().saturating_add(sequences.len()) > room {
@@ -110,10 +110,11 @@ impl SequenceQueue {
     /// queue is closed and empty.
     pub(crate) fn wait(&self, time: Duration) -> bool {
         let waiting = self.lock();
-        let idle = |waiting: &mut Waiting| waiting.sequences.is_empty() && !waiting.closed;
         let (waiting, _) = self
             .wake
-            .wait_timeout_while(waiting, time, idle)
+            .wait_timeout_while(waiting, time, |waiting: &mut Waiting| {
+                waiting.sequences.is_empty() && !waiting.closed
+            })
             .unwrap_or_else(PoisonError::into_inner);
         !(waiting.closed && waiting.sequences.is_empty())
     }

@@ -117,21 +117,23 @@ pub(crate) async fn tokenize(
     let tokens = guard.within(state.encode(vec![text], special)).await?.concat();
     let strings = fields.return_token_strs == Some(true);
     let server = Arc::clone(&state);
-    let write = move || {
-        let token_strs =
-            strings.then(|| tokens.iter().map(|id| server.texts.text(*id)).collect::<Vec<_>>());
-        let count = tokens.len();
-        serde_json::to_vec(&TokenizeAnswer {
-            count,
-            max_model_len: server.context,
-            tokens: &tokens,
-            token_strs,
-        })
-    };
-    let bytes = guard.within(state.work(0, write)).await?.map_err(|_| {
+    let written = state.work(0, move || tokenize_answer(&server, &tokens, strings));
+    let bytes = guard.within(written).await?.map_err(|_| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be written as JSON")
     })?;
     Ok(([(header::CONTENT_TYPE, "application/json")], bytes).into_response())
+}
+
+/// Writes the answer with tokens, and their texts if `strings`.
+fn tokenize_answer(
+    server: &ServerState,
+    tokens: &[u32],
+    strings: bool,
+) -> serde_json::Result<Vec<u8>> {
+    let token_strs =
+        strings.then(|| tokens.iter().map(|id| server.texts.text(*id)).collect::<Vec<_>>());
+    let count = tokens.len();
+    serde_json::to_vec(&TokenizeAnswer { count, max_model_len: server.context, tokens, token_strs })
 }
 
 #[derive(Serialize)]

@@ -122,10 +122,9 @@ impl ResponseAnswer {
 
     /// Takes in a change of the conversation's message.
     fn change(&mut self, delta: &Value) {
-        let text = |key: &str| delta.get(key).and_then(Value::as_str);
-        if let Some(text) = text("content") {
+        if let Some(text) = delta["content"].as_str() {
             self.grow(ItemKind::Message, text);
-        } else if let Some(text) = text("reasoning_content") {
+        } else if let Some(text) = delta["reasoning_content"].as_str() {
             self.grow(ItemKind::Reasoning, text);
         }
         for call in delta.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
@@ -220,11 +219,11 @@ impl ResponseAnswer {
             response["incomplete_details"] = json!({ "reason": "max_output_tokens" });
         }
         if status != "in_progress" {
-            let (prompt, made) = self.chat.counts();
+            let (prompt, generated) = self.chat.counts();
             response["usage"] = json!({
                 "input_tokens": prompt, "input_tokens_details": { "cached_tokens": 0 },
-                "output_tokens": made, "output_tokens_details": { "reasoning_tokens": 0 },
-                "total_tokens": prompt + made,
+                "output_tokens": generated, "output_tokens_details": { "reasoning_tokens": 0 },
+                "total_tokens": prompt + generated,
             });
         }
         response

@@ -82,6 +82,12 @@ fn text<'v>(value: &'v Value, key: &str) -> Option<&'v str> {
     value.get(key).and_then(Value::as_str)
 }
 
+/// Returns the value of a key that item `n` of the input needs.
+fn needed<'v>(item: &'v Value, n: usize, key: &str) -> Result<&'v str, ApiError> {
+    text(item, key)
+        .ok_or_else(|| ApiError::field("input", format!("`input[{n}]` has no text `{key}`")))
+}
+
 impl ResponseFields {
     /// Returns the same request as a conversation.
     fn conversation(&self) -> Result<ChatFields, ApiError> {
@@ -128,28 +134,34 @@ impl ResponseFields {
             }
         };
         for (n, item) in items.iter().enumerate() {
-            let wrong = |why: String| ApiError::field("input", format!("`input[{n}]` {why}"));
-            let need =
-                |key: &str| text(item, key).ok_or_else(|| wrong(format!("has no text `{key}`")));
             match text(item, "type").unwrap_or("message") {
                 "message" => {
-                    messages.push(json!({ "role": need("role")?, "content": item.get("content") }));
+                    let role = needed(item, n, "role")?;
+                    messages.push(json!({ "role": role, "content": item.get("content") }));
                 }
                 "function_call" => {
+                    let id = needed(item, n, "call_id")?;
+                    let name = needed(item, n, "name")?;
+                    let arguments = needed(item, n, "arguments")?;
                     let call = json!({
-                        "id": need("call_id")?, "type": "function",
-                        "function": { "name": need("name")?, "arguments": need("arguments")? },
+                        "id": id, "type": "function",
+                        "function": { "name": name, "arguments": arguments },
                     });
                     add_call(&mut messages, call);
                 }
-                "function_call_output" => messages.push(json!({
-                    "role": "tool", "tool_call_id": need("call_id")?, "content": item.get("output"),
-                })),
+                "function_call_output" => {
+                    let id = needed(item, n, "call_id")?;
+                    messages.push(json!({
+                        "role": "tool", "tool_call_id": id, "content": item.get("output"),
+                    }));
+                }
                 // Templates get reasoning as a part of messages, and drop that of earlier turns.
                 "reasoning" => {}
                 other => {
                     let known = "`message`, `function_call`, `function_call_output` or `reasoning`";
-                    return Err(wrong(format!("is of the type `{other}`; expected {known}")));
+                    let message =
+                        format!("`input[{n}]` is of the type `{other}`; expected {known}");
+                    return Err(ApiError::field("input", message));
                 }
             }
         }
@@ -271,25 +283,23 @@ mod tests {
 
     #[test]
     fn items_become_messages() {
-        let call = |id: &str| json!({ "type": "function_call", "call_id": id, "name": "f", "arguments": "{}" });
-        let made = |id: &str| json!({ "id": id, "type": "function", "function": { "name": "f", "arguments": "{}" } });
         let input = json!([
             { "role": "user", "content": [{ "type": "input_text", "text": "a" }] },
             { "type": "reasoning", "id": "r", "summary": [] },
             { "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "b" }] },
-            call("1"), call("2"),
+            call_item("1"), call_item("2"),
             { "type": "function_call_output", "call_id": "1", "output": "c" },
-            call("3"),
+            call_item("3"),
         ]);
         let expected = json!([
             { "role": "system", "content": "s" },
             { "role": "user", "content": [{ "type": "input_text", "text": "a" }] },
             {
                 "role": "assistant", "content": [{ "type": "output_text", "text": "b" }],
-                "tool_calls": [made("1"), made("2")],
+                "tool_calls": [tool_call("1"), tool_call("2")],
             },
             { "role": "tool", "tool_call_id": "1", "content": "c" },
-            { "role": "assistant", "content": null, "tool_calls": [made("3")] },
+            { "role": "assistant", "content": null, "tool_calls": [tool_call("3")] },
         ]);
         assert_eq!(messages(json!({ "instructions": "s", "input": input })), Ok(expected));
         assert_eq!(
@@ -305,6 +315,14 @@ mod tests {
             let error = messages(json!({ "input": input })).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
+    }
+
+    fn tool_call(id: &str) -> Value {
+        json!({ "id": id, "type": "function", "function": { "name": "f", "arguments": "{}" } })
+    }
+
+    fn call_item(id: &str) -> Value {
+        json!({ "type": "function_call", "call_id": id, "name": "f", "arguments": "{}" })
     }
 
     #[test]

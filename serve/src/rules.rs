@@ -57,7 +57,6 @@ pub(crate) struct StructuredOutputs {
 
 impl ResponseFormat {
     fn rule(self) -> Result<Option<OutputRule>, ApiError> {
-        let wrong = |message: String| ApiError::field("response_format", message);
         let named = match (self.json_schema, self.schema) {
             (named, None) => named,
             (None, schema) if self.kind != "text" => {
@@ -67,7 +66,7 @@ impl ResponseFormat {
             }
             _ => {
                 let needs = "`response_format.schema` stands without `json_schema`, and not with the type `text`";
-                return Err(wrong(needs.to_owned()));
+                return Err(ApiError::field("response_format", needs));
             }
         };
         match (self.kind.as_str(), named) {
@@ -77,25 +76,31 @@ impl ResponseFormat {
                 Ok(Some(OutputRule::Schema(schema, JsonLayout::Spaced)))
             }
             ("json_schema", _) => {
-                Err(wrong("`response_format` needs `json_schema` with `schema`".to_owned()))
+                let message = "`response_format` needs `json_schema` with `schema`";
+                Err(ApiError::field("response_format", message))
             }
             ("text" | "json_object", _) => {
-                Err(wrong("`response_format.json_schema` needs the type `json_schema`".to_owned()))
+                let message = "`response_format.json_schema` needs the type `json_schema`";
+                Err(ApiError::field("response_format", message))
             }
-            (other, _) => Err(wrong(format!(
-                "`response_format.type` is `{other}`; expected `text`, `json_object` or `json_schema`"
-            ))),
+            (other, _) => {
+                let message = format!(
+                    "`response_format.type` is `{other}`; expected `text`, `json_object` or `json_schema`"
+                );
+                Err(ApiError::field("response_format", message))
+            }
         }
     }
 }
 
 impl StructuredOutputs {
     fn rule(self) -> Result<OutputRule, ApiError> {
-        let name = |field: &str| format!("structured_outputs.{field}");
         let closed = self.disable_additional_properties.as_ref();
-        neutral(&name("disable_additional_properties"), closed, &false)?;
-        neutral(&name("whitespace_pattern"), self.whitespace_pattern.as_ref(), &String::new())?;
-        neutral(&name("structural_tag"), self.structural_tag.as_ref(), &Value::Null)?;
+        neutral("structured_outputs.disable_additional_properties", closed, &false)?;
+        let pattern = self.whitespace_pattern.as_ref();
+        neutral("structured_outputs.whitespace_pattern", pattern, &String::new())?;
+        let tag = self.structural_tag.as_ref();
+        neutral("structured_outputs.structural_tag", tag, &Value::Null)?;
         let compact = self.disable_any_whitespace == Some(true);
         let layout = if compact { JsonLayout::Compact } else { JsonLayout::Spaced };
         let schema = match self.json {
@@ -115,10 +120,10 @@ impl StructuredOutputs {
         let mut rules = rules.into_iter().flatten();
         match (rules.next(), rules.next()) {
             (Some(rule), None) => Ok(rule),
-            (found, _) => {
-                let found = if found.is_some() { "several rules" } else { "no rule" };
+            (first, _) => {
+                let rules = if first.is_some() { "several rules" } else { "no rule" };
                 let message = format!(
-                    "`structured_outputs` has {found}; expected one of `json`, `regex`, `choice`, `grammar`, `json_object`"
+                    "`structured_outputs` has {rules}; expected one of `json`, `regex`, `choice`, `grammar`, `json_object`"
                 );
                 Err(ApiError::field("structured_outputs", message))
             }
@@ -161,16 +166,21 @@ pub(crate) fn stuck(error: &ConstraintError) -> ApiError {
     )
 }
 
+/// Returns the error for a rule whose compiler did not end.
+fn compile_failure() -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the rule cannot be compiled")
+}
+
 impl ServerState {
     /// Returns the compiler of rules, which is made for the first one.
     fn compiler(&self) -> Result<Arc<ConstraintCompiler>, ConstraintError> {
-        let made = self.compiler.get_or_init(|| {
+        let compiler = self.compiler.get_or_init(|| {
             let codec = self.codec.as_ref().ok_or_else(|| ConstraintError::Vocabulary {
                 why: "the model has no tokenizer".to_owned(),
             })?;
             ConstraintCompiler::new(&codec.vocabulary(), self.vocab, &self.ends).map(Arc::new)
         });
-        made.clone()
+        compiler.clone()
     }
 
     /// Runs work with the compiler, without holding up other requests.
@@ -179,15 +189,13 @@ impl ServerState {
         field: &'static str,
         work: impl FnOnce(&ConstraintCompiler) -> Result<T, ConstraintError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let failed =
-            || ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the rule cannot be compiled");
-        let _permit = self.compiling.acquire().await.map_err(|_| failed())?;
+        let _permit = self.compiling.acquire().await.map_err(|_| compile_failure())?;
         let state = Arc::clone(self);
         let done = tokio::task::spawn_blocking(move || {
             state.compiler().and_then(|compiler| work(&compiler))
         })
         .await
-        .map_err(|_| failed())?;
+        .map_err(|_| compile_failure())?;
         done.map_err(|error| refused(field, &error))
     }
 
@@ -212,25 +220,19 @@ mod tests {
 
     #[test]
     fn rules_are_read_and_refused_by_name() {
-        let read = |format: &str, outputs: &str| {
-            let format = serde_json::from_str(format).unwrap();
-            let outputs = serde_json::from_str(outputs).unwrap();
-            rule(format, outputs)
-                .map(|found| found.map(|(rule, field)| (format!("{rule:?}"), field)))
-        };
         let none = "null";
-        assert_eq!(read(none, none), Ok(None));
-        assert_eq!(read("{\"type\": \"text\"}", none), Ok(None));
-        let object = read("{\"type\": \"json_object\"}", none);
+        assert_eq!(read_rule(none, none), Ok(None));
+        assert_eq!(read_rule("{\"type\": \"text\"}", none), Ok(None));
+        let object = read_rule("{\"type\": \"json_object\"}", none);
         assert_eq!(object, Ok(Some(("JsonObject(Spaced)".to_owned(), "response_format"))));
         let schema = "{\"type\": \"json_schema\", \"json_schema\": {\"name\": \"n\", \"strict\": true, \"schema\": {\"type\": \"null\"}}}";
-        assert!(read(schema, none).unwrap().unwrap().0.starts_with("Schema("));
+        assert!(read_rule(schema, none).unwrap().unwrap().0.starts_with("Schema("));
         let text = "{\"json\": \"{\\\"z\\\": 1, \\\"a\\\": 2}\"}";
         let compact = "{\"json\": {}, \"disable_any_whitespace\": true}";
-        assert!(read(none, compact).unwrap().unwrap().0.ends_with("Compact)"));
+        assert!(read_rule(none, compact).unwrap().unwrap().0.ends_with("Compact)"));
         // The order of keys is that of the request.
-        let (found, field) = read(none, text).unwrap().unwrap();
-        assert!(found.find("\"z\"") < found.find("\"a\""), "{found}");
+        let (shown, field) = read_rule(none, text).unwrap().unwrap();
+        assert!(shown.find("\"z\"") < shown.find("\"a\""), "{shown}");
         assert_eq!(field, "structured_outputs");
         for (format, outputs, words) in [
             ("{\"type\": \"xml\"}", none, "`xml`"),
@@ -247,8 +249,14 @@ mod tests {
             (none, "{\"structural_tag\": \"x\"}", "structural_tag"),
             (schema, "{\"regex\": \"a\"}", "leave one out"),
         ] {
-            let error = read(format, outputs).unwrap_err();
+            let error = read_rule(format, outputs).unwrap_err();
             assert!(error.message.contains(words), "{words}: {}", error.message);
         }
+    }
+
+    fn read_rule(format: &str, outputs: &str) -> Result<Option<(String, &'static str)>, ApiError> {
+        let format = serde_json::from_str(format).unwrap();
+        let outputs = serde_json::from_str(outputs).unwrap();
+        rule(format, outputs).map(|read| read.map(|(rule, field)| (format!("{rule:?}"), field)))
     }
 }

@@ -235,8 +235,9 @@ impl Scheduler {
     /// Removes sequences that ended, were cancelled or are too late.
     fn sweep(&mut self) {
         let now = Instant::now();
-        let over = |request: &SequenceRequest| request.is_cancelled() || request.deadline <= now;
-        for request in self.queue.take_over(over) {
+        let over =
+            self.queue.take_over(|request| request.is_cancelled() || request.deadline <= now);
+        for request in over {
             if request.events.is_closed() {
                 self.metrics.cancelled.add(1);
             } else if !request.cancel.is_set() {
@@ -286,18 +287,18 @@ impl Scheduler {
     fn admit(&mut self) {
         loop {
             let (slots, positions) = self.in_use();
-            let SchedulerLimits { slots: most, positions: room, .. } = self.limits;
+            let SchedulerLimits { slots: limit, positions: room, .. } = self.limits;
             let next = self.queue.take(|request| {
-                slots < most && positions.saturating_add(request.positions()) <= room
+                slots < limit && positions.saturating_add(request.positions()) <= room
             });
             let Some(request) = next else { return };
-            let wanted = positions.saturating_add(request.positions());
+            let needed = positions.saturating_add(request.positions());
             let reused = match request.prompt_top {
                 // Scores need the rows of the whole prompt.
                 Some(_) => None,
                 None => self.kept.open(&mut *self.session, &request.prompt, &request.salt),
             };
-            while wanted.saturating_add(self.kept.positions()) > room {
+            while needed.saturating_add(self.kept.positions()) > room {
                 if !self.kept.evict(&mut *self.session) {
                     break;
                 }
@@ -341,18 +342,18 @@ impl Scheduler {
             if !sequence.is_ready() {
                 continue;
             }
-            let rest = sequence.tokens.len() - sequence.fed;
+            let remaining = sequence.tokens.len() - sequence.fed;
             if sequence.made() > 0 {
-                parts.push(StepPart { at, count: rest, rows: OutputRows::Last });
+                parts.push(StepPart { at, count: remaining, rows: OutputRows::Last });
                 continue;
             }
             let scores = sequence.request.prompt_top.is_some();
-            let count = rest.min(left).min(if scores { scored } else { rest });
+            let count = remaining.min(left).min(if scores { scored } else { remaining });
             if count == 0 {
                 continue;
             }
             left -= count;
-            let rows = match (scores, count == rest) {
+            let rows = match (scores, count == remaining) {
                 (true, _) => {
                     scored -= count;
                     OutputRows::All

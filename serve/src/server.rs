@@ -83,8 +83,8 @@ impl ModelServer {
             return Err(ServeError::Zero { name });
         }
         let slots = [("slots", options.slots), ("kept slots", options.kept)];
-        if let Some((name, found)) = slots.into_iter().find(|(_, count)| *count > SLOTS) {
-            return Err(ServeError::Above { name, found, most: SLOTS });
+        if let Some((name, count)) = slots.into_iter().find(|(_, count)| *count > SLOTS) {
+            return Err(ServeError::Above { name, found: count, most: SLOTS });
         }
         if !model.session.features().steps {
             return Err(ServeError::Steps);
@@ -92,9 +92,9 @@ impl ModelServer {
         let memory = SlotMemory::of(&*model.session);
         // A model that declares no length has no limit but the memory.
         let context = match (options.context, model.session.model().context) {
-            (Some(context), Some(own)) => context.min(own),
+            (Some(context), Some(longest)) => context.min(longest),
             (Some(context), None) => context,
-            (None, own) => own.unwrap_or(CONTEXT),
+            (None, longest) => longest.unwrap_or(CONTEXT),
         };
         let positions = positions(&model, &options, memory, context)?;
         let context = context.min(positions);
@@ -106,9 +106,10 @@ impl ModelServer {
             .build()
             .map_err(ServeError::Threads)?;
         let address = SocketAddr::new(options.host, options.port);
-        let listen = |why| ServeError::Listen { address, why };
-        let listener = runtime.block_on(TcpListener::bind(address)).map_err(listen)?;
-        let address = listener.local_addr().map_err(listen)?;
+        let listener = runtime
+            .block_on(TcpListener::bind(address))
+            .map_err(|why| ServeError::Listen { address, why })?;
+        let address = listener.local_addr().map_err(|why| ServeError::Listen { address, why })?;
         let vocab = model.session.model().vocab;
         let queue = Arc::new(SequenceQueue::new(options.queue, options.slots));
         let metrics = Arc::new(Metrics::default());
@@ -176,17 +177,10 @@ impl ModelServer {
         let Self { runtime, listener, state, scheduler, abort, .. } = self;
         let queue = Arc::clone(&state.queue);
         let ended = state.stopping.clone();
-        let engine = move || {
-            let result = catch_unwind(AssertUnwindSafe(|| scheduler.run()));
-            queue.abort();
-            ended.send_replace(true);
-            result.map_err(|panic| {
-                let words = panic.downcast_ref::<String>().map(String::as_str);
-                words.or_else(|| panic.downcast_ref().copied()).unwrap_or("it panicked").to_owned()
-            })
-        };
-        let thread =
-            thread::Builder::new().name("engine".to_owned()).stack_size(STACK).spawn(engine);
+        let thread = thread::Builder::new()
+            .name("engine".to_owned())
+            .stack_size(STACK)
+            .spawn(move || run_engine(scheduler, &queue, &ended));
         let thread = thread.map_err(ServeError::Threads)?;
         let cut = runtime.block_on(http::serve(listener, Arc::clone(&state)));
         runtime.shutdown_timeout(Duration::from_secs(1));
@@ -202,6 +196,21 @@ impl ModelServer {
     }
 }
 
+/// Runs the scheduler to its end, then refuses new requests. Returns the words of a panic.
+fn run_engine(
+    scheduler: Scheduler,
+    queue: &SequenceQueue,
+    ended: &watch::Sender<bool>,
+) -> Result<(), String> {
+    let result = catch_unwind(AssertUnwindSafe(|| scheduler.run()));
+    queue.abort();
+    ended.send_replace(true);
+    result.map_err(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        words.or_else(|| panic.downcast_ref().copied()).unwrap_or("it panicked").to_owned()
+    })
+}
+
 /// Returns the maximum number of positions of all slots.
 fn positions(
     model: &ServedModel,
@@ -210,9 +219,10 @@ fn positions(
     context: usize,
 ) -> Result<usize, ServeError> {
     let slots = options.slots.saturating_add(options.kept);
-    let most = slots.saturating_mul(context);
+    let largest = slots.saturating_mul(context);
     let bytes = model.memory.unwrap_or(MEMORY) / 4;
-    let tokens = options.cache_tokens.unwrap_or_else(|| memory.positions(bytes, slots)).min(most);
+    let tokens =
+        options.cache_tokens.unwrap_or_else(|| memory.positions(bytes, slots)).min(largest);
     if tokens < context.min(1024) {
         return Err(ServeError::Memory { tokens, least: context.min(1024) });
     }

@@ -80,11 +80,11 @@ impl ServerState {
         let count = sequences.len();
         self.queue.submit(sequences).map_err(|refusal| match refusal {
             QueueRefusal::Closed => ApiError::stopping(),
-            QueueRefusal::Never(most) => ApiError::coded(
+            QueueRefusal::Never(limit) => ApiError::coded(
                 StatusCode::BAD_REQUEST,
                 "invalid_value",
                 format!(
-                    "the request has {count} sequences; this server takes at most {most} at a time: \
+                    "the request has {count} sequences; this server takes at most {limit} at a time: \
                      send fewer prompts, or a lower `n`"
                 ),
             ),
@@ -146,11 +146,11 @@ impl ServerState {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let memory = self.memory_of(bytes)?;
-        let turn = match memory {
+        let permit = match memory {
             Some(_) => Arc::clone(&self.long_work).acquire_owned().await.ok(),
             None => None,
         };
-        self.on_thread(turn, work).await
+        self.on_thread(permit, work).await
     }
 
     /// Renders a conversation of so many bytes. Renderings wait for each other, and no other work waits for them. A
@@ -161,11 +161,11 @@ impl ServerState {
         render: impl FnOnce(&RenderControl) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let _memory = self.memory_of(bytes)?;
-        let turn = Arc::clone(&self.rendering).acquire_owned().await.ok();
+        let permit = Arc::clone(&self.rendering).acquire_owned().await.ok();
         let control = RenderControl::until(Instant::now() + self.options.template_time);
         let mut unread = UnreadRendering { control: control.clone(), done: false };
         let metrics = Arc::clone(&self.metrics);
-        let run = move || {
+        let rendered = self.on_thread(permit, move || {
             metrics.renderings.add(1);
             let rendered = render(&control);
             metrics.renderings.subtract(1);
@@ -173,8 +173,8 @@ impl ServerState {
                 metrics.cancelled_renderings.add(1);
             }
             rendered
-        };
-        let rendered = self.on_thread(turn, run).await;
+        });
+        let rendered = rendered.await;
         unread.done = true;
         rendered
     }
@@ -198,19 +198,19 @@ impl ServerState {
         Ok(Some(memory))
     }
 
-    /// Runs work on a thread of its own; the turn ends with it.
+    /// Runs work on a thread of its own; the permit ends with it.
     async fn on_thread<T: Send + 'static>(
         &self,
-        turn: Option<OwnedSemaphorePermit>,
+        permit: Option<OwnedSemaphorePermit>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        let run = move || {
-            let made = work();
-            // The turn ends with the work, also if nobody waits for it any more.
-            drop(turn);
-            made
-        };
-        tokio::task::spawn_blocking(run).await.map_err(|_| {
+        let work = tokio::task::spawn_blocking(move || {
+            let output = work();
+            // The permit ends with the work, also if nobody waits for it any more.
+            drop(permit);
+            output
+        });
+        work.await.map_err(|_| {
             ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the work on the text failed")
         })
     }
@@ -242,21 +242,20 @@ impl ServerState {
     }
 
     /// Checks the tokens of a prompt and the number of tokens to add.
-    pub(crate) fn check_prompt(&self, prompt: &[u32], most: usize) -> Result<(), ApiError> {
-        let wrong = |message: String| ApiError::field("prompt", message);
+    pub(crate) fn check_prompt(&self, prompt: &[u32], added: usize) -> Result<(), ApiError> {
         if prompt.is_empty() {
-            return Err(wrong("the prompt has no tokens; expected at least one".to_owned()));
+            let message = "the prompt has no tokens; expected at least one";
+            return Err(ApiError::field("prompt", message));
         }
         if let Some(id) = prompt.iter().find(|id| **id as usize >= self.vocab) {
             let vocab = self.vocab;
-            return Err(wrong(format!(
-                "the prompt has the token {id}; expected ids below {vocab}"
-            )));
+            let message = format!("the prompt has the token {id}; expected ids below {vocab}");
+            return Err(ApiError::field("prompt", message));
         }
         let length = prompt.len();
-        if length.saturating_add(most) > self.context {
+        if length.saturating_add(added) > self.context {
             let message = format!(
-                "the prompt has {length} tokens, and {most} are to be added; this server handles {} in all",
+                "the prompt has {length} tokens, and {added} are to be added; this server handles {} in all",
                 self.context
             );
             let name = if length > self.context { "prompt" } else { "max_tokens" };

@@ -183,40 +183,39 @@ fn follows(text: &str, before: &str) -> bool {
 /// Returns the number of characters of a prompt's text before each of its tokens. A character that spans
 /// tokens counts once, after the last of them. Special tokens that are not in the text have no characters.
 pub(crate) fn offsets(codec: &dyn ServedTokenizer, tokens: &[u32], text: &str) -> Vec<usize> {
-    let decoded = |tokens: &[u32]| codec.decode(tokens, false).unwrap_or_default();
     let mut offsets = Vec::with_capacity(tokens.len());
     let mut chars = 0;
-    let mut rest = text;
+    let mut remaining = text;
     // Tokens before `known` are counted, and `known` follows the text of `start..known`.
     let mut start = 0;
     let mut known = 0;
     let mut before = 0;
     let mut last = String::new();
     for end in 1..=tokens.len() {
-        let window = decoded(&tokens[start..end]);
+        let window = codec.decode(&tokens[start..end], false).unwrap_or_default();
         let new = behind(&window, before);
         let broken = if follows(new, &last) { last.chars().count() } else { 0 };
-        offsets.push(chars + broken.min(rest.chars().take(broken).count()));
+        offsets.push(chars + broken.min(remaining.chars().take(broken).count()));
         new.clone_into(&mut last);
         if (new.is_empty() || complete(new).len() < new.len()) && end - start < WINDOW {
             continue;
         }
         let trimmed = new.strip_prefix(' ').unwrap_or(new);
-        let found = if rest.starts_with(new) { new } else { trimmed };
-        let plain = || codec.decode(&tokens[known..end], true).unwrap_or_default();
-        let count = if rest.starts_with(found) {
-            found.chars().count()
-        } else if plain().is_empty() {
+        let piece = if remaining.starts_with(new) { new } else { trimmed };
+        let count = if remaining.starts_with(piece) {
+            piece.chars().count()
+        } else if codec.decode(&tokens[known..end], true).unwrap_or_default().is_empty() {
             0
         } else {
             // A normalizer changed the text: the characters are as many as those of the token.
-            new.chars().count().min(rest.chars().count())
+            new.chars().count().min(remaining.chars().count())
         };
         chars += count;
-        let bytes = rest.char_indices().nth(count).map_or(rest.len(), |(at, _)| at);
-        rest = &rest[bytes..];
+        let bytes = remaining.char_indices().nth(count).map_or(remaining.len(), |(at, _)| at);
+        remaining = &remaining[bytes..];
         (start, known) = (known, end);
-        before = decoded(&tokens[start..known]).chars().count();
+        let window = codec.decode(&tokens[start..known], false).unwrap_or_default();
+        before = window.chars().count();
         last.clear();
     }
     offsets
@@ -252,23 +251,26 @@ mod tests {
     }
 
     fn pieces(prompt: &[u8], bytes: &[u8], stops: &[&str]) -> (Vec<String>, bool) {
-        let ids = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).collect::<Vec<_>>();
         let stops = stops.iter().map(|stop| (*stop).to_owned()).collect();
-        let mut stream = TextStream::new(Some(Arc::new(Bytes)), &ids(prompt), stops, true);
-        let mut pieces: Vec<String> = ids(bytes).into_iter().map(|id| stream.push(id)).collect();
+        let mut stream = TextStream::new(Some(Arc::new(Bytes)), &ids_of(prompt), stops, true);
+        let mut pieces: Vec<String> = ids_of(bytes).into_iter().map(|id| stream.push(id)).collect();
         pieces.push(stream.finish());
         (pieces, stream.is_stopped())
     }
 
+    fn ids_of(bytes: &[u8]) -> Vec<u32> {
+        bytes.iter().map(|byte| u32::from(*byte)).collect()
+    }
+
     #[test]
     fn characters_come_whole() {
-        let (found, _) = pieces(b"x", "a€🙂b".as_bytes(), &[]);
-        assert_eq!(found, ["a", "", "", "€", "", "", "", "🙂", "b", ""]);
+        let (texts, _) = pieces(b"x", "a€🙂b".as_bytes(), &[]);
+        assert_eq!(texts, ["a", "", "", "€", "", "", "", "🙂", "b", ""]);
         // Bytes that never become a character are replaced, as they are at once.
         let bytes = [b'a', 0xe2, 0x82, b'b', 0xf0, 0x9f];
-        let (found, _) = pieces(b"", &bytes, &[]);
-        assert_eq!(found.concat(), String::from_utf8_lossy(&bytes));
-        assert_eq!(found[1], "");
+        let (texts, _) = pieces(b"", &bytes, &[]);
+        assert_eq!(texts.concat(), String::from_utf8_lossy(&bytes));
+        assert_eq!(texts[1], "");
     }
 
     /// One token per byte, decoded as tokenizers with tokens for bytes do: if bytes that follow each other are no text,
@@ -294,31 +296,19 @@ mod tests {
 
     #[test]
     fn text_goes_on_behind_bytes_that_are_none() {
-        let streamed = |bytes: &[u8], stops: &[&str]| {
-            let stops = stops.iter().map(|stop| (*stop).to_owned()).collect();
-            let mut stream = TextStream::new(Some(Arc::new(Runs)), &[], stops, true);
-            let mut begins = Vec::new();
-            let mut text = String::new();
-            for byte in bytes {
-                text += &stream.push(u32::from(*byte));
-                begins.push(stream.begin());
-            }
-            text += &stream.finish();
-            (text, begins, stream.is_stopped())
-        };
         // A line end was sent before the byte behind it turned out to be no text.
-        let (text, begins, _) = streamed(b"A\n\xf0BCD", &[]);
+        let (text, begins, _) = stream_runs(b"A\n\xf0BCD", &[]);
         assert_eq!((text.as_str(), &begins[..]), ("A\n\u{fffd}BCD", &[0, 1, 2, 3, 4, 5][..]));
-        let (text, _, stopped) = streamed(b"A\n\xf0BCDE", &["CD"]);
+        let (text, _, stopped) = stream_runs(b"A\n\xf0BCDE", &["CD"]);
         assert_eq!((text.as_str(), stopped), ("A\n\u{fffd}B", true));
         // Characters of several bytes behind each other.
         let bytes = "A\n🙂日本C".as_bytes();
-        let (text, begins, _) = streamed(bytes, &[]);
+        let (text, begins, _) = stream_runs(bytes, &[]);
         assert_eq!(text.as_bytes(), bytes);
         assert_eq!(begins, [0, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5]);
         // Many bytes that are none, and any others: the text is that of all tokens but for bytes that were sent.
         let broken = [&b"A"[..], &[0x80; 100], b"BC"].concat();
-        let (text, _, _) = streamed(&broken, &[]);
+        let (text, _, _) = stream_runs(&broken, &[]);
         assert_eq!(text, format!("A{}BC", "\u{fffd}".repeat(100)));
         let mut seed = 1_u64;
         for _ in 0..2000 {
@@ -330,11 +320,11 @@ mod tests {
                 .collect();
             let ids: Vec<u32> = bytes.iter().map(|byte| u32::from(*byte)).collect();
             let whole = Runs.decode(&ids, true).unwrap();
-            let (text, begins, _) = streamed(&bytes, &[]);
+            let (text, begins, _) = stream_runs(&bytes, &[]);
             // Nothing that all tokens together say is missing.
-            let mut rest = text.chars();
+            let mut remaining = text.chars();
             let mut known = whole.chars().filter(|c| *c != '\u{fffd}');
-            assert!(known.all(|c| rest.any(|other| other == c)), "{text:?} {whole:?}");
+            assert!(known.all(|c| remaining.any(|other| other == c)), "{text:?} {whole:?}");
             assert!(
                 begins.is_sorted() && begins.last() <= Some(&text.chars().count()),
                 "{begins:?}"
@@ -343,19 +333,32 @@ mod tests {
         }
     }
 
+    fn stream_runs(bytes: &[u8], stops: &[&str]) -> (String, Vec<usize>, bool) {
+        let stops = stops.iter().map(|stop| (*stop).to_owned()).collect();
+        let mut stream = TextStream::new(Some(Arc::new(Runs)), &[], stops, true);
+        let mut begins = Vec::new();
+        let mut text = String::new();
+        for byte in bytes {
+            text += &stream.push(u32::from(*byte));
+            begins.push(stream.begin());
+        }
+        text += &stream.finish();
+        (text, begins, stream.is_stopped())
+    }
+
     #[test]
     fn offsets_count_characters_once() {
         let text = "a€🙂b\u{fffd}c";
         let ids: Vec<u32> = text.bytes().map(u32::from).collect();
-        let found = offsets(&Bytes, &ids, text);
+        let counted = offsets(&Bytes, &ids, text);
         let want: Vec<usize> = (0..text.len())
             .map(|at| {
                 let begun = (0..=at).rev().find(|at| text.is_char_boundary(*at)).unwrap();
                 text[..begun].chars().count()
             })
             .collect();
-        assert_eq!(found[..8], want[..8]);
-        assert_eq!(found.last(), want.last());
+        assert_eq!(counted[..8], want[..8]);
+        assert_eq!(counted.last(), want.last());
         // The same while tokens are generated.
         let mut stream = TextStream::new(Some(Arc::new(Bytes)), &[], Vec::new(), true);
         let streamed: Vec<usize> = ids[..8]
@@ -395,11 +398,11 @@ mod tests {
             ("€uro", &["€u"], "", true),
             ("a€", &["€€"], "a€", false),
         ] {
-            let (found, ended) = pieces(b"", text.as_bytes(), stops);
-            assert_eq!((found.concat().as_str(), ended), (want, stopped), "{text} {stops:?}");
+            let (texts, ended) = pieces(b"", text.as_bytes(), stops);
+            assert_eq!((texts.concat().as_str(), ended), (want, stopped), "{text} {stops:?}");
         }
         // The part that may begin a stop text comes once it does not.
-        let (found, _) = pieces(b"", b"xabd", &["abc"]);
-        assert_eq!(found, ["x", "", "", "abd", ""]);
+        let (texts, _) = pieces(b"", b"xabd", &["abc"]);
+        assert_eq!(texts, ["x", "", "", "abd", ""]);
     }
 }

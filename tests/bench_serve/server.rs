@@ -107,6 +107,10 @@ fn part(mut to: &TcpStream, text: &str) -> Option<()> {
     to.write_all(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes()).ok()
 }
 
+fn refuse(to: &TcpStream, status: u16) -> Option<()> {
+    answer(to, status, r#"{"error": {"message": "the reason"}}"#)
+}
+
 fn answer(mut to: &TcpStream, status: u16, text: &str) -> Option<()> {
     let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{text}", text.len());
     to.write_all(head.as_bytes()).ok()
@@ -148,12 +152,11 @@ impl ServerState {
 
     fn complete(&self, mut to: &TcpStream, first: &str, body: &Value, number: usize) -> Option<()> {
         let chat = first.contains("/chat/");
-        let refusal = |status| answer(to, status, r#"{"error": {"message": "the reason"}}"#);
         match self.fault {
-            StreamFault::NoIds if body["prompt"].is_array() => return refusal(400),
-            StreamFault::Half(status) if number.is_multiple_of(2) => return refusal(status),
-            StreamFault::Status(status) => return refusal(status),
-            StreamFault::Late(until) if number <= until => return refusal(503),
+            StreamFault::NoIds if body["prompt"].is_array() => return refuse(to, 400),
+            StreamFault::Half(status) if number.is_multiple_of(2) => return refuse(to, status),
+            StreamFault::Status(status) => return refuse(to, status),
+            StreamFault::Late(until) if number <= until => return refuse(to, 503),
             StreamFault::Compressed => {
                 let head =
                     "HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nab";
@@ -178,7 +181,7 @@ impl ServerState {
             while part(to, &"x".repeat(1 << 16)).is_some() {}
             return None;
         }
-        let asked = body["max_tokens"].as_u64().or(body["max_completion_tokens"].as_u64()).unwrap();
+        let count = body["max_tokens"].as_u64().or(body["max_completion_tokens"].as_u64()).unwrap();
         if chat {
             part(
                 to,
@@ -187,13 +190,13 @@ impl ServerState {
         }
         let step = if self.fault == StreamFault::Pairs { 2 } else { 1 };
         let mut sent = 0;
-        while sent < asked || self.fault == StreamFault::Endless {
+        while sent < count || self.fault == StreamFault::Endless {
             if self.fault == StreamFault::Empty {
                 break;
             }
             thread::sleep(self.delay);
             sent += step;
-            let finish = if sent >= asked { "\"length\"" } else { "null" };
+            let finish = if sent >= count { "\"length\"" } else { "null" };
             let inner = if chat { "\"delta\": {\"content\": \"a \"}" } else { "\"text\": \"a \"" };
             part(
                 to,

@@ -56,10 +56,10 @@ struct Shared<'a> {
 
 /// Runs the attack; returns statistics and findings.
 pub(crate) fn run(plan: &Plan, dir: &Path) -> io::Result<(BTreeMap<&'static str, Seen>, Findings)> {
-    let most = KINDS.iter().map(|kind| kind.weight).max().unwrap_or(1);
+    let heaviest = KINDS.iter().map(|kind| kind.weight).max().unwrap_or(1);
     // Heavy kinds are spread over the round, so that every prefix of it has all kinds.
-    let round = (0..most)
-        .flat_map(|n| KINDS.iter().filter(move |kind| (n * kind.weight) % most < kind.weight));
+    let round = (0..heaviest)
+        .flat_map(|n| KINDS.iter().filter(move |kind| (n * kind.weight) % heaviest < kind.weight));
     let shared = Shared {
         plan,
         kinds: round

@@ -42,6 +42,11 @@ fn place(len: usize, random: &mut Random) -> usize {
     if random.one_in(2) { random.below(len.min(512)) } else { random.below(len) }
 }
 
+/// Chooses the end of a short range.
+fn end(at: usize, len: usize, random: &mut Random) -> usize {
+    (at + 1 + random.below(40)).min(len)
+}
+
 /// Applies one piece of damage; `other` is a file of the same kind, as a source of bytes.
 pub(crate) fn damage(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     if bytes.is_empty() {
@@ -49,7 +54,6 @@ pub(crate) fn damage(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
         return;
     }
     let at = place(bytes.len(), random);
-    let end = |random: &mut Random, len: usize| (at + 1 + random.below(40)).min(len);
     match random.below(11) {
         0 | 1 => bytes[at] ^= 1 << random.below(8),
         2 => bytes[at] = *random.pick(&[0, 1, 8, 9, b'"', b'{', b'[', 0x7f, 0x80, 0xfe, 0xff]),
@@ -72,11 +76,11 @@ pub(crate) fn damage(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
             bytes.splice(at..at, new[..width].iter().copied());
         }
         8 => {
-            let end = end(random, bytes.len());
+            let end = end(at, bytes.len(), random);
             bytes.drain(at..end);
         }
         9 => {
-            let end = end(random, bytes.len());
+            let end = end(at, bytes.len(), random);
             let copy = bytes[at..end].to_vec();
             bytes.splice(end..end, copy);
         }

@@ -36,7 +36,7 @@ impl Worker {
         socket.set_read_timeout(Some(Duration::from_millis(500)))?;
         let output = place.dir.join("output");
         fs_err::write(&output, "")?;
-        let append = || std::fs::OpenOptions::new().append(true).open(&output);
+        let appended = std::fs::OpenOptions::new().append(true).open(&output)?;
         let child = Command::new("sh")
             .args(["-c", "ulimit -c 0; ulimit -v 16777216; exec \"$0\" \"$@\""])
             .arg(std::env::current_exe()?)
@@ -48,8 +48,8 @@ impl Worker {
             // The output of a process that died should fit on a line.
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::from(OwnedFd::from(other)))
-            .stdout(append()?)
-            .stderr(append()?)
+            .stdout(appended.try_clone()?)
+            .stderr(appended)
             .spawn()?;
         Ok(Self { child, socket, left: Vec::new(), place: place.clone() })
     }

@@ -67,16 +67,16 @@ impl Findings {
         for (n, (finding, times)) in self.all.values().enumerate() {
             let Some(kind) = KINDS.iter().find(|kind| kind.name == finding.kind) else { continue };
             let seeds = (kind.seeds)(sources)?;
-            let most = least(finding, place)?;
-            let case = make(kind, &seeds, place.seed, finding.number, most);
+            let limit = least(finding, place)?;
+            let case = make(kind, &seeds, place.seed, finding.number, limit);
             let dir = self.keep.join(format!("{}-{n}", finding.kind));
             case.keep(&dir)?;
             let shown: String = finding.text.chars().take(600).collect();
             let kind = finding.kind;
             let number = finding.number;
-            let said = format!("{kind} {number}, {times} times: {}", shown.escape_debug());
-            fs_err::write(self.keep.join(format!("{kind}-{n}.txt")), format!("{said}\n"))?;
-            writeln!(text, "{said}\n    kept in {}", dir.display()).ok();
+            let summary = format!("{kind} {number}, {times} times: {}", shown.escape_debug());
+            fs_err::write(self.keep.join(format!("{kind}-{n}.txt")), format!("{summary}\n"))?;
+            writeln!(text, "{summary}\n    kept in {}", dir.display()).ok();
         }
         Ok(text)
     }
@@ -86,13 +86,13 @@ impl Findings {
 fn least(finding: &Finding, place: &Place) -> io::Result<usize> {
     // Minimizing a hang takes as long as the hang for every step.
     let tries = if finding.text == "hangs" { 0 } else { 6 };
-    for most in 0..tries {
+    for limit in 0..tries {
         let mut worker = Worker::start(place)?;
         worker.order(&Order::Make {
             kind: finding.kind.to_owned(),
             from: finding.number,
             count: 1,
-            most,
+            most: limit,
             apart: finding.apart,
         })?;
         let same = match worker.report()?.map(|report| report.outcome) {
@@ -103,7 +103,7 @@ fn least(finding: &Finding, place: &Place) -> io::Result<usize> {
             Err(_) => finding.text.starts_with("died"),
         };
         if same {
-            return Ok(most);
+            return Ok(limit);
         }
     }
     Ok(usize::MAX)

@@ -9,28 +9,30 @@ use formats::gguf::{
 use crate::random::Random;
 use crate::{bytes, json};
 
+/// Splits a safetensors file into its header and its data.
+fn split(file: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let (length, tail) = file.split_first_chunk::<8>()?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+    let (header, data) = tail.split_at_checked(length)?;
+    Some((header.to_vec(), data.to_vec()))
+}
+
 /// Damages the header of a safetensors file and mostly keeps its length correct.
 pub(crate) fn safetensors(file: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
-    let split = |file: &[u8]| {
-        let (length, rest) = file.split_first_chunk::<8>()?;
-        let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
-        let (header, data) = rest.split_at_checked(length)?;
-        Some((header.to_vec(), data.to_vec()))
-    };
     let Some((header, mut data)) = split(file).filter(|_| !random.one_in(4)) else {
         let mut file = file.to_vec();
         bytes::damage(&mut file, other, random);
         return file;
     };
-    let others = split(other).map(|(header, _)| header).unwrap_or_default();
-    let header = json::damage(&header, &others, random);
+    let other_header = split(other).map(|(header, _)| header).unwrap_or_default();
+    let header = json::damage(&header, &other_header, random);
     if random.one_in(10) {
         bytes::damage(&mut data, other, random);
     }
-    let mut made = (header.len() as u64).to_le_bytes().to_vec();
-    made.extend(header);
-    made.extend(data);
-    made
+    let mut damaged = (header.len() as u64).to_le_bytes().to_vec();
+    damaged.extend(header);
+    damaged.extend(data);
+    damaged
 }
 
 /// Damages a GGUF file: one of its keys, laid out again, or its bytes.
@@ -103,13 +105,13 @@ fn lay_out(keys: &Metadata, tensors: &[GgufTensorSpec], data: &[u8]) -> Option<V
         return None;
     }
     let layout = GgufLayout::new(Path::new("x"), keys, tensors, DimsStyle::AsGiven).ok()?;
-    let mut made = layout.header;
-    made.extend_from_slice(data);
+    let mut file = layout.header;
+    file.extend_from_slice(data);
     // Shorter data is a truncated file; longer data is allowed.
-    if made.len() < layout.file_len as usize {
-        made.resize(layout.file_len as usize, 0);
+    if file.len() < layout.file_len as usize {
+        file.resize(layout.file_len as usize, 0);
     }
-    Some(made)
+    Some(file)
 }
 
 /// Returns a value near the current one, or of another kind.

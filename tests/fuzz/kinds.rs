@@ -295,8 +295,8 @@ pub(crate) const KINDS: &[Kind] = &[
     },
 ];
 
-/// Makes a case: a seed, with at most `most` pieces of damage.
-pub(crate) fn make(kind: &Kind, seeds: &[Case], seed: u64, number: u64, most: usize) -> Case {
+/// Makes a case: a seed, with at most `limit` pieces of damage.
+pub(crate) fn make(kind: &Kind, seeds: &[Case], seed: u64, number: u64, limit: usize) -> Case {
     let mut random = Random::new(seed, kind.name, number);
     let mut case = random.pick(seeds);
     // Most variations of a bad file are bad too, and not informative.
@@ -317,7 +317,7 @@ pub(crate) fn make(kind: &Kind, seeds: &[Case], seed: u64, number: u64, most: us
         let end = kind.damaged.first().copied().unwrap_or("none");
         case.grown = case.files.keys().find(|name| name.ends_with(end)).cloned();
     }
-    for _ in 0..count.min(most) {
+    for _ in 0..count.min(limit) {
         let other = random.pick(seeds);
         if kind.damaged.is_empty() {
             damage_words(&mut case, other, &mut random);
@@ -338,7 +338,7 @@ fn damage_file(kind: &Kind, case: &mut Case, other: &Case, random: &mut Random) 
     let other = other
         .files
         .iter()
-        .find(|(found, _): &(&String, &Vec<u8>)| found.ends_with(end))
+        .find(|(name, _): &(&String, &Vec<u8>)| name.ends_with(end))
         .map_or(&empty, |(_, bytes)| bytes);
     let Some(old) = case.files.get(&name) else { return };
     let (_, form) = name.rsplit_once('.').unwrap_or(("", &name));
@@ -364,9 +364,9 @@ fn damage_file(kind: &Kind, case: &mut Case, other: &Case, random: &mut Random) 
 /// Damages one line of JSON lines.
 fn line(old: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut lines: Vec<Vec<u8>> = old.split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect();
-    let others: Vec<&[u8]> = other.split(|&byte| byte == b'\n').collect();
+    let other_lines: Vec<&[u8]> = other.split(|&byte| byte == b'\n').collect();
     let at = random.below(lines.len());
-    let by = others.get(random.below(others.len())).copied().unwrap_or_default();
+    let by = other_lines.get(random.below(other_lines.len())).copied().unwrap_or_default();
     if let Some(line) = lines.get_mut(at) {
         *line = json::damage(line, by, random);
     }

@@ -53,6 +53,10 @@ fn main() -> ExitCode {
     }
 }
 
+fn number(text: &str) -> io::Result<u64> {
+    text.parse::<u64>().map_err(io::Error::other)
+}
+
 fn start(words: Vec<String>) -> io::Result<ExitCode> {
     let mut plan = Plan {
         seed: 1,
@@ -69,13 +73,12 @@ fn start(words: Vec<String>) -> io::Result<ExitCode> {
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| io::Error::other(format!("{word} what?")));
-        let number = |text: String| text.parse::<u64>().map_err(io::Error::other);
         match word.as_str() {
-            "--seed" => plan.seed = number(value()?)?,
-            "--runs" => plan.runs = Some(number(value()?)?),
-            "--seconds" => plan.seconds = Some(number(value()?)?),
-            "--from" => plan.from = number(value()?)?,
-            "--jobs" => plan.jobs = number(value()?)?.clamp(1, 64) as usize,
+            "--seed" => plan.seed = number(&value()?)?,
+            "--runs" => plan.runs = Some(number(&value()?)?),
+            "--seconds" => plan.seconds = Some(number(&value()?)?),
+            "--from" => plan.from = number(&value()?)?,
+            "--jobs" => plan.jobs = number(&value()?)?.clamp(1, 64) as usize,
             "--kind" => plan.kinds.push(value()?),
             "--keep" => plan.keep = value()?.into(),
             "--kept" => kept = Some(PathBuf::from(value()?)),
@@ -95,8 +98,8 @@ fn start(words: Vec<String>) -> io::Result<ExitCode> {
             filter => filters.push(filter.to_owned()),
         }
     }
-    if let Some((dir, made)) = work {
-        worker::serve(&Place { dir, made, seed: plan.seed })?;
+    if let Some((dir, prepared)) = work {
+        worker::serve(&Place { dir, made: prepared, seed: plan.seed })?;
         return Ok(ExitCode::SUCCESS);
     }
     if !filters.is_empty() && !filters.iter().any(|filter| "fuzz".contains(filter.as_str())) {
@@ -104,10 +107,10 @@ fn start(words: Vec<String>) -> io::Result<ExitCode> {
     }
     let dir = tempfile::Builder::new().prefix("onboard-fuzz-").tempdir_in(scratch())?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let made = dir.path().join("made");
+    let prepared = dir.path().join("made");
     let fixtures = root.join("fixtures");
-    seeds::made::make(&made, &fixtures)?;
-    let place = Place { dir: dir.path().join("again"), made: made.clone(), seed: plan.seed };
+    seeds::made::make(&prepared, &fixtures)?;
+    let place = Place { dir: dir.path().join("again"), made: prepared.clone(), seed: plan.seed };
     if let Some(kept) = kept {
         return judge_kept(&plan, &place, kept);
     }
@@ -119,7 +122,7 @@ fn start(words: Vec<String>) -> io::Result<ExitCode> {
     if findings.len() == 0 {
         return Ok(ExitCode::SUCCESS);
     }
-    let sources = Sources { fixtures, specs: root.join("registry/specs"), made };
+    let sources = Sources { fixtures, specs: root.join("registry/specs"), made: prepared };
     println!("{}", findings.keep(&place, &sources)?);
     println!("again: cargo test --test fuzz -- --kept FOLDER --kind KIND");
     Ok(ExitCode::FAILURE)
@@ -151,25 +154,27 @@ fn judge_kept(plan: &Plan, place: &Place, dir: PathBuf) -> io::Result<ExitCode> 
     Ok(ExitCode::FAILURE)
 }
 
+/// Formats the counts of a kind as a row of a Markdown table.
+fn row(name: &str, seen: &Seen) -> String {
+    format!(
+        "| {name} | {} | {} | {} | {} | {} | {} | {} |",
+        seen.accepted + seen.refused + seen.wrong,
+        seen.accepted,
+        seen.refused,
+        seen.wrong,
+        seen.apart,
+        seen.beyond >> 10,
+        seen.micros / 1000
+    )
+}
+
 /// Formats the counts as a Markdown table.
 fn table(seen: &BTreeMap<&'static str, Seen>) -> String {
     let head = "| kind | runs | accepted | refused | wrong | own processes | most beyond 4x, KiB | slowest, ms |";
     let mut lines = vec![head.to_owned(), "|---|---|---|---|---|---|---|---|".to_owned()];
     let mut total = Seen::default();
-    let line = |name: &str, seen: &Seen| {
-        format!(
-            "| {name} | {} | {} | {} | {} | {} | {} | {} |",
-            seen.accepted + seen.refused + seen.wrong,
-            seen.accepted,
-            seen.refused,
-            seen.wrong,
-            seen.apart,
-            seen.beyond >> 10,
-            seen.micros / 1000
-        )
-    };
     for (name, one) in seen {
-        lines.push(line(name, one));
+        lines.push(row(name, one));
         total.accepted += one.accepted;
         total.refused += one.refused;
         total.wrong += one.wrong;
@@ -177,6 +182,6 @@ fn table(seen: &BTreeMap<&'static str, Seen>) -> String {
         total.beyond = total.beyond.max(one.beyond);
         total.micros = total.micros.max(one.micros);
     }
-    lines.push(line("all", &total));
+    lines.push(row("all", &total));
     lines.join("\n")
 }

@@ -68,6 +68,6 @@ unsafe impl GlobalAlloc for Counting {
 pub(crate) fn peak<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let before = HELD.load(Relaxed);
     PEAK.store(before, Relaxed);
-    let made = work();
-    (made, u64::try_from(PEAK.load(Relaxed) - before).unwrap_or(0))
+    let result = work();
+    (result, u64::try_from(PEAK.load(Relaxed) - before).unwrap_or(0))
 }

@@ -59,8 +59,7 @@ impl Program {
         if printed.contains("panicked at") {
             return Err(format!("`{first}` panicked: {printed}"));
         }
-        let control = |c: &char| c.is_control() && !matches!(c, '\n' | '\t');
-        if let Some(sign) = printed.chars().find(control) {
+        if let Some(sign) = printed.chars().find(|c| is_unsafe(*c)) {
             return Err(format!("`{first}` printed the control character {sign:?}"));
         }
         if code != 0 && printed.trim().is_empty() {
@@ -69,23 +68,25 @@ impl Program {
         Ok(Ran { code, printed })
     }
 
+    /// Returns the file of output for a process, which appends to it.
+    fn appended(&self) -> Stdio {
+        let file = std::fs::OpenOptions::new().append(true).open(&self.output);
+        file.map_or_else(|_| Stdio::null(), Stdio::from)
+    }
+
     /// Runs a command as a process with bounded memory and time.
     fn process(&self, words: &[&str]) -> Result<i32, String> {
         let (binary, words) = match words {
-            ["convert", rest @ ..] => (env!("CARGO_BIN_EXE_convert"), rest),
-            ["parity", rest @ ..] => (env!("CARGO_BIN_EXE_parity"), rest),
+            ["convert", words @ ..] => (env!("CARGO_BIN_EXE_convert"), words),
+            ["parity", words @ ..] => (env!("CARGO_BIN_EXE_parity"), words),
             all => (env!("CARGO_BIN_EXE_onboard"), all),
-        };
-        let printed = || {
-            let file = std::fs::OpenOptions::new().append(true).open(&self.output);
-            file.map_or_else(|_| Stdio::null(), Stdio::from)
         };
         let mut child = Command::new("sh")
             .args(["-c", "ulimit -v 8388608; exec \"$0\" \"$@\"", binary])
             .args(words)
             .stdin(Stdio::null())
-            .stdout(printed())
-            .stderr(printed())
+            .stdout(self.appended())
+            .stderr(self.appended())
             .spawn()
             .map_err(|error| format!("cannot start `{binary}`: {error}"))?;
         let started = Instant::now();
@@ -108,14 +109,13 @@ impl Program {
 pub(crate) fn forward(model: Arc<Model>, dir: &Path) -> Result<bool, String> {
     let last = u32::try_from(model.vocab.saturating_sub(1)).unwrap_or(u32::MAX);
     let options = SessionOptions { threads: Some(1), ..SessionOptions::default() };
-    let text = |error: engine::Error| error.to_string();
-    let mut session =
-        NativeEngine::new().open(&ModelSource { model, dir }, &options).map_err(text)?;
+    let session = NativeEngine::new().open(&ModelSource { model, dir }, &options);
+    let mut session = session.map_err(|error| error.to_string())?;
     let slot = session.open_slot();
     let mut finite = true;
     for tokens in [&[1.min(last), 5.min(last), last][..], &[2.min(last)]] {
         let chunk = Chunk { slot, tokens, rows: OutputRows::All };
-        let logits = session.step(&[chunk], &mut NoProbe).map_err(text)?;
+        let logits = session.step(&[chunk], &mut NoProbe).map_err(|error| error.to_string())?;
         let rows = logits.iter().flat_map(|l| (0..l.rows).map(|row| l.row(row)));
         finite &= rows.flatten().all(|x| x.is_finite());
     }
@@ -128,10 +128,14 @@ fn exit_code(status: std::process::ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
+/// True for a control character that a terminal may act on.
+fn is_unsafe(c: char) -> bool {
+    c.is_control() && !matches!(c, '\n' | '\t')
+}
+
 /// Checks that a message is safe to show and not too long.
 pub(crate) fn message(text: &str) -> Result<(), String> {
-    let control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    if let Some(sign) = text.chars().find(|c| control(*c)) {
+    if let Some(sign) = text.chars().find(|c| is_unsafe(*c)) {
         return Err(format!("the control character {sign:?} in a message: {text:?}"));
     }
     if text.is_empty() || text.len() > 20_000 {

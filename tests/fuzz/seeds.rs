@@ -78,13 +78,15 @@ fn folders(dir: &Path) -> Seeds {
 
 /// Returns the cases that have a file, renamed to the name that judges expect.
 fn with(cases: Vec<Case>, end: &str, name: &str) -> Vec<Case> {
-    let only = |mut case: Case| {
-        let found = case.files.keys().find(|name| name.ends_with(end))?.clone();
-        let bytes = case.files.remove(&found)?;
-        case.files.insert(name.to_owned(), bytes);
-        Some(case)
-    };
-    cases.into_iter().filter_map(only).collect()
+    cases
+        .into_iter()
+        .filter_map(|mut case: Case| {
+            let path = case.files.keys().find(|name| name.ends_with(end))?.clone();
+            let bytes = case.files.remove(&path)?;
+            case.files.insert(name.to_owned(), bytes);
+            Some(case)
+        })
+        .collect()
 }
 
 /// Returns single files of tensors.
@@ -216,9 +218,9 @@ pub(crate) fn piece_tokenizers(from: &Sources) -> Seeds {
     from.families(&["llama", "gemma3_text", "phi3", "internlm3"], SPOKEN)
 }
 
-fn tokenizers(from: &Sources, made: &[serde_json::Value]) -> Seeds {
+fn tokenizers(from: &Sources, files: &[serde_json::Value]) -> Seeds {
     let mut base = from.family("llama", MODEL)?;
-    Ok(made
+    Ok(files
         .iter()
         .map(|json: &serde_json::Value| {
             base.files.insert(TOKENIZER.to_owned(), json.to_string().into_bytes());
@@ -286,6 +288,19 @@ pub(crate) fn carried(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
+/// Returns a chat template with a request.
+fn template(text: Vec<u8>, hostile: bool) -> Case {
+    let request: &[u8] = br#"{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "assistant", "content": "<think>x</think> y", "reasoning_content": "r", "tool_calls": [{"id": "call00001", "type": "function", "function": {"name": "f", "arguments": "{\"a\": [1, 2.5, null]}"}}]}, {"role": "tool", "tool_call_id": "call00001", "content": "z"}, {"role": "user", "content": "b"}], "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "number"}}}, "required": ["a"]}}}], "documents": [{"title": "t", "text": "x"}], "add_generation_prompt": true, "variables": {"enable_thinking": false, "custom": {"a": [1]}}}"#;
+    let config =
+        br#"{"bos_token": "<s>", "eos_token": {"content": "</s>"}, "added_tokens_decoder": {}}"#;
+    let files = [
+        ("chat_template.jinja".to_owned(), text),
+        ("request.json".to_owned(), request.to_vec()),
+        ("tokenizer_config.json".to_owned(), config.to_vec()),
+    ];
+    Case { files: files.into(), hostile, ..Case::default() }
+}
+
 /// Returns chat templates with a request, from the tests of templates, and hostile ones.
 pub(crate) fn templates(from: &Sources) -> Seeds {
     let folder = from.fixtures.join("../chat/tests/templates");
@@ -294,18 +309,8 @@ pub(crate) fn templates(from: &Sources) -> Seeds {
         fs_err::read_dir(&folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
     names.retain(|path| path.extension().is_some_and(|end| end == "jinja"));
     names.sort();
-    let mut add = |text: Vec<u8>, hostile: bool| {
-        let request: &[u8] = br#"{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "assistant", "content": "<think>x</think> y", "reasoning_content": "r", "tool_calls": [{"id": "call00001", "type": "function", "function": {"name": "f", "arguments": "{\"a\": [1, 2.5, null]}"}}]}, {"role": "tool", "tool_call_id": "call00001", "content": "z"}, {"role": "user", "content": "b"}], "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "number"}}}, "required": ["a"]}}}], "documents": [{"title": "t", "text": "x"}], "add_generation_prompt": true, "variables": {"enable_thinking": false, "custom": {"a": [1]}}}"#;
-        let config = br#"{"bos_token": "<s>", "eos_token": {"content": "</s>"}, "added_tokens_decoder": {}}"#;
-        let files = [
-            ("chat_template.jinja".to_owned(), text),
-            ("request.json".to_owned(), request.to_vec()),
-            ("tokenizer_config.json".to_owned(), config.to_vec()),
-        ];
-        seeds.push(Case { files: files.into(), hostile, ..Case::default() });
-    };
     for name in &names {
-        add(fs_err::read(name)?, false);
+        seeds.push(template(fs_err::read(name)?, false));
     }
     for text in [
         "{% set ns = namespace(a=[1]) %}{% for i in range(90) %}{% set ns.a = ns.a + ns.a %}{% endfor %}{{ ns.a }}",
@@ -320,7 +325,7 @@ pub(crate) fn templates(from: &Sources) -> Seeds {
         "{{ ('x' * 9999999)|replace('x', 'y' * 999) }}{{ '%99999999d' % 1 }}",
         "{% set ns = namespace(a=[]) %}{% for i in range(99999) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a|tojson }}",
     ] {
-        add(text.into(), true);
+        seeds.push(template(text.into(), true));
     }
     Ok(seeds)
 }
@@ -347,13 +352,17 @@ pub(crate) fn results(from: &Sources) -> Seeds {
     Ok(seeds)
 }
 
+/// Returns a cell of a scoreboard.
+fn cell(model: &str, outcome: &str) -> serde_json::Value {
+    json!({"model": model, "engine": "native", "dtype": "f32", "outcome": outcome, "share": 0.5, "message": "m", "known": null})
+}
+
 /// Returns a plan of a matrix, and a scoreboard.
 #[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
 pub(crate) fn plans(_: &Sources) -> Seeds {
     let plan = "models:\n  - models/tiny\n  - {name: big, path: owner/big, reference: d, engines: [eager], dtypes: [bf16]}\n\
         engines:\n  - native\n  - {name: eager, engine: transformers, options: {attention: eager}, flags: [--no-schedules]}\n\
         dtypes: [f32, bf16]\nflags: []\nknown:\n  - {model: big, dtype: bf16, because: not yet}\n";
-    let cell = |model: &str, outcome: &str| serde_json::json!({"model": model, "engine": "native", "dtype": "f32", "outcome": outcome, "share": 0.5, "message": "m", "known": null});
     let board = serde_json::json!({"schema": "onboard-scoreboard/1", "cells": [cell("tiny", "pass"), cell("big", "differ"), cell("c", "error")]});
     let files = [
         ("parity.yaml".to_owned(), plan.as_bytes().to_vec()),
@@ -366,13 +375,14 @@ pub(crate) fn plans(_: &Sources) -> Seeds {
 #[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
 pub(crate) fn sheets(_: &Sources) -> Seeds {
     let names = ["sglang.yaml", "vllm.yaml", "llama_cpp.yaml", "mlx.yaml"];
-    let wanted = |path: &str| names.iter().any(|name| path.ends_with(name));
-    let sheets = registry::engines::sheets().iter().filter(|(path, _)| wanted(path));
-    let case = |text: &str| Case {
-        files: [("engine.yaml".to_owned(), text.as_bytes().to_vec())].into(),
-        ..Case::default()
-    };
-    Ok(sheets.map(|(_, text)| case(text)).collect())
+    let sheets = registry::engines::sheets().iter();
+    let sheets = sheets.filter(|(path, _)| names.iter().any(|name| path.ends_with(name)));
+    Ok(sheets
+        .map(|(_, text)| Case {
+            files: [("engine.yaml".to_owned(), text.as_bytes().to_vec())].into(),
+            ..Case::default()
+        })
+        .collect())
 }
 
 /// Returns importance matrices of the newer format.
@@ -436,12 +446,11 @@ pub(crate) fn texts(from: &Sources) -> Seeds {
     let corpus = fs_err::read_to_string(from.fixtures.join("corpus.txt"))?;
     let odd = "\u{feff}<s>[INST] \u{1f468}\u{200d}\u{1f469} \u{202e}abc\r\n\t\u{0} 12345678901234567890 ﷽ \u{300}\u{300}\u{300}";
     let piece: String = corpus.chars().take(1500).collect();
-    let case = |(family, text): (&str, &str)| Case {
-        files: [("text.txt".to_owned(), text.as_bytes().to_vec())].into(),
-        words: vec![family.to_owned()],
-        ..Case::default()
-    };
     Ok([("llama", &*piece), ("lfm2", odd), ("qwen2", &piece), ("gemma3_text", odd)]
-        .map(case)
+        .map(|(family, text): (&str, &str)| Case {
+            files: [("text.txt".to_owned(), text.as_bytes().to_vec())].into(),
+            words: vec![family.to_owned()],
+            ..Case::default()
+        })
         .into())
 }

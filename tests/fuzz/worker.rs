@@ -91,7 +91,7 @@ pub(crate) fn serve(place: &Place) -> io::Result<()> {
     let seeds: RefCell<BTreeMap<&str, Vec<Case>>> = RefCell::default();
     for line in BufReader::new(socket).lines() {
         match serde_json::from_str(&line?)? {
-            Order::Make { kind, from, count, most, apart } => {
+            Order::Make { kind, from, count, most: limit, apart } => {
                 program.apart = apart;
                 let Some(kind) = KINDS.iter().find(|known| known.name == kind) else { continue };
                 let mut seeds = seeds.borrow_mut();
@@ -100,7 +100,7 @@ pub(crate) fn serve(place: &Place) -> io::Result<()> {
                 }
                 let seeds = seeds.get(kind.name).map_or(&[][..], Vec::as_slice);
                 for number in from..from + count {
-                    let case = make(kind, seeds, place.seed, number, most);
+                    let case = make(kind, seeds, place.seed, number, limit);
                     answer(&mut answers, &judge(kind, &case, place, &program, number)?)?;
                 }
             }
@@ -121,6 +121,10 @@ fn answer(to: &mut UnixStream, report: &Report) -> io::Result<()> {
     to.write_all(line.as_bytes())
 }
 
+fn take_panic() -> Option<String> {
+    PANIC.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+}
+
 fn judge(
     kind: &Kind,
     case: &Case,
@@ -131,25 +135,22 @@ fn judge(
     let dir = place.dir.join("case");
     clean(&place.dir)?;
     case.write(&dir)?;
-    let taken = || PANIC.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-    drop(taken());
+    drop(take_panic());
     let started = Instant::now();
     let trial = Trial { case, dir: &dir, program, number };
     let (judged, peak) = memory::peak(|| catch_unwind(AssertUnwindSafe(|| (kind.judge)(&trial))));
     let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
     let beyond = peak.saturating_sub(4 * case.bytes());
-    let outcome = match (judged, taken()) {
+    let outcome = match (judged, take_panic()) {
         (Err(_), panic) => Outcome::Wrong(panic.unwrap_or_default()),
         (Ok(Err(text)), _) => Outcome::Wrong(text.replace(&place.dir.display().to_string(), "DIR")),
         // A library's panic that was caught and reported as a rejection is a rejection.
         (Ok(Ok(_)), Some(panic)) if !panic.contains("/registry/src/") => Outcome::Wrong(panic),
-        _ if beyond > kind.spare << 20 => {
-            let most = kind.spare;
-            Outcome::Wrong(format!(
-                "held {} MiB beyond 4 times the input, {most} are allowed",
-                beyond >> 20
-            ))
-        }
+        _ if beyond > kind.spare << 20 => Outcome::Wrong(format!(
+            "held {} MiB beyond 4 times the input, {} are allowed",
+            beyond >> 20,
+            kind.spare
+        )),
         _ if left_behind() > LEFT => Outcome::Wrong(format!(
             "threads and open files pile up: more than {LEFT} are left of the cases before"
         )),
@@ -164,8 +165,10 @@ const LEFT: usize = 200;
 
 /// Returns the number of threads and open files of this process, if the system lists them.
 fn left_behind() -> usize {
-    let count = |dir| fs_err::read_dir(dir).map_or(0, |entries: fs_err::ReadDir| entries.count());
-    count("/proc/self/task") + count("/proc/self/fd")
+    ["/proc/self/task", "/proc/self/fd"]
+        .map(|dir| fs_err::read_dir(dir).map_or(0, |entries: fs_err::ReadDir| entries.count()))
+        .into_iter()
+        .sum()
 }
 
 /// Removes files that the previous case left beside its folder.

@@ -65,7 +65,7 @@ fn known() -> BTreeMap<&'static str, Known> {
     known
 }
 
-fn said(out: &Output) -> String {
+fn printed(out: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
 }
 
@@ -73,8 +73,9 @@ fn said(out: &Output) -> String {
 fn dumped(below: &str) -> Vec<String> {
     let all = fs_err::read_dir(fixture(below)).unwrap().map(|entry| entry.unwrap().path());
     let dumped = all.filter(|folder| folder.join("reference/manifest.json").exists());
-    let name = |folder: PathBuf| folder.file_name().unwrap().to_string_lossy().into_owned();
-    let mut names: Vec<String> = dumped.map(|folder| format!("{below}{}", name(folder))).collect();
+    let mut names: Vec<String> = dumped
+        .map(|folder: PathBuf| format!("{below}{}", folder.file_name().unwrap().to_string_lossy()))
+        .collect();
     names.sort();
     names
 }
@@ -82,10 +83,10 @@ fn dumped(below: &str) -> Vec<String> {
 /// Returns the checkpoint of a fixture. One of `peer` lacks the files that it shares with the family's,
 /// which are added.
 fn checkpoint(name: &str, scratch: &Path) -> PathBuf {
-    let Some(own) = name.strip_prefix("peer/") else { return fixture(name) };
-    let folder = scratch.join(own);
+    let Some(family) = name.strip_prefix("peer/") else { return fixture(name) };
+    let folder = scratch.join(family);
     fs_err::create_dir(&folder).unwrap();
-    for from in [fixture(own), fixture(name)] {
+    for from in [fixture(family), fixture(name)] {
         for entry in fs_err::read_dir(from).unwrap() {
             let path = entry.unwrap().path();
             if path.is_file() {
@@ -166,7 +167,7 @@ fn wide(file: &Path, dump: &Path, bound: &str, more: &[&str]) -> Output {
 
 fn agrees(out: &Output) -> Result<(), String> {
     let Ok(report) = serde_json::from_slice::<Value>(&out.stdout) else {
-        return Err(said(out));
+        return Err(printed(out));
     };
     let failed = failures(&report);
     let agrees = failed.is_empty() && out.status.success();
@@ -178,7 +179,7 @@ fn agrees(out: &Output) -> Result<(), String> {
 fn cost(file: &Path, name: &str, engine: &str) -> Result<Option<(f64, bool)>, String> {
     let out = check(file, &reference(name), &["--engine", engine]);
     let Ok(costs) = serde_json::from_slice::<Value>(&out.stdout) else {
-        let words = said(&out);
+        let words = printed(&out);
         return if words.contains("give --bound NATS") { Ok(None) } else { Err(words) };
     };
     let mean = costs["cost"]["kl"]["mean"].as_f64().unwrap();
@@ -207,9 +208,10 @@ fn run(name: &str, known: &Known) -> Result<Fate, String> {
     let scratch = tempfile::tempdir().unwrap();
     let mut command = convert();
     command.arg(checkpoint(name, scratch.path())).args(["--to", "gguf:f32", "--to", "gguf:q8_0"]);
-    let made = command.arg("-o").arg(scratch.path().join("out")).output().unwrap();
-    let words = said(&made);
-    if !made.status.success() {
+    let out = scratch.path().join("out");
+    let conversion = command.arg("-o").arg(&out).output().unwrap();
+    let words = printed(&conversion);
+    if !conversion.status.success() {
         let refused = known.odd == Some(Odd::Refused);
         return if refused { Ok(Fate::Left) } else { Err(format!("is not converted:\n{words}")) };
     }
@@ -226,11 +228,10 @@ fn run(name: &str, known: &Known) -> Result<Fate, String> {
             Some(_) => Err("is in families.txt, and its conversion warns".to_owned()),
         };
     }
-    let own = name.strip_prefix("peer/").unwrap_or(name);
-    let file = |ty: &str| scratch.path().join(format!("out/{own}-{ty}.gguf"));
-    check_wide(&file("f32"), name, known)?;
+    let family = name.strip_prefix("peer/").unwrap_or(name);
+    check_wide(&out.join(format!("{family}-f32.gguf")), name, known)?;
     match known.odd {
-        None => check_q8_0(&file("q8_0"), name)?,
+        None => check_q8_0(&out.join(format!("{family}-q8_0.gguf")), name)?,
         Some(Odd::Differs | Odd::Aborts) => {}
         Some(Odd::Refused | Odd::Alone) => return Err("runs".to_owned()),
     }

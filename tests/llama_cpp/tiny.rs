@@ -39,13 +39,11 @@ pub(crate) fn write(edit: impl FnOnce(&mut Metadata, &mut Vec<GgufTensorSpec>)) 
     }
     keys.set("llama.attention.layer_norm_rms_epsilon", 1e-5_f32);
     keys.set("tokenizer.ggml.model", "none");
-    let mut tensors = Vec::new();
-    let mut add = |name: String, shape: &[usize]| {
-        tensors.push(GgufTensorSpec { name, shape: shape.to_vec(), ty: BlockType::F32 });
-    };
-    add("output_norm.weight".into(), &[WIDTH]);
-    add("token_embd.weight".into(), &[VOCAB, WIDTH]);
-    add("output.weight".into(), &[VOCAB, WIDTH]);
+    let mut tensors = vec![
+        tensor("output_norm", &[WIDTH]),
+        tensor("token_embd", &[VOCAB, WIDTH]),
+        tensor("output", &[VOCAB, WIDTH]),
+    ];
     for layer in 0..2 {
         for (name, shape) in [
             ("attn_norm", &[WIDTH][..]),
@@ -58,7 +56,7 @@ pub(crate) fn write(edit: impl FnOnce(&mut Metadata, &mut Vec<GgufTensorSpec>)) 
             ("ffn_up", &[FFN, WIDTH]),
             ("ffn_down", &[WIDTH, FFN]),
         ] {
-            add(format!("blk.{layer}.{name}.weight"), shape);
+            tensors.push(tensor(&format!("blk.{layer}.{name}"), shape));
         }
     }
     edit(&mut keys, &mut tensors);
@@ -78,6 +76,11 @@ pub(crate) fn write(edit: impl FnOnce(&mut Metadata, &mut Vec<GgufTensorSpec>)) 
     bytes.resize(layout.file_len as usize, 0);
     fs_err::write(file.path(), bytes).unwrap();
     File(file.into_temp_path())
+}
+
+fn tensor(name: &str, shape: &[usize]) -> GgufTensorSpec {
+    let name = format!("{name}.weight");
+    GgufTensorSpec { name, shape: shape.to_vec(), ty: BlockType::F32 }
 }
 
 /// Returns a pseudo-random value from -1 to 1 for `seed`.

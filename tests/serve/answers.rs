@@ -5,7 +5,11 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::tool::{self, fixture, onboard, parity, run};
-use crate::{Serving, chunks, greedy, ids, prompt};
+use crate::{Serving, changed, chunks, greedy, ids, prompt};
+
+fn choices(server: &Serving, body: &Value) -> Value {
+    server.complete(body).ok()["choices"].clone()
+}
 
 #[test]
 fn answers_are_those_of_run() {
@@ -20,19 +24,19 @@ fn answers_are_those_of_run() {
     let answer = server.complete(&body).ok();
     let choice = &answer["choices"][0];
     assert_eq!(choice["prompt_token_ids"], ran["prompt_tokens"]);
-    let mut made = ids(choice);
+    let mut tokens = ids(choice);
     if choice["finish_reason"] == "stop" {
-        made.pop();
+        tokens.pop();
     }
-    assert_eq!(json!(made), ran["tokens"]);
+    assert_eq!(json!(tokens), ran["tokens"]);
     assert_eq!(choice["text"], ran["text"]);
     assert_eq!(answer["usage"]["completion_tokens"], ids(choice).len());
     // The same as token ids, and without the special tokens around a text.
     let again = server.complete(&greedy(&ran["prompt_tokens"], 24)).ok();
-    assert_eq!(ids(&again["choices"][0])[..made.len()], made[..]);
-    let tokens =
+    assert_eq!(ids(&again["choices"][0])[..tokens.len()], tokens[..]);
+    let tokenized =
         server.post("/tokenize", &json!({ "prompt": text, "return_token_strs": true })).ok();
-    assert_eq!(tokens["tokens"], ran["prompt_tokens"]);
+    assert_eq!(tokenized["tokens"], ran["prompt_tokens"]);
     let plain =
         server.post("/tokenize", &json!({ "prompt": text, "add_special_tokens": false })).ok();
     let back = server.post("/detokenize", &json!({ "tokens": plain["tokens"] })).ok();
@@ -80,11 +84,11 @@ fn scores_of_prompts_are_those_of_the_engine() {
         let row = row.as_object().unwrap();
         let sum: f64 = row.values().map(|entry| entry["logprob"].as_f64().unwrap().exp()).sum();
         assert!((sum - 1.0).abs() < 1e-5, "row {position} sums to {sum}");
-        let own = &row[&prompt[position].to_string()];
-        assert_eq!(own["logprob"], token_logprobs[position], "row {position}");
+        let given = &row[&prompt[position].to_string()];
+        assert_eq!(given["logprob"], token_logprobs[position], "row {position}");
         let better =
-            row.values().filter(|entry| entry["logprob"].as_f64() > own["logprob"].as_f64());
-        assert!(better.count() < own["rank"].as_u64().unwrap() as usize);
+            row.values().filter(|entry| entry["logprob"].as_f64() > given["logprob"].as_f64());
+        assert!(better.count() < given["rank"].as_u64().unwrap() as usize);
         // The likeliest token is the one with rank 1.
         let first = row.values().find(|entry| entry["rank"] == 1).unwrap();
         let top = lists["top_logprobs"][position].as_object().unwrap();
@@ -110,16 +114,10 @@ fn a_served_model_is_proven_over_http() {
         let model = fixture(name);
         let server = Serving::start(&model, &["--dtype", "f32"]);
         let url = format!("http://{}", server.address);
-        let check = |engine: &str| {
-            let mut command = parity();
-            command
-                .env_remove("ONBOARD_API_KEY")
-                .arg("check")
-                .arg(&model)
-                .args(["--engine", engine]);
-            run(&mut command)
-        };
-        let ran = check(&url).code(0).prints("AGREE in 1 run").prints("agree with one prefill");
+        let mut check = parity();
+        check.env_remove("ONBOARD_API_KEY").arg("check").arg(&model).args(["--engine", &url]);
+        let ran = run(&mut check).code(0);
+        let ran = ran.prints("AGREE in 1 run").prints("agree with one prefill");
         assert!(
             ran.out.contains(&format!("on onboard {}", env!("CARGO_PKG_VERSION"))),
             "{}",
@@ -144,15 +142,14 @@ fn an_answer_is_the_same_in_any_batch() {
             body
         })
         .collect();
-    let answer = |server: &Serving, body: &Value| server.complete(body).ok()["choices"].clone();
     let together: Vec<Value> = thread::scope(|scope| {
         let running: Vec<_> =
-            bodies.iter().map(|body| scope.spawn(|| answer(&server, body))).collect();
+            bodies.iter().map(|body| scope.spawn(|| choices(&server, body))).collect();
         running.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     let alone = Serving::start(&model, &["--slots", "1", "--keep", "0"]);
-    for (body, found) in bodies.iter().zip(together) {
-        assert_eq!(answer(&alone, body), found, "{body}");
+    for (body, answer) in bodies.iter().zip(together) {
+        assert_eq!(choices(&alone, body), answer, "{body}");
     }
     server.wait("slots_running", |count| count == 0.0);
     // A prompt that goes on where an answer ended takes its slot over.
@@ -162,7 +159,7 @@ fn an_answer_is_the_same_in_any_batch() {
         long.iter().map(|id| *id as u64).chain(ids(&first["choices"][0])).chain([9, 8]).collect();
     let reused = server.metric("reused_tokens_total");
     let second = greedy(&json!(more), 20);
-    assert_eq!(answer(&server, &second), answer(&alone, &second));
+    assert_eq!(choices(&server, &second), choices(&alone, &second));
     assert_eq!(server.metric("reused_tokens_total") - reused, 79.0);
 }
 
@@ -289,28 +286,25 @@ fn every_token_has_a_name_and_a_place() {
 fn penalties_change_what_is_repeated() {
     let server = Serving::start(&fixture("lfm2"), &[]);
     let tokens = prompt(4, 6);
-    let ask = |change: Value| {
-        let mut body = greedy(&json!(tokens), 24);
-        for (key, value) in change.as_object().unwrap() {
-            body[key] = value.clone();
-        }
-        ids(&server.complete(&body).ok()["choices"][0])
-    };
-    let plain = ask(json!({}));
+    let plain = greedy(&json!(tokens), 24);
     let neutral =
         json!({ "presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1 });
-    assert_eq!(ask(neutral), plain);
+    let expected = ids(&choices(&server, &plain)[0]);
+    assert_eq!(ids(&choices(&server, &changed(&plain, neutral))[0]), expected);
     // A bias makes one token the most likely one, and a penalty counts after it.
-    let wanted = (0..300_usize).find(|id| !tokens.contains(id)).unwrap();
-    let count = |mut change: Value| {
-        change["logit_bias"] = json!({ wanted.to_string(): 20.0 });
-        ask(change).into_iter().filter(|id| *id == wanted as u64).count()
-    };
-    assert_eq!(count(json!({})), 24);
-    assert_eq!(count(json!({ "presence_penalty": 2 })), 24);
-    assert_eq!(count(json!({ "repetition_penalty": 100 })), 1);
+    let likely = (0..300_usize).find(|id| !tokens.contains(id)).unwrap();
+    let biased = changed(&plain, json!({ "logit_bias": { likely.to_string(): 20.0 } }));
+    for (change, count) in [
+        (json!({}), 24),
+        (json!({ "presence_penalty": 2 }), 24),
+        (json!({ "repetition_penalty": 100 }), 1),
+    ] {
+        let chosen = ids(&choices(&server, &changed(&biased, change))[0]);
+        assert_eq!(chosen.into_iter().filter(|id| *id == likely as u64).count(), count);
+    }
     // Nothing comes twice if what was there is divided by 100.
-    let repeated = ask(json!({ "repetition_penalty": 100 }));
+    let divided = changed(&plain, json!({ "repetition_penalty": 100 }));
+    let repeated = ids(&choices(&server, &divided)[0]);
     let mut seen: Vec<u64> = tokens.iter().map(|id| *id as u64).collect();
     for id in &repeated {
         assert!(!seen.contains(id), "{id} is repeated in {repeated:?}");

@@ -5,18 +5,17 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::tool::{self, fixture, run};
-use crate::{Serving, chunks, greedy, ids, reply};
+use crate::{Reply, Serving, changed, chunks, greedy, ids, reply};
 
 #[test]
 fn conversations_are_rendered_and_answered() {
     let server = Serving::start(&fixture("lfm2"), &[]);
-    let chat = |body: &Value| server.post("/v1/chat/completions", body);
     let messages = json!([{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "Größe?" }]);
     let body = json!({
         "model": "lfm2", "messages": messages, "max_completion_tokens": 20, "temperature": 0, "ignore_eos": true,
         "logprobs": true, "top_logprobs": 2, "return_token_ids": true,
     });
-    let whole = chat(&body).ok();
+    let whole = server.chat(&body).ok();
     let text = "<|startoftext|><system>\nBe brief.\n<user>\nGröße?\n<assistant>\n";
     let prompt =
         server.post("/tokenize", &json!({ "prompt": text, "add_special_tokens": false })).ok();
@@ -35,22 +34,22 @@ fn conversations_are_rendered_and_answered() {
     let mut streamed = body.clone();
     streamed["stream"] = json!(true);
     streamed["stream_options"] = json!({ "include_usage": true });
-    let mut parts = chunks(&chat(&streamed));
+    let mut parts = chunks(&server.chat(&streamed));
     assert_eq!(parts.pop().unwrap()["usage"], whole["usage"]);
     assert_eq!(parts[0]["choices"][0]["delta"]["role"], "assistant");
     let mut text = String::new();
-    let mut made = Vec::new();
-    let mut found = Vec::new();
+    let mut tokens = Vec::new();
+    let mut logprobs = Vec::new();
     for part in &parts {
         let choice = &part["choices"][0];
         text.push_str(choice["delta"]["content"].as_str().unwrap_or_default());
-        made.extend(choice["token_ids"].as_array().into_iter().flatten().cloned());
-        found.extend(choice["logprobs"]["content"].as_array().into_iter().flatten().cloned());
+        tokens.extend(choice["token_ids"].as_array().into_iter().flatten().cloned());
+        logprobs.extend(choice["logprobs"]["content"].as_array().into_iter().flatten().cloned());
     }
     assert_eq!(choice["message"]["content"], text);
     assert_eq!(
         (&choice["token_ids"], &choice["logprobs"]["content"]),
-        (&json!(made), &json!(found))
+        (&json!(tokens), &json!(logprobs))
     );
     assert_eq!(parts.last().unwrap()["choices"][0]["finish_reason"], "length");
     for (key, value, words) in [
@@ -65,16 +64,14 @@ fn conversations_are_rendered_and_answered() {
     ] {
         let mut body = body.clone();
         body[key] = value;
-        chat(&body).refused(400, words);
+        server.chat(&body).refused(400, words);
     }
     // A model without a template has completions alone.
     let dir = tempfile::tempdir().unwrap();
     tool::copy("lfm2", dir.path());
     fs_err::remove_file(dir.path().join("chat_template.jinja")).unwrap();
     let server = Serving::start(dir.path(), &[]);
-    server
-        .post("/v1/chat/completions", &json!({ "messages": messages }))
-        .refused(400, "no chat template");
+    server.chat(&json!({ "messages": messages })).refused(400, "no chat template");
 }
 
 /// A copy of a fixture that takes longer sequences, and whose prompts end with the variable `tail`.
@@ -150,7 +147,6 @@ fn calls_are_forced_in_each_format() {
     let mut several = 0;
     for format in chat::Format::all().iter().filter(|format| format.has_calls()) {
         let server = Serving::start(model.path(), &["--tool-format", format.name()]);
-        let chat = |body: &Value| server.post("/v1/chat/completions", body);
         // The prompt ends behind the reasoning, where a random model would stay for long.
         let tail = format.reasoning().map_or("", |marks| marks.1);
         for seed in 0..3 {
@@ -159,7 +155,7 @@ fn calls_are_forced_in_each_format() {
                 "temperature": if seed == 0 { 0.0 } else { 1.0 }, "seed": seed, "max_completion_tokens": 1500,
                 "chat_template_kwargs": { "tail": tail }, "parallel_tool_calls": false,
             });
-            let whole = chat(&body).ok();
+            let whole = server.chat(&body).ok();
             let choice = &whole["choices"][0];
             let name = format.name();
             assert_eq!(choice["finish_reason"], "tool_calls", "{name}: {whole}");
@@ -167,8 +163,9 @@ fn calls_are_forced_in_each_format() {
             assert_eq!(calls.len(), 1, "{name}");
             // A stream has the same calls in pieces.
             body["stream"] = json!(true);
-            let (mut streamed, mut pieces): (Vec<(String, String)>, _) = (Vec::new(), 0);
-            for chunk in chunks(&chat(&body)) {
+            let mut streamed: Vec<(String, String)> = Vec::new();
+            let mut pieces = 0;
+            for chunk in chunks(&server.chat(&body)) {
                 let delta = &chunk["choices"][0]["delta"];
                 assert!(delta.get("content").is_none_or(|text| text == ""), "{name}: {delta}");
                 for call in delta["tool_calls"].as_array().into_iter().flatten() {
@@ -198,21 +195,53 @@ fn calls_are_forced_in_each_format() {
             // Calls of one tool, and several calls: a random model may make more than the limit allows.
             body["stream"] = json!(false);
             body["parallel_tool_calls"] = json!(true);
-            let more = chat(&body).ok();
+            let more = server.chat(&body).ok();
             if more["choices"][0]["finish_reason"] == "tool_calls" {
                 several += usize::from(sound_calls(&more["choices"][0]["message"]).len() > 1);
             } else {
                 assert_eq!(more["choices"][0]["finish_reason"], "length", "{name}");
             }
             body["tool_choice"] = json!({ "type": "function", "function": { "name": "now" } });
-            let named = chat(&body).ok();
-            let found = sound_calls(&named["choices"][0]["message"]);
-            assert_eq!(found, [("now".to_owned(), json!({}))], "{name}");
+            let named = server.chat(&body).ok();
+            let calls = sound_calls(&named["choices"][0]["message"]);
+            assert_eq!(calls, [("now".to_owned(), json!({}))], "{name}");
         }
         formats += 1;
     }
     assert!(formats > 40, "{formats} formats");
     assert!(several > 8, "{several} answers with several calls");
+}
+
+/// True if a text keeps one of the rules of [`answers_keep_their_constraint_in_any_batch`].
+fn keeps_rule(rule: usize, text: &str) -> bool {
+    match rule {
+        0 | 1 => {
+            let value = tool::json(text);
+            let keys: Vec<&String> = value.as_object().unwrap().keys().collect();
+            keys == ["z", "a"] && (0..100).contains(&value["z"].as_i64().unwrap())
+        }
+        2 => text.replace("ab", "c") == "ccc",
+        3 => ["good", "bad", "größer"].contains(&text),
+        4 => text.len() > 2 && text.starts_with('<') && text.ends_with('>'),
+        _ => true,
+    }
+}
+
+/// Returns a request with one of the rules, as a completion or a conversation.
+fn ruled_request(n: usize, rules: &[Value]) -> Value {
+    let mut body = json!({ "max_tokens": 200, "seed": n, "temperature": if n.is_multiple_of(3) { 0.0 } else { 1.2 }, "n": 1 + n % 2 });
+    if n % 4 < 2 {
+        body["prompt"] = json!("The answer: ");
+    } else {
+        body["messages"] = json!([{ "role": "user", "content": "Answer!" }]);
+    }
+    changed(&body, rules[n % rules.len()].clone())
+}
+
+fn choices(server: &Serving, body: &Value) -> Value {
+    let is_completion = body.get("prompt").is_some();
+    let reply = if is_completion { server.complete(body) } else { server.chat(body) };
+    reply.ok()["choices"].clone()
 }
 
 #[test]
@@ -233,47 +262,19 @@ fn answers_keep_their_constraint_in_any_batch() {
         json!({ "structured_outputs": { "grammar": "start: \"<\" NAME \">\"\nNAME: /[a-z]{1,4}/" } }),
         json!({}),
     ];
-    let holds = |rule: usize, text: &str| match rule {
-        0 | 1 => {
-            let value = tool::json(text);
-            let keys: Vec<&String> = value.as_object().unwrap().keys().collect();
-            keys == ["z", "a"] && (0..100).contains(&value["z"].as_i64().unwrap())
-        }
-        2 => text.replace("ab", "c") == "ccc",
-        3 => ["good", "bad", "größer"].contains(&text),
-        4 => text.len() > 2 && text.starts_with('<') && text.ends_with('>'),
-        _ => true,
-    };
-    let body = |n: usize| {
-        let mut body = json!({ "max_tokens": 200, "seed": n, "temperature": if n.is_multiple_of(3) { 0.0 } else { 1.2 }, "n": 1 + n % 2 });
-        for (key, value) in rules[n % rules.len()].as_object().unwrap() {
-            body[key] = value.clone();
-        }
-        if n % 4 < 2 {
-            body["prompt"] = json!("The answer: ");
-        } else {
-            body["messages"] = json!([{ "role": "user", "content": "Answer!" }]);
-        }
-        body
-    };
-    let path = |body: &Value| {
-        if body.get("prompt").is_some() { "/v1/completions" } else { "/v1/chat/completions" }
-    };
-    let answer =
-        |server: &Serving, body: &Value| server.post(path(body), body).ok()["choices"].clone();
     let server = Serving::start(model.path(), &["--slots", "7", "--prefill-chunk", "9"]);
-    let bodies: Vec<Value> = (0..36).map(body).collect();
+    let bodies: Vec<Value> = (0..36).map(|n| ruled_request(n, &rules)).collect();
     let together: Vec<Value> = thread::scope(|scope| {
         let running: Vec<_> =
-            bodies.iter().map(|body| scope.spawn(|| answer(&server, body))).collect();
+            bodies.iter().map(|body| scope.spawn(|| choices(&server, body))).collect();
         running.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     let alone = Serving::start(model.path(), &["--slots", "1", "--keep", "0"]);
-    for (n, (body, found)) in bodies.iter().zip(together).enumerate() {
-        assert_eq!(answer(&alone, body), found, "{body}");
-        for choice in found.as_array().unwrap() {
+    for (n, (body, answer)) in bodies.iter().zip(together).enumerate() {
+        assert_eq!(choices(&alone, body), answer, "{body}");
+        for choice in answer.as_array().unwrap() {
             let text = choice["text"].as_str().or(choice["message"]["content"].as_str()).unwrap();
-            assert!(holds(n % rules.len(), text), "{body}: {text}");
+            assert!(keeps_rule(n % rules.len(), text), "{body}: {text}");
             if n % rules.len() < 5 {
                 assert_eq!(choice["finish_reason"], "stop", "{body}");
             }
@@ -282,7 +283,7 @@ fn answers_keep_their_constraint_in_any_batch() {
     // An answer that is cut says so, and log-probabilities are those of the model.
     let mut cut = bodies[0].clone();
     (cut["max_tokens"], cut["logprobs"]) = (json!(2), json!(3));
-    let cut = &answer(&server, &cut)[0];
+    let cut = &choices(&server, &cut)[0];
     assert_eq!(cut["finish_reason"], "length");
     // Another vocabulary, and one from the keys of a GGUF file.
     let other = talking("llama");
@@ -291,12 +292,12 @@ fn answers_keep_their_constraint_in_any_batch() {
     for model in [other.path(), &file] {
         let server = Serving::start(model, &[]);
         for n in [0, 1, 2, 3, 4] {
-            let mut body = body(n);
+            let mut body = ruled_request(n, &rules);
             body.as_object_mut().unwrap().remove("messages");
             body["prompt"] = json!("The answer: ");
-            for choice in answer(&server, &body).as_array().unwrap() {
+            for choice in choices(&server, &body).as_array().unwrap() {
                 assert!(
-                    holds(n, choice["text"].as_str().unwrap()),
+                    keeps_rule(n, choice["text"].as_str().unwrap()),
                     "{}: {choice}",
                     model.display()
                 );
@@ -305,61 +306,69 @@ fn answers_keep_their_constraint_in_any_batch() {
     }
 }
 
+/// Asks for a completion with rules.
+#[track_caller]
+fn complete_with(server: &Serving, rules: &Value) -> Reply {
+    server.complete(
+        &json!({ "prompt": "x", "max_tokens": 20, "temperature": 0, "structured_outputs": rules }),
+    )
+}
+
 #[test]
 fn constraints_that_cannot_be_kept_are_refused() {
     let model = talking("lfm2");
     let server = Serving::start(model.path(), &[]);
-    let complete = |outputs: Value| {
-        server.complete(&json!({ "prompt": "x", "max_tokens": 20, "temperature": 0, "structured_outputs": outputs }))
-    };
-    let schema = |schema: Value| complete(json!({ "json": schema }));
-    for (reply, words) in [
-        (schema(json!({ "$ref": "https://example.com/s.json" })), "nothing else is read"),
-        (schema(json!({ "$ref": "/etc/passwd" })), "nothing else is read"),
-        (schema(json!({ "type": "object", "not": {} })), "\"not\""),
-        (schema(json!({ "type": "string", "minLength": 3, "maxLength": 1 })), "nsatisfiable"),
-        (schema(json!({ "oneOf": [{ "type": "integer" }, { "type": "number" }] })), "`anyOf`"),
-        (schema(json!({ "enum": (0..1_000_000).collect::<Vec<_>>() })), "at most 262144"),
-        (complete(json!({ "regex": "(" })), "cannot be kept"),
-        (complete(json!({ "regex": "a".repeat(10_000) })), "at most 8192"),
-        (complete(json!({ "grammar": "start: missing" })), "missing"),
-        (complete(json!({ "choice": [] })), "choices"),
-        (complete(json!({ "structural_tag": "x" })), "not supported"),
-        (complete(json!({})), "no rule"),
+    let either = json!({ "oneOf": [{ "type": "integer" }, { "type": "number" }] });
+    for (rules, words) in [
+        (json!({ "json": { "$ref": "https://example.com/s.json" } }), "nothing else is read"),
+        (json!({ "json": { "$ref": "/etc/passwd" } }), "nothing else is read"),
+        (json!({ "json": { "type": "object", "not": {} } }), "\"not\""),
+        (json!({ "json": { "type": "string", "minLength": 3, "maxLength": 1 } }), "nsatisfiable"),
+        (json!({ "json": either }), "`anyOf`"),
+        (json!({ "json": { "enum": (0..1_000_000).collect::<Vec<_>>() } }), "at most 262144"),
+        (json!({ "regex": "(" }), "cannot be kept"),
+        (json!({ "regex": "a".repeat(10_000) }), "at most 8192"),
+        (json!({ "grammar": "start: missing" }), "missing"),
+        (json!({ "choice": [] }), "choices"),
+        (json!({ "structural_tag": "x" }), "not supported"),
+        (json!({}), "no rule"),
     ] {
-        let error = reply.refused(400, words);
+        let error = complete_with(&server, &rules).refused(400, words);
         assert!(error["param"].as_str().unwrap().starts_with("structured_outputs"), "{error}");
     }
-    let large = "x".repeat(10 << 20);
-    complete(json!({ "json": { "description": large } })).refused(413, "more than");
+    let large = json!({ "json": { "description": "x".repeat(10 << 20) } });
+    complete_with(&server, &large).refused(413, "more than");
     // The vocabulary has no token for a part of the text that is found out on the way.
     for regex in ["(a{1000}){1000}", "(?:a?){2000}a{2000}", "(.*a.{20}){20}"] {
-        let reply = complete(json!({ "regex": regex }));
+        let reply = complete_with(&server, &json!({ "regex": regex }));
         assert!([200, 400].contains(&reply.status), "{regex}: {reply:?}");
     }
     let messages = json!([{ "role": "user", "content": "Hi" }]);
-    let chat = |change: Value| {
-        let mut body = json!({ "messages": messages, "tools": tools(), "max_tokens": 10 });
-        for (key, value) in change.as_object().unwrap() {
-            body[key] = value.clone();
-        }
-        server.post("/v1/chat/completions", &body)
-    };
-    let named =
-        |name: &str| json!({ "tool_choice": { "type": "function", "function": { "name": name } } });
-    chat(named("other")).refused(400, "not among `tools`");
-    chat(json!({ "tool_choice": "required", "tools": [] })).refused(400, "no `tools`");
-    chat(json!({ "tool_choice": "any" })).refused(400, "expected `auto`");
-    let tool = |parameters: Value| json!({ "tool_choice": "required", "tools": [{ "type": "function", "function": { "name": "f", "parameters": parameters } }] });
-    chat(tool(json!({ "type": "array" }))).refused(400, "expected \"object\"");
-    chat(tool(json!({ "properties": { "a": { "$ref": "http://x" } } })))
-        .refused(400, "nothing else");
+    let body = json!({ "messages": messages, "tools": tools(), "max_tokens": 10 });
+    let other = json!({ "type": "function", "function": { "name": "other" } });
+    for (change, words) in [
+        (json!({ "tool_choice": other }), "not among `tools`"),
+        (json!({ "tool_choice": "required", "tools": [] }), "no `tools`"),
+        (json!({ "tool_choice": "any" }), "expected `auto`"),
+    ] {
+        server.chat(&changed(&body, change)).refused(400, words);
+    }
+    for (parameters, words) in [
+        (json!({ "type": "array" }), "expected \"object\""),
+        (json!({ "properties": { "a": { "$ref": "http://x" } } }), "nothing else"),
+    ] {
+        let function = json!({ "name": "f", "parameters": parameters });
+        let tools = json!([{ "type": "function", "function": function }]);
+        let change = json!({ "tool_choice": "required", "tools": tools });
+        server.chat(&changed(&body, change)).refused(400, words);
+    }
     for name in ["messages", "add_generation_prompt"] {
-        let error = chat(json!({ "chat_template_kwargs": { name: true } })).refused(400, name);
+        let change = json!({ "chat_template_kwargs": { name: true } });
+        let error = server.chat(&changed(&body, change)).refused(400, name);
         assert_eq!(error["param"], "chat_template_kwargs");
     }
     // The server goes on.
-    complete(json!({ "choice": ["yes"] })).ok();
+    complete_with(&server, &json!({ "choice": ["yes"] })).ok();
 }
 
 #[test]
@@ -371,20 +380,26 @@ fn rules_that_take_long_do_not_hold_up_the_server() {
     server.complete(&greedy(&json!([1, 2]), 1)).ok();
 }
 
+/// Sends a conversation with the fields that clients add.
+#[track_caller]
+fn client_chat(server: &Serving, messages: &Value) -> Reply {
+    server.chat(&json!({
+        "messages": messages, "max_tokens": 1, "temperature": 0, "return_token_ids": true,
+        "store": false, "metadata": null, "service_tier": "auto", "modalities": ["text"], "functions": null,
+        "prompt_cache_key": "k", "safety_identifier": "s", "verbosity": null, "web_search_options": null,
+        "include_stop_str_in_output": false, "priority": 0, "truncate_prompt_tokens": null,
+        "spaces_between_special_tokens": true,
+    }))
+}
+
+#[track_caller]
+fn prompt_tokens(server: &Serving, messages: &Value) -> Value {
+    client_chat(server, messages).ok()["prompt_token_ids"].clone()
+}
+
 #[test]
 fn conversations_of_clients_are_understood() {
     let server = Serving::start(&fixture("lfm2"), &[]);
-    let chat = |messages: &Value| {
-        let body = json!({
-            "messages": messages, "max_tokens": 1, "temperature": 0, "return_token_ids": true,
-            "store": false, "metadata": null, "service_tier": "auto", "modalities": ["text"], "functions": null,
-            "prompt_cache_key": "k", "safety_identifier": "s", "verbosity": null, "web_search_options": null,
-            "include_stop_str_in_output": false, "priority": 0, "truncate_prompt_tokens": null,
-            "spaces_between_special_tokens": true,
-        });
-        server.post("/v1/chat/completions", &body)
-    };
-    let tokens = |messages: &Value| chat(messages).ok()["prompt_token_ids"].clone();
     let call =
         json!([{ "id": "c", "type": "function", "function": { "name": "f", "arguments": "{}" } }]);
     let parts = json!([
@@ -397,18 +412,18 @@ fn conversations_of_clients_are_understood() {
         { "role": "assistant", "content": "", "tool_calls": call },
         { "role": "tool", "tool_call_id": "c", "content": "4" },
     ]);
-    assert_eq!(tokens(&parts), tokens(&texts));
-    assert_eq!(
-        server.post("/tokenize", &json!({ "messages": parts })).ok()["tokens"],
-        tokens(&texts)
-    );
+    let expected = prompt_tokens(&server, &texts);
+    assert_eq!(prompt_tokens(&server, &parts), expected);
+    let tokenized = server.post("/tokenize", &json!({ "messages": parts })).ok();
+    assert_eq!(tokenized["tokens"], expected);
     // A template that does not know developers gets their words as the system's.
     let developer =
         json!([{ "role": "user", "content": "a" }, { "role": "developer", "content": "b" }]);
     let system = json!([{ "role": "system", "content": "b" }, { "role": "user", "content": "a" }]);
-    assert_eq!(tokens(&developer), tokens(&system));
-    chat(&json!([{}])).refused(400, "`messages[0].role` is missing");
-    chat(&json!([{ "role": "user", "content": [{ "type": "image_url" }] }]))
+    assert_eq!(prompt_tokens(&server, &developer), prompt_tokens(&server, &system));
+    client_chat(&server, &json!([{}])).refused(400, "`messages[0].role` is missing");
+    let image = json!([{ "role": "user", "content": [{ "type": "image_url" }] }]);
+    client_chat(&server, &image)
         .refused(400, "`messages[0].content[0]` is of the type `image_url`");
     let body = json!({
         "prompt": [1, 2], "max_tokens": 1, "response_format": { "type": "text" }, "detokenize": true,
@@ -417,53 +432,52 @@ fn conversations_of_clients_are_understood() {
     server.complete(&body).ok();
     // Clients without integers, and fields that ask for nothing.
     let messages = json!([{ "role": "user", "content": "Hi" }]);
-    let ask = |change: Value| {
-        let mut body = json!({ "messages": messages, "max_tokens": 4.0, "n": 2.0, "seed": 1.0, "lora_path": null,
-            "prompt_embeds": null, "echo": false, "best_of": 1, "request_id": "r", "include_reasoning": true });
-        for (key, value) in change.as_object().unwrap() {
-            body[key] = value.clone();
-        }
-        server.post("/v1/chat/completions", &body)
-    };
-    let whole = ask(json!({})).ok();
+    let body = json!({ "messages": messages, "max_tokens": 4.0, "n": 2.0, "seed": 1.0, "lora_path": null,
+        "prompt_embeds": null, "echo": false, "best_of": 1, "request_id": "r", "include_reasoning": true });
+    let whole = server.chat(&body).ok();
     assert_eq!(whole["choices"].as_array().unwrap().len(), 2);
-    assert_eq!(
-        ask(json!({ "max_tokens": 4, "n": 2, "seed": 1 })).ok()["choices"],
-        whole["choices"]
-    );
-    ask(json!({ "max_tokens": 4.5 })).refused(400, "an integer of 0 or more");
-    ask(json!({ "echo": true })).refused(400, "`echo` is true");
-    let error = ask(json!({ "lora_path": "x" })).refused(400, "unknown field `lora_path`");
-    assert_eq!(error["param"], "lora_path");
-    for kind in ["custom", "web_search"] {
-        ask(json!({ "tools": [{ "type": kind, "name": "f" }] })).refused(400, "`tools[0].type` is");
+    let integers = changed(&body, json!({ "max_tokens": 4, "n": 2, "seed": 1 }));
+    assert_eq!(server.chat(&integers).ok()["choices"], whole["choices"]);
+    for (change, words) in [
+        (json!({ "max_tokens": 4.5 }), "an integer of 0 or more"),
+        (json!({ "echo": true }), "`echo` is true"),
+        (json!({ "tools": [{ "type": "custom", "name": "f" }] }), "`tools[0].type` is"),
+        (json!({ "tools": [{ "type": "web_search", "name": "f" }] }), "`tools[0].type` is"),
+        (json!({ "response_format": { "type": "text", "schema": {} } }), "`text`"),
+    ] {
+        server.chat(&changed(&body, change)).refused(400, words);
     }
+    let adapted = changed(&body, json!({ "lora_path": "x" }));
+    let error = server.chat(&adapted).refused(400, "unknown field `lora_path`");
+    assert_eq!(error["param"], "lora_path");
     for format in [
         json!({ "type": "json_object", "schema": { "const": 7 } }),
         json!({ "type": "json_schema", "schema": { "const": 7 } }),
     ] {
-        let answer = ask(json!({ "response_format": format })).ok();
+        let formatted = changed(&body, json!({ "response_format": format }));
+        let answer = server.chat(&formatted).ok();
         assert_eq!(answer["choices"][0]["message"]["content"], "7", "{format}");
     }
-    let error = ask(json!({ "response_format": { "type": "regex", "pattern": "a" } }));
-    let error = error.refused(400, "at `response_format.pattern`: unknown field `pattern`");
+    let regex = json!({ "response_format": { "type": "regex", "pattern": "a" } });
+    let reply = server.chat(&changed(&body, regex));
+    let error = reply.refused(400, "at `response_format.pattern`: unknown field `pattern`");
     assert_eq!(error["param"], "response_format.pattern");
-    ask(json!({ "response_format": { "type": "text", "schema": {} } })).refused(400, "`text`");
     let half = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\\ud83d b\"}]}";
     let sent = server.send("POST", "/v1/chat/completions", "", half.as_bytes());
-    reply(sent).refused(400, "half of a character");
+    self::reply(sent).refused(400, "half of a character");
 }
 
 /// Returns the events of a stream of `/v1/responses`.
 fn events(body: &str) -> Vec<Value> {
     let frames = body.split("\n\n").filter(|frame| !frame.is_empty());
-    let event = |frame: &str| {
-        let (name, data) = frame.split_once('\n').unwrap();
-        let event = tool::json(data.strip_prefix("data: ").unwrap());
-        assert_eq!(name, format!("event: {}", event["type"].as_str().unwrap()));
-        event
-    };
-    frames.map(event).collect()
+    frames
+        .map(|frame: &str| {
+            let (name, data) = frame.split_once('\n').unwrap();
+            let event = tool::json(data.strip_prefix("data: ").unwrap());
+            assert_eq!(name, format!("event: {}", event["type"].as_str().unwrap()));
+            event
+        })
+        .collect()
 }
 
 #[test]
@@ -480,7 +494,7 @@ fn responses_have_the_text_of_conversations() {
         "messages": [{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "Größe?" }],
         "max_tokens": 20, "temperature": 0, "ignore_eos": true,
     });
-    let chat = server.post("/v1/chat/completions", &chat).ok();
+    let chat = server.chat(&chat).ok();
     let item = &whole["output"][0];
     assert_eq!(item["content"][0]["text"], chat["choices"][0]["message"]["content"]);
     assert_eq!((&item["type"], &item["role"]), (&json!("message"), &json!("assistant")));
@@ -545,17 +559,17 @@ fn responses_have_the_text_of_conversations() {
     let done = &streamed.last().unwrap()["response"];
     assert_eq!(done["status"], "completed", "{done}");
     let output = done["output"].as_array().unwrap();
-    let made = output.iter().find(|item| item["type"] == "function_call").unwrap();
-    assert_eq!(made["name"], "f");
-    assert_eq!(tool::json(made["arguments"].as_str().unwrap()), json!({ "n": 7 }));
+    let answer = output.iter().find(|item| item["type"] == "function_call").unwrap();
+    assert_eq!(answer["name"], "f");
+    assert_eq!(tool::json(answer["arguments"].as_str().unwrap()), json!({ "n": 7 }));
     let pieces =
         streamed.iter().filter(|event| event["type"] == "response.function_call_arguments.delta");
     let pieces: String = pieces.map(|event| event["delta"].as_str().unwrap()).collect();
-    assert_eq!(made["arguments"], pieces);
+    assert_eq!(answer["arguments"], pieces);
     let next = json!({
         "input": [
-            { "role": "user", "content": "Call it." }, made,
-            { "type": "function_call_output", "call_id": made["call_id"], "output": "4" },
+            { "role": "user", "content": "Call it." }, answer,
+            { "type": "function_call_output", "call_id": answer["call_id"], "output": "4" },
         ],
         "tools": [tool], "temperature": 0, "max_output_tokens": 40,
         "text": { "format": { "type": "json_schema", "name": "n", "schema": { "const": 7 } } },

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +10,20 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::tool::{self, fixture, onboard, run};
-use crate::{PATIENCE, Serving, greedy, prompt, reply};
+use crate::{PATIENCE, Reply, Serving, changed, greedy, prompt, reply};
+
+/// Asks for a completion with one field added or replaced.
+#[track_caller]
+fn complete_with(server: &Serving, key: &str, value: Value) -> Reply {
+    let mut body = greedy(&json!([1, 2, 3]), 4);
+    body[key] = value;
+    server.complete(&body)
+}
+
+#[track_caller]
+fn send_completion(server: &Serving, headers: &str, body: &[u8]) -> Reply {
+    reply(server.send("POST", "/v1/completions", headers, body))
+}
 
 #[test]
 fn requests_that_cannot_be_answered_say_why() {
@@ -17,15 +31,11 @@ fn requests_that_cannot_be_answered_say_why() {
         &fixture("lfm2"),
         &["--max-prompts", "4", "--max-body", "1", "--max-scores", "900"],
     );
-    let with = |key: &str, value: Value| {
-        let mut body = greedy(&json!([1, 2, 3]), 4);
-        body[key] = value;
-        server.complete(&body)
-    };
-    with("max_tokens", json!(4)).ok();
+    complete_with(&server, "max_tokens", json!(4)).ok();
     let error = server.complete(&json!({ "max_tokens": 4 })).refused(400, "missing field `prompt`");
     assert_eq!((&error["param"], &error["code"]), (&json!("prompt"), &json!("missing_field")));
-    let error = with("guided_json", json!({})).refused(400, "unknown field `guided_json`");
+    let reply = complete_with(&server, "guided_json", json!({}));
+    let error = reply.refused(400, "unknown field `guided_json`");
     assert_eq!((&error["param"], &error["code"]), (&json!("guided_json"), &json!("unknown_field")));
     assert!(error["message"].as_str().unwrap().contains("`max_tokens`"), "{error}");
     for (key, value, words) in [
@@ -57,7 +67,7 @@ fn requests_that_cannot_be_answered_say_why() {
         ("prompt_logprobs", json!(-2), "-1 for all"),
         ("stream_options", json!({ "include_usage": true }), "needs `stream`"),
     ] {
-        let reply = with(key, value.clone());
+        let reply = complete_with(&server, key, value.clone());
         if key == "model" {
             reply.refused(404, "expected `lfm2`");
         } else {
@@ -68,10 +78,8 @@ fn requests_that_cannot_be_answered_say_why() {
             );
         }
     }
-    with("presence_penalty", json!(0)).ok();
+    complete_with(&server, "presence_penalty", json!(0)).ok();
     let nested = "[".repeat(100_000);
-    let raw =
-        |headers: &str, body: &[u8]| reply(server.send("POST", "/v1/completions", headers, body));
     for body in [
         &b"{\"prompt\": \"\xff\xfe\"}"[..],
         b"{",
@@ -81,14 +89,14 @@ fn requests_that_cannot_be_answered_say_why() {
         b"\"x\"",
         nested.as_bytes(),
     ] {
-        let reply = raw("", body);
+        let reply = send_completion(&server, "", body);
         assert_eq!(reply.status, 400, "{reply:?}");
         assert!(reply.json()["error"]["message"].is_string());
     }
     let mut stream = server.connect();
     stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}").unwrap();
-    reply(stream).refused(415, "application/json");
-    let reply = reply(server.send("DELETE", "/v1/completions", "", b""));
+    self::reply(stream).refused(415, "application/json");
+    let reply = self::reply(server.send("DELETE", "/v1/completions", "", b""));
     reply.refused(405, "POST");
     // A body of 100 MB is refused, and the client that sends all of it gets the answer.
     let large = json!({ "prompt": "x".repeat(100_000_000) });
@@ -107,9 +115,11 @@ fn requests_that_cannot_be_answered_say_why() {
     let mut stream = server.connect();
     stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 99999999999\r\n\r\n").unwrap();
     self::reply(stream).refused(413, "more than 1048576 bytes");
-    raw("Content-Encoding: gzip\r\n", b"{}").refused(415, "`gzip`");
-    raw("Content-Encoding: identity\r\n", b"{\"prompt\":[1],\"max_tokens\":1}").ok();
-    raw("", b"[\"lfm2\", [1, 2], 3]").refused(400, "expected a JSON object");
+    send_completion(&server, "Content-Encoding: gzip\r\n", b"{}").refused(415, "`gzip`");
+    let body = b"{\"prompt\":[1],\"max_tokens\":1}";
+    send_completion(&server, "Content-Encoding: identity\r\n", body).ok();
+    let reply = send_completion(&server, "", b"[\"lfm2\", [1, 2], 3]");
+    reply.refused(400, "expected a JSON object");
     for (key, value, words) in [
         ("stop", json!(1), "a text or a list of texts"),
         ("stop_token_ids", json!([4_294_967_295_u32]), "ids below 312"),
@@ -118,7 +128,7 @@ fn requests_that_cannot_be_answered_say_why() {
         ("n", json!("x"), "an integer of 0 or more"),
         ("store", json!(true), "or give false"),
     ] {
-        let error = with(key, value).refused(400, words);
+        let error = complete_with(&server, key, value).refused(400, words);
         assert_eq!(error["param"], key);
     }
     server.get("/health").ok();
@@ -130,8 +140,8 @@ fn clients_that_go_away_free_their_slots() {
     let mut body = greedy(&json!(prompt(3, 4)), 120);
     body["stream"] = json!(true);
     let bytes = body.to_string();
-    let begin = || server.send("POST", "/v1/completions", "", bytes.as_bytes());
-    let streams: Vec<TcpStream> = (0..6).map(|_| begin()).collect();
+    let streams: Vec<TcpStream> =
+        (0..6).map(|_| server.send("POST", "/v1/completions", "", bytes.as_bytes())).collect();
     server.wait("requests_in_flight", |count| count <= 6.0);
     drop(streams);
     server.wait("requests_in_flight", |count| count == 0.0);
@@ -199,23 +209,24 @@ fn nested_slices_are_stopped() {
     }
 }
 
+/// Asks for a path with headers alone.
+#[track_caller]
+fn get_with(server: &Serving, path: &str, headers: &str) -> Reply {
+    let head = format!("GET {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
+    reply(send_bytes(server, head.as_bytes()))
+}
+
 /// Pages of other sites cannot use a server without a key, whatever name of theirs leads to it.
 #[test]
 fn other_sites_are_refused() {
     let server = Serving::start(&fixture("lfm2"), &["--allow-host", "box.example"]);
-    let get = |path: &str, headers: &str| {
-        let mut stream = server.connect();
-        let head = format!("GET {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
-        stream.write_all(head.as_bytes()).unwrap();
-        reply(stream)
-    };
     for headers in [
         "Host: localhost\r\n",
         "Host: 127.0.0.1:8000\r\nOrigin: http://localhost:3000\r\n",
         "Host: [::1]\r\nOrigin: https://box.example\r\n",
         "Host: BOX.example:1\r\n",
     ] {
-        get("/v1/models", headers).ok();
+        get_with(&server, "/v1/models", headers).ok();
     }
     for (path, headers) in [
         ("/v1/models", "Host: evil.example\r\n"),
@@ -226,14 +237,13 @@ fn other_sites_are_refused() {
         ("/v1/models", "Host: localhost\r\nOrigin: null\r\n"),
         ("http://evil.example/v1/models", "Host: localhost\r\n"),
     ] {
-        let error = get(path, headers).refused(403, "`allow-host NAME`");
+        let error = get_with(&server, path, headers).refused(403, "`allow-host NAME`");
         assert_eq!(error["code"], "other_site", "{headers}");
     }
     let body = greedy(&json!([1, 2]), 1).to_string();
-    let post =
-        |headers: &str| reply(server.send("POST", "/v1/completions", headers, body.as_bytes()));
-    post("Origin: http://127.0.0.1:5\r\n").ok();
-    post("Origin: http://evil.example\r\n").refused(403, "`Origin: http://evil.example`");
+    send_completion(&server, "Origin: http://127.0.0.1:5\r\n", body.as_bytes()).ok();
+    send_completion(&server, "Origin: http://evil.example\r\n", body.as_bytes())
+        .refused(403, "`Origin: http://evil.example`");
     // A key protects a server under every name.
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("key");
@@ -292,21 +302,23 @@ fn a_full_queue_refuses_more() {
     server.complete(&body).refused(400, "at most 4 at a time");
 }
 
+/// Sends bytes, and leaves the connection open.
+fn send_bytes(server: &Serving, bytes: &[u8]) -> TcpStream {
+    let mut stream = server.connect();
+    stream.write_all(bytes).unwrap();
+    stream
+}
+
 #[test]
 fn slow_clients_are_cut_off() {
     let server = Serving::start(&fixture("lfm2"), &["--client-timeout", "0.3"]);
-    let send = |bytes: &[u8]| {
-        let mut stream = server.connect();
-        stream.write_all(bytes).unwrap();
-        stream
-    };
     // Neither a head nor a body that does not come keeps a connection.
     let mut closed = Vec::new();
-    send(b"POST /v1/completions HTT").read_to_end(&mut closed).ok();
-    send(b"").read_to_end(&mut closed).ok();
+    send_bytes(&server, b"POST /v1/completions HTT").read_to_end(&mut closed).ok();
+    send_bytes(&server, b"").read_to_end(&mut closed).ok();
     let body = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
     let mut late = String::new();
-    send(body).read_to_string(&mut late).ok();
+    send_bytes(&server, body).read_to_string(&mut late).ok();
     assert!(late.starts_with("HTTP/1.1 408"), "{late}");
     server.wait("connections", |count| count <= 1.0);
     // A request has its time, too.
@@ -331,8 +343,6 @@ fn a_key_is_needed_if_there_is_one() {
     );
     for server in [from_file, from_env] {
         let body = greedy(&json!([1, 2]), 2).to_string();
-        let with =
-            |headers: &str| reply(server.send("POST", "/v1/completions", headers, body.as_bytes()));
         for headers in [
             "",
             "Authorization: Bearer secret-1\r\n",
@@ -340,10 +350,12 @@ fn a_key_is_needed_if_there_is_one() {
             "Authorization: secret-17\r\n",
             "Authorization: Basic secret-17\r\n",
         ] {
-            let error = with(headers).refused(401, "Authorization: Bearer KEY");
+            let reply = send_completion(&server, headers, body.as_bytes());
+            let error = reply.refused(401, "Authorization: Bearer KEY");
             assert_eq!(error["type"], "authentication_error");
         }
-        with("Authorization: Bearer secret-17\r\n").ok();
+        let key = "Authorization: Bearer secret-17\r\n";
+        send_completion(&server, key, body.as_bytes()).ok();
         server.get("/metrics").refused(401, "key");
         server.get("/v1/models").refused(401, "key");
         server.get("/health").ok();
@@ -424,38 +436,39 @@ fn half_requests_do_not_hold_up_a_stop() {
     assert!(text.starts_with("HTTP/1.1 503"), "{text}");
 }
 
+fn files(folders: &[&Path]) -> Vec<PathBuf> {
+    let entries = folders.iter().flat_map(|folder| fs_err::read_dir(*folder).unwrap());
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+/// Serves a model with another folder for temporary files.
+fn serve(model: &Path, temporary: &Path) -> Command {
+    let mut command = onboard();
+    command.env("TMPDIR", temporary).arg("serve").arg(model);
+    command
+}
+
 #[test]
 fn a_killed_server_leaves_nothing_behind() {
     let model = tempfile::tempdir().unwrap();
     let temporary = tempfile::tempdir().unwrap();
     tool::copy("lfm2", model.path());
-    let files = || {
-        let list = |dir: &tempfile::TempDir| -> Vec<_> {
-            fs_err::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect()
-        };
-        let mut all = list(&model);
-        let rest = list(&temporary);
-        all.extend(rest);
-        all.sort();
-        all
-    };
-    let before = files();
-    let serve = || {
-        let mut command = onboard();
-        command.env("TMPDIR", temporary.path()).arg("serve").arg(model.path());
-        command
-    };
-    let mut server = Serving::of(&mut serve(), &["--slots", "1", "--prefill-chunk", "1"]);
+    let folders = [model.path(), temporary.path()];
+    let before = files(&folders);
+    let mut command = serve(model.path(), temporary.path());
+    let mut server = Serving::of(&mut command, &["--slots", "1", "--prefill-chunk", "1"]);
     let body = greedy(&json!(vec![prompt(1, 100); 200]), 50).to_string();
     let running = server.send("POST", "/v1/completions", "", body.as_bytes());
     server.wait("slots_running", |count| count == 1.0);
     server.child.kill().unwrap();
     server.child.wait().unwrap();
     drop(running);
-    assert_eq!(files(), before);
+    assert_eq!(files(&folders), before);
     // The next server takes the same port, although connections to it were open.
     let port = server.address.port().to_string();
-    let again = Serving::on(&mut serve(), &port, &[]);
+    let again = Serving::on(&mut serve(model.path(), temporary.path()), &port, &[]);
     assert_eq!(again.address, server.address);
     again.complete(&greedy(&json!([1, 2]), 1)).ok();
 }
@@ -507,15 +520,15 @@ fn late_requests_are_told_so() {
         &fixture("falcon_mamba"),
         &["--slots", "2", "--queue", "4", "--request-timeout", "1"],
     );
-    let body = |streamed: bool| {
-        let body = json!({ "prompt": "Hello", "max_tokens": 30000, "ignore_eos": true, "stream": streamed });
-        server.complete(&body)
-    };
+    let body = json!({ "prompt": "Hello", "max_tokens": 30000, "ignore_eos": true });
+    let [whole, streamed] = [false, true].map(|stream| changed(&body, json!({ "stream": stream })));
+    let bodies = [&streamed, &whole].repeat(3);
     thread::scope(|scope| {
-        let all: Vec<_> = (0..6).map(|n| scope.spawn(move || (n, body(n % 2 == 0)))).collect();
-        for one in all {
-            let (n, reply) = one.join().unwrap();
-            if n % 2 == 0 {
+        let all: Vec<_> =
+            bodies.into_iter().map(|body| scope.spawn(|| server.complete(body))).collect();
+        for (n, one) in all.into_iter().enumerate() {
+            let reply = one.join().unwrap();
+            if n.is_multiple_of(2) {
                 assert!(reply.body.contains("\"code\":\"timeout\""), "{}", reply.body);
             } else {
                 assert_eq!(reply.refused(503, "took longer")["code"], "timeout");
@@ -545,19 +558,22 @@ fn long_renderings_are_told_so() {
     }
 }
 
+/// Asks for a completion, with blanks behind the request.
+#[track_caller]
+fn complete_padded(server: &Serving, blanks: usize) -> Reply {
+    let body = format!("{}{}", greedy(&json!([1, 2]), 1), " ".repeat(blanks));
+    send_completion(server, "", body.as_bytes())
+}
+
 #[test]
 fn large_bodies_do_not_keep_small_requests_out() {
     let server = Serving::start(&fixture("lfm2"), &[]);
-    let most = 8 << 20;
+    let length = 8 << 20;
     let head = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {most}\r\n\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
     );
-    let part = vec![b' '; most - 100];
+    let part = vec![b' '; length - 100];
     let mut large: Vec<TcpStream> = Vec::new();
-    let padded = |bytes: usize| {
-        let body = format!("{}{}", greedy(&json!([1, 2]), 1), " ".repeat(bytes));
-        reply(server.send("POST", "/v1/completions", "", body.as_bytes()))
-    };
     let begun = Instant::now();
     let refused = loop {
         // Bodies that arrive together may be refused together, and then more are needed.
@@ -565,14 +581,14 @@ fn large_bodies_do_not_keep_small_requests_out() {
         stream.write_all(head.as_bytes()).unwrap();
         stream.write_all(&part).unwrap();
         large.push(stream);
-        let reply = padded(2 << 20);
+        let reply = complete_padded(&server, 2 << 20);
         if reply.status != 200 {
             break reply;
         }
         assert!(begun.elapsed() < PATIENCE);
     };
     assert_eq!(refused.refused(503, "more than 128 KiB")["code"], "bodies_full");
-    padded(100_000).ok();
+    complete_padded(&server, 100_000).ok();
 }
 
 /// Many clients send all of a body before they read.
@@ -606,18 +622,22 @@ fn clients_can_read_a_refusal_after_all_of_their_body() {
 #[test]
 fn settings_that_cannot_be_used_say_why() {
     let model = fixture("lfm2");
-    let serve = |arguments: &[&str]| {
-        run(onboard().arg("serve").arg(&model).args(["--port", "0"]).args(arguments)).code(2)
-    };
-    serve(&["--slots", "18446744073709551615"])
-        .says("`slots` is 18446744073709551615; expected at most 4096");
-    serve(&["--keep", "5000"]).says("expected at most 4096");
-    serve(&["--max-prompts", "0"]).says("--max-prompts");
-    serve(&["--host", "no such host"]).says("expected an IP address");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("bad_key");
     fs_err::write(&file, "two words\n").unwrap();
-    serve(&["--api-key-file", file.to_str().unwrap()]).says("bad_key` has characters");
+    for (setting, words) in [
+        (
+            ["--slots", "18446744073709551615"],
+            "`slots` is 18446744073709551615; expected at most 4096",
+        ),
+        (["--keep", "5000"], "expected at most 4096"),
+        (["--max-prompts", "0"], "--max-prompts"),
+        (["--host", "no such host"], "expected an IP address"),
+        (["--api-key-file", file.to_str().unwrap()], "bad_key` has characters"),
+    ] {
+        let ran = run(onboard().arg("serve").arg(&model).args(["--port", "0"]).args(setting));
+        ran.code(2).says(words);
+    }
     let named = Serving::start(&model, &["--host", "localhost"]);
     named.get("/health").ok();
     let port = named.address.port().to_string();

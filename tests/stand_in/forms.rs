@@ -68,11 +68,11 @@ fn vllm(state: &State, body: &Value) -> Answer {
     let tokens = ids(&body["prompt"]);
     let cache = body.get("cache_salt").is_none();
     let mut choice = json!({ "prompt_token_ids": echo(state, &tokens) });
-    if let Some(asked) = body.get("prompt_logprobs").and_then(Value::as_i64) {
-        if let Some(refusal) = limited(state, "prompt", asked) {
+    if let Some(count) = body.get("prompt_logprobs").and_then(Value::as_i64) {
+        if let Some(refusal) = limited(state, "prompt", count) {
             return refusal;
         }
-        let top = if asked < 0 { usize::MAX } else { asked as usize };
+        let top = if count < 0 { usize::MAX } else { count as usize };
         let rows = state.rows(&tokens, cache);
         let mut all = vec![Value::Null];
         for (row, next) in rows.iter().zip(&tokens[1..]) {
@@ -98,40 +98,43 @@ fn vllm(state: &State, body: &Value) -> Answer {
         }
         choice["prompt_logprobs"] = Value::Array(all);
     }
-    if let Some(asked) = body.get("logprobs").and_then(Value::as_i64) {
-        if let Some(refusal) = limited(state, "sample", asked) {
+    if let Some(count) = body.get("logprobs").and_then(Value::as_i64) {
+        if let Some(refusal) = limited(state, "sample", count) {
             return refusal;
         }
         let few = state.fault == Fault::FewTokens || state.fault == Fault::FewWarm && cache;
-        let asked = body["max_tokens"].as_u64().unwrap() as usize;
-        let made = state.generate(&tokens, if few { asked.min(2) } else { asked }, cache);
-        choice["token_ids"] = json!(made.iter().map(|m| m.0).collect::<Vec<_>>());
-        choice["logprobs"] = logprobs(&made, body["logprobs"].as_u64().unwrap() as usize);
+        let length = body["max_tokens"].as_u64().unwrap() as usize;
+        let generated = state.generate(&tokens, if few { length.min(2) } else { length }, cache);
+        choice["token_ids"] = json!(generated.iter().map(|(id, _)| *id).collect::<Vec<_>>());
+        choice["logprobs"] = logprobs(&generated, body["logprobs"].as_u64().unwrap() as usize);
     }
     (200, json!({ "choices": [choice] }).to_string())
 }
 
 /// Returns the rejection of more log-probabilities than the server provides.
-fn limited(state: &State, what: &str, asked: i64) -> Option<Answer> {
-    let Fault::Limit(most) = state.fault else { return None };
-    (!(0..=most).contains(&asked)).then(|| {
+fn limited(state: &State, what: &str, count: i64) -> Option<Answer> {
+    let Fault::Limit(limit) = state.fault else { return None };
+    (!(0..=limit).contains(&count)).then(|| {
         let words = format!(
-            "Requested {what} logprobs of {asked}, which is greater than max allowed: {most}"
+            "Requested {what} logprobs of {count}, which is greater than max allowed: {limit}"
         );
         (400, json!({ "error": { "message": words } }).to_string())
     })
 }
 
+fn token_name(id: u32) -> String {
+    format!("token_id:{id}")
+}
+
 /// Formats log-probabilities of generated tokens as in completions.
-fn logprobs(made: &[(u32, Vec<f32>)], top: usize) -> Value {
-    let name = |id: u32| format!("token_id:{id}");
-    let tops = made.iter().map(|(_, row)| {
-        let entries = by_id(row, top).into_iter().map(|(id, value)| (name(id), json!(value)));
+fn logprobs(generated: &[(u32, Vec<f32>)], top: usize) -> Value {
+    let tops = generated.iter().map(|(_, row)| {
+        let entries = by_id(row, top).into_iter().map(|(id, value)| (token_name(id), json!(value)));
         Value::Object(entries.collect())
     });
     json!({
-        "tokens": made.iter().map(|m| name(m.0)).collect::<Vec<_>>(),
-        "token_logprobs": made.iter().map(|m| m.1[m.0 as usize]).collect::<Vec<_>>(),
+        "tokens": generated.iter().map(|(id, _)| token_name(*id)).collect::<Vec<_>>(),
+        "token_logprobs": generated.iter().map(|(id, row)| row[*id as usize]).collect::<Vec<_>>(),
         "top_logprobs": tops.collect::<Vec<_>>(),
     })
 }
@@ -149,21 +152,23 @@ fn sglang(state: &State, body: &Value) -> Value {
     let rows = state.rows(&tokens, cache);
     if body["logprob_start_len"] == json!(0) {
         let fed = echo(state, &tokens);
-        let mut own = vec![json!([null, fed[0], null])];
+        let mut scores = vec![json!([null, fed[0], null])];
         let mut tops = vec![Value::Null];
         for (row, next) in rows.iter().zip(&fed[1..]) {
-            own.push(json!([row[*next as usize], next, null]));
+            scores.push(json!([row[*next as usize], next, null]));
             tops.push(pairs(row, top));
         }
-        own.truncate(tokens.len());
+        scores.truncate(tokens.len());
         tops.truncate(tokens.len());
-        (meta["input_token_logprobs"], meta["input_top_logprobs"]) = (own.into(), tops.into());
+        meta["input_token_logprobs"] = scores.into();
+        meta["input_top_logprobs"] = tops.into();
     }
-    let made = state.generate(&tokens, count, cache);
+    let generated = state.generate(&tokens, count, cache);
     meta["output_token_logprobs"] =
-        made.iter().map(|(id, row)| json!([row[*id as usize], id, null])).collect();
-    meta["output_top_logprobs"] = made.iter().map(|(_, row)| pairs(row, top)).collect();
-    json!({ "text": "", "output_ids": made.iter().map(|m| m.0).collect::<Vec<_>>(), "meta_info": meta })
+        generated.iter().map(|(id, row)| json!([row[*id as usize], id, null])).collect();
+    meta["output_top_logprobs"] = generated.iter().map(|(_, row)| pairs(row, top)).collect();
+    let ids: Vec<u32> = generated.iter().map(|(id, _)| *id).collect();
+    json!({ "text": "", "output_ids": ids, "meta_info": meta })
 }
 
 /// Divisor of the ids of incomplete characters in this stand-in, which hide their row if they come alone.
@@ -175,15 +180,15 @@ fn llama_server(state: &State, body: &Value) -> Value {
     let top = body["n_probs"].as_u64().unwrap() as usize;
     let count = body["n_predict"].as_u64().unwrap() as usize;
     let biased = body["logit_bias"][0][0].as_u64();
-    let made = state.generate(&tokens, count, cache);
+    let generated = state.generate(&tokens, count, cache);
     let mut probabilities = Vec::new();
-    for (id, row) in &made {
+    for (id, row) in &generated {
         let id = biased.map_or(*id, |id| id as u32);
         let tops =
             by_id(row, top).into_iter().map(|(id, value)| json!({ "id": id, "logprob": value }));
         probabilities.push(json!({ "id": id, "logprob": row[id as usize], "top_logprobs": tops.collect::<Vec<_>>() }));
     }
-    let mut chosen: Vec<u32> = made.iter().map(|m| m.0).collect();
+    let mut chosen: Vec<u32> = generated.iter().map(|(id, _)| *id).collect();
     // The text of a trailing incomplete character waits for the next token.
     if biased.is_none_or(|id| (id as u32).is_multiple_of(HALF))
         && chosen.last().is_some_and(|id| id.is_multiple_of(HALF))
@@ -199,11 +204,12 @@ fn openai(state: &State, body: &Value) -> Value {
     let count = body["max_tokens"].as_u64().unwrap() as usize;
     if body["echo"] == json!(true) {
         let rows = state.rows(&tokens, true);
-        let own = rows.iter().zip(&tokens[1..]).map(|(row, next)| json!(row[*next as usize]));
-        let own: Vec<Value> = std::iter::once(Value::Null).chain(own).collect();
+        let scores = rows.iter().zip(&tokens[1..]).map(|(row, next)| json!(row[*next as usize]));
+        let scores: Vec<Value> = std::iter::once(Value::Null).chain(scores).collect();
         let names = vec!["x"; tokens.len()];
-        return json!({ "choices": [{ "logprobs": { "tokens": names, "token_logprobs": own, "top_logprobs": null } }] });
+        return json!({ "choices": [{ "logprobs": { "tokens": names, "token_logprobs": scores, "top_logprobs": null } }] });
     }
-    let made = state.generate(&tokens, count, true);
-    json!({ "choices": [{ "logprobs": logprobs(&made, body["logprobs"].as_u64().unwrap() as usize) }] })
+    let generated = state.generate(&tokens, count, true);
+    let top = body["logprobs"].as_u64().unwrap() as usize;
+    json!({ "choices": [{ "logprobs": logprobs(&generated, top) }] })
 }

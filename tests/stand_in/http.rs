@@ -37,7 +37,7 @@ pub(super) fn serve(state: &State, stream: &TcpStream) {
     let body: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     let path = first.split(' ').nth(1).unwrap_or("/").to_owned();
     state.seen.lock().unwrap().push(format!("{} {key}", first.trim()));
-    if state.key.as_ref().is_some_and(|wanted| key != format!("Bearer {wanted}")) {
+    if state.key.as_ref().is_some_and(|expected| key != format!("Bearer {expected}")) {
         return write(stream, 401, r#"{"error": {"message": "Invalid API key"}}"#);
     }
     let works = body.is_object();

@@ -23,6 +23,14 @@ use crate::tool::fixture;
 /// Maximum number of inputs that a convolution stores.
 const KERNEL: usize = 4;
 
+/// Returns the rounding of rows that are multiplied by blocks of a type.
+fn rounding_of(ty: BlockType) -> Rounding {
+    Rounding {
+        codes: CodeType::Integer { bits: 8, symmetric: true },
+        shared: ScaleSharing::Group(if ty.elements() > 32 { 256 } else { 32 }),
+    }
+}
+
 /// Edit of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Twist {
@@ -108,15 +116,10 @@ impl Running {
         let mut model = Arc::unwrap_or_clone(opened.target.model);
         edit(&mut model);
         let file = GgufFile::open(path).unwrap();
-        let group = |ty: BlockType| if ty.elements() > 32 { 256 } else { 32 };
-        let rounding = |ty: BlockType| Rounding {
-            codes: CodeType::Integer { bits: 8, symmetric: true },
-            shared: ScaleSharing::Group(group(ty)),
-        };
         let types = file.tensors().iter().map(|info| info.ty).filter(|ty| ty.is_quantized());
         let options = match products {
             Products::OfFile => SessionOptions {
-                rounds_by_type: types.map(|ty| (ty, rounding(ty))).collect(),
+                rounds_by_type: types.map(|ty| (ty, rounding_of(ty))).collect(),
                 ..SessionOptions::default()
             },
             Products::Integers => SessionOptions {

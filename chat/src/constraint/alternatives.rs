@@ -74,7 +74,7 @@ fn discriminators(
     schema: &Value,
     root: &Value,
     place: &mut String,
-    found: &mut Vec<(String, String)>,
+    places: &mut Vec<(String, String)>,
 ) {
     let Value::Object(map) = schema else { return };
     let tag = map.get("discriminator").and_then(|named| named.get("propertyName")?.as_str());
@@ -85,10 +85,10 @@ fn discriminators(
                 Some(at) if root.pointer(at).is_some() => at.to_owned(),
                 _ => format!("{place}/oneOf/{n}"),
             };
-            found.push((target, tag.to_owned()));
+            places.push((target, tag.to_owned()));
         }
     }
-    inner(map, place, &mut |schema, place| discriminators(schema, root, place, found));
+    inner(map, place, &mut |schema, place| discriminators(schema, root, place, places));
 }
 
 /// Comparison of the alternatives of a schema.
@@ -105,7 +105,7 @@ impl<'a> AlternativeCheck<'a> {
         place: &mut String,
     ) -> Result<Value, ConstraintError> {
         let Value::Object(map) = schema else { return Ok(schema.clone()) };
-        let mut made = Map::new();
+        let mut output = Map::new();
         for (key, value) in map {
             let maps = MAPS.contains(&key.as_str());
             let schemas = SCHEMAS.contains(&key.as_str());
@@ -129,23 +129,24 @@ impl<'a> AlternativeCheck<'a> {
             if let ("oneOf", Some(Value::Array(list))) = (key.as_str(), map.get("oneOf")) {
                 self.compare(list, place)?;
                 if map.contains_key("anyOf") {
-                    let all = made.entry("allOf").or_insert_with(|| json!([]));
+                    let all = output.entry("allOf").or_insert_with(|| json!([]));
                     if let Value::Array(all) = all {
                         all.push(json!({ "anyOf": value }));
                     }
                 } else {
-                    made.insert("anyOf".to_owned(), value);
+                    output.insert("anyOf".to_owned(), value);
                 }
-            } else if let ("allOf", Some(Value::Array(more))) = (key.as_str(), made.get("allOf")) {
+            } else if let ("allOf", Some(Value::Array(more))) = (key.as_str(), output.get("allOf"))
+            {
                 // An `anyOf` from a `oneOf` before came first.
                 let mut all = value.as_array().cloned().unwrap_or_default();
                 all.extend(more.iter().cloned());
-                made.insert("allOf".to_owned(), Value::Array(all));
+                output.insert("allOf".to_owned(), Value::Array(all));
             } else {
-                made.insert(key.clone(), value);
+                output.insert(key.clone(), value);
             }
         }
-        Ok(Value::Object(made))
+        Ok(Value::Object(output))
     }
 
     /// Refuses alternatives that a value may fit together.
@@ -175,8 +176,8 @@ impl<'a> AlternativeCheck<'a> {
     fn target(&self, mut schema: &'a Value) -> &'a Value {
         for _ in 0..DEPTH {
             let reference = schema.get("$ref").and_then(|at| at.as_str()?.strip_prefix('#'));
-            let Some(found) = reference.and_then(|at| self.root.pointer(at)) else { break };
-            schema = found;
+            let Some(target) = reference.and_then(|at| self.root.pointer(at)) else { break };
+            schema = target;
         }
         schema
     }
@@ -225,11 +226,7 @@ impl<'a> AlternativeCheck<'a> {
                 })
             }
             kinds if kinds & !(INTEGER | FRACTION) == 0 => {
-                let below = |a: &Map<String, Value>, b: &Map<String, Value>| {
-                    let bounds = bound(a, "maximum").zip(bound(b, "minimum"));
-                    bounds.is_some_and(|(most, least)| most < least)
-                };
-                below(left, right) || below(right, left)
+                is_below(left, right) || is_below(right, left)
             }
             _ => false,
         }
@@ -250,24 +247,20 @@ impl<'a> AlternativeCheck<'a> {
         if let Some(values) = listed(map) {
             return !values.iter().any(|other| equal(other, value));
         }
-        let mut alternatives = |key: &str| match map.get(key) {
-            Some(Value::Array(list)) => {
-                Some(list.iter().map(|s| self.rejects(s, value, depth + 1)).collect::<Vec<_>>())
+        for key in ["anyOf", "oneOf"] {
+            let rejections = self.rejections(map, key, value, depth);
+            if rejections.is_some_and(|all| all.iter().all(|rejected| *rejected)) {
+                return true;
             }
-            _ => None,
-        };
-        let none_of = |found: Option<Vec<bool>>| found.is_some_and(|all| all.iter().all(|no| *no));
-        if none_of(alternatives("anyOf")) || none_of(alternatives("oneOf")) {
-            return true;
         }
-        if alternatives("allOf").is_some_and(|all| all.contains(&true)) {
+        if self.rejections(map, "allOf", value, depth).is_some_and(|all| all.contains(&true)) {
             return true;
         }
         match value {
             Value::Number(number) => {
                 let number = number.as_f64().unwrap_or(f64::NAN);
                 bound(map, "minimum").is_some_and(|least| number < least)
-                    || bound(map, "maximum").is_some_and(|most| number > most)
+                    || bound(map, "maximum").is_some_and(|greatest| number > greatest)
             }
             Value::Object(fields) => {
                 required(map).any(|key| !fields.contains_key(key))
@@ -276,6 +269,22 @@ impl<'a> AlternativeCheck<'a> {
                         .any(|(key, value)| self.rejects(property(map, key), value, depth + 1))
             }
             _ => false,
+        }
+    }
+
+    /// Tells for each schema in the list under a key whether it rejects a value; none without such a list.
+    fn rejections(
+        &mut self,
+        map: &'a Map<String, Value>,
+        key: &str,
+        value: &Value,
+        depth: usize,
+    ) -> Option<Vec<bool>> {
+        match map.get(key) {
+            Some(Value::Array(list)) => {
+                Some(list.iter().map(|schema| self.rejects(schema, value, depth + 1)).collect())
+            }
+            _ => None,
         }
     }
 }
@@ -291,7 +300,16 @@ const OBJECT: u8 = 64;
 
 /// Returns the types of values that a schema allows.
 fn types(map: &Map<String, Value>) -> u8 {
-    let one = |word: &Value| match word.as_str() {
+    match map.get("type") {
+        Some(Value::Array(words)) => words.iter().fold(0, |all, word| all | types_named(word)),
+        Some(word) => types_named(word),
+        None => u8::MAX,
+    }
+}
+
+/// Returns the types of values that a name of `type` allows.
+fn types_named(word: &Value) -> u8 {
+    match word.as_str() {
         Some("null") => NULL,
         Some("boolean") => BOOLEAN,
         Some("integer") => INTEGER,
@@ -300,11 +318,6 @@ fn types(map: &Map<String, Value>) -> u8 {
         Some("array") => ARRAY,
         Some("object") => OBJECT,
         _ => u8::MAX,
-    };
-    match map.get("type") {
-        Some(Value::Array(words)) => words.iter().fold(0, |all, word| all | one(word)),
-        Some(word) => one(word),
-        None => u8::MAX,
     }
 }
 
@@ -365,13 +378,18 @@ fn bound(map: &Map<String, Value>, key: &str) -> Option<f64> {
     map.get(key).and_then(Value::as_f64)
 }
 
+/// True if the maximum of one schema is below the minimum of another one.
+fn is_below(a: &Map<String, Value>, b: &Map<String, Value>) -> bool {
+    let bounds = bound(a, "maximum").zip(bound(b, "minimum"));
+    bounds.is_some_and(|(greatest, least)| greatest < least)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn alternatives_that_exclude_each_other_become_any() {
-        let tagged = |word: &str| json!({ "type": "object", "properties": { "kind": { "const": word } }, "required": ["kind"] });
         for list in [
             json!([{ "type": "string" }, { "type": "null" }, { "type": "integer" }]),
             json!([{ "const": "a" }, { "const": "b" }, { "enum": ["c", 1] }]),
@@ -386,9 +404,13 @@ mod tests {
             json!([{ "const": { "a": 1 } }, { "type": "object", "required": ["b"] }]),
             json!([{ "type": "string" }, false]),
         ] {
-            let made = exclusive(&json!({ "items": { "oneOf": list } })).unwrap();
-            assert_eq!(made, json!({ "items": { "anyOf": list } }));
+            let rewritten = exclusive(&json!({ "items": { "oneOf": list } })).unwrap();
+            assert_eq!(rewritten, json!({ "items": { "anyOf": list } }));
         }
+    }
+
+    fn tagged(word: &str) -> Value {
+        json!({ "type": "object", "properties": { "kind": { "const": word } }, "required": ["kind"] })
     }
 
     #[test]
@@ -412,17 +434,20 @@ mod tests {
 
     #[test]
     fn a_discriminator_is_required() {
-        let kind = |word: &str| json!({ "type": "object", "properties": { "kind": { "const": word, "default": word } } });
         let schema = json!({
             "oneOf": [{ "$ref": "#/$defs/A" }, { "$ref": "#/$defs/B" }],
-            "$defs": { "A": kind("a"), "B": kind("b") },
+            "$defs": { "A": with_default_kind("a"), "B": with_default_kind("b") },
         });
         assert!(matches!(exclusive(&schema), Err(ConstraintError::Overlap { .. })));
         let mut named = schema;
         named["discriminator"] = json!({ "propertyName": "kind" });
-        let made = exclusive(&named).unwrap();
-        assert_eq!(made["$defs"]["A"]["required"], json!(["kind"]));
-        assert_eq!(made["anyOf"], named["oneOf"]);
+        let rewritten = exclusive(&named).unwrap();
+        assert_eq!(rewritten["$defs"]["A"]["required"], json!(["kind"]));
+        assert_eq!(rewritten["anyOf"], named["oneOf"]);
+    }
+
+    fn with_default_kind(word: &str) -> Value {
+        json!({ "type": "object", "properties": { "kind": { "const": word, "default": word } } })
     }
 
     #[test]
@@ -433,11 +458,11 @@ mod tests {
             "anyOf": [{ "type": "object" }, { "type": "array" }],
             "allOf": [{ "required": ["oneOf"] }],
         });
-        let made = exclusive(&schema).unwrap();
-        assert_eq!(made["properties"], schema["properties"]);
-        assert_eq!(made["anyOf"], schema["anyOf"]);
+        let rewritten = exclusive(&schema).unwrap();
+        assert_eq!(rewritten["properties"], schema["properties"]);
+        assert_eq!(rewritten["anyOf"], schema["anyOf"]);
         let both = json!([{ "required": ["oneOf"] }, { "anyOf": schema["oneOf"] }]);
-        assert_eq!((&made["allOf"], made.get("oneOf")), (&both, None));
+        assert_eq!((&rewritten["allOf"], rewritten.get("oneOf")), (&both, None));
     }
 
     #[test]

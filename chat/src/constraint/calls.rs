@@ -30,7 +30,7 @@ pub struct ForcedCalls {
 
 impl ForcedCalls {
     pub(super) fn new(
-        own: Option<&'static Format>,
+        model_format: Option<&'static Format>,
         tools: &[CallableTool],
         several: bool,
         specials: &[SpecialToken],
@@ -50,14 +50,14 @@ impl ForcedCalls {
             }
             checked.push((tool, schema::plain(&arguments(tool)?)?));
         }
-        let own = own.filter(|format| format.has_calls());
-        let fallback = Format::fallback(own);
-        let formats = own.into_iter().chain(fallback);
+        let model_format = model_format.filter(|format| format.has_calls());
+        let fallback = Format::fallback(model_format);
+        let formats = model_format.into_iter().chain(fallback);
         let mut last = None;
         for format in formats {
             for pattern in &format.calls {
-                let made = CallsGrammar { format, pattern, tools: &checked, several };
-                match made.text(specials) {
+                let candidate = CallsGrammar { format, pattern, tools: &checked, several };
+                match candidate.text(specials) {
                     Ok(grammar) => return Ok(Self { format, grammar }),
                     Err(GrammarFault::Form(why)) => last = Some(why),
                     Err(GrammarFault::Rule(error)) => return Err(error),

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::error::{GrammarFault, Inexpressible};
-use super::keywords::ANNOTATIONS;
+use super::keywords::{ANNOTATIONS, other_key};
 use super::lark::{LarkText, TextRule};
 use super::{ConstraintError, JsonLayout, marks, schema};
 use crate::format::{Format, Hole, PatternStep, ValueTrim, ValueType, coerced};
@@ -30,8 +30,8 @@ pub(super) fn json(
     root: &Value,
     lark: &mut LarkText<'_>,
 ) -> Result<String, GrammarFault> {
-    let made = with_definitions(value, root)?;
-    let checked = schema::checked(&made, JsonLayout::Spaced)?;
+    let complete = with_definitions(value, root)?;
+    let checked = schema::checked(&complete, JsonLayout::Spaced)?;
     Ok(lark.rule(&format!("%json {checked}")))
 }
 
@@ -42,14 +42,15 @@ fn json_without(
     marks: &[&str],
     lark: &mut LarkText<'_>,
 ) -> Result<String, GrammarFault> {
-    let made = marks::without_marks(&with_definitions(value, root)?, marks)?;
-    let mut checked = schema::checked(&made, JsonLayout::Spaced).map_err(|error| match error {
-        // The conditions of the marks make the schema longer.
-        ConstraintError::Size { .. } | ConstraintError::Schema { .. } => {
-            GrammarFault::Form(Inexpressible::of("a schema of this size"))
-        }
-        other => GrammarFault::Rule(other),
-    })?;
+    let narrowed = marks::without_marks(&with_definitions(value, root)?, marks)?;
+    let mut checked =
+        schema::checked(&narrowed, JsonLayout::Spaced).map_err(|error| match error {
+            // The conditions of the marks make the schema longer.
+            ConstraintError::Size { .. } | ConstraintError::Schema { .. } => {
+                GrammarFault::Form(Inexpressible::of("a schema of this size"))
+            }
+            other => GrammarFault::Rule(other),
+        })?;
     // The grammar compares keys as they are written, so `\u` in a key would let a mark beside it pass.
     checked["x-guidance"]["json_allowed_escapes"] = json!("nrbtf\\\"");
     Ok(lark.rule(&format!("%json {checked}")))
@@ -57,22 +58,22 @@ fn json_without(
 
 /// Returns a schema with the definitions of `root` to which it refers.
 fn with_definitions(value: &Value, root: &Value) -> Result<Value, Inexpressible> {
-    let mut made = match value {
+    let mut output = match value {
         Value::Object(map) => map.clone(),
         Value::Bool(true) => Map::new(),
         _ => return Err(Inexpressible::of("a schema that allows nothing")),
     };
     if !std::ptr::eq(value, root) && value.to_string().contains("\"$ref\"") {
         for key in ["$defs", "definitions"] {
-            if let Some(found) = root.get(key) {
-                made.entry(key).or_insert_with(|| found.clone());
+            if let Some(definitions) = root.get(key) {
+                output.entry(key).or_insert_with(|| definitions.clone());
             }
         }
-        if !made.iter().all(|(key, value)| is_definition(key, value)) {
+        if !output.iter().all(|(key, value)| is_definition(key, value)) {
             return Err(Inexpressible::of("`$ref` to another place than `$defs`"));
         }
     }
-    Ok(Value::Object(made))
+    Ok(Value::Object(output))
 }
 
 fn references_are_definitions(value: &Value) -> bool {
@@ -98,9 +99,7 @@ fn parameters(schema: &Value) -> Result<Vec<ToolParameter<'_>>, Inexpressible> {
     const ANY: &Value = &Value::Bool(true);
     let Value::Object(map) = schema else { return Err(Inexpressible::of("a schema of no object")) };
     let known = ["type", "properties", "required", "additionalProperties"];
-    let unknown =
-        |key: &&String| !known.contains(&key.as_str()) && !ANNOTATIONS.contains(&key.as_str());
-    if let Some(key) = map.keys().find(unknown) {
+    if let Some(key) = other_key(map, &known) {
         return Err(Inexpressible::key(key));
     }
     let required: Vec<&str> = match map.get("required") {
@@ -108,40 +107,39 @@ fn parameters(schema: &Value) -> Result<Vec<ToolParameter<'_>>, Inexpressible> {
         Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
         Some(_) => return Err(Inexpressible::key("required")),
     };
-    let mut found = Vec::new();
+    let mut parameters = Vec::new();
     match map.get("properties") {
         None => {}
         Some(Value::Object(properties)) => {
             for (name, schema) in properties {
                 let required = required.contains(&name.as_str());
-                found.push(ToolParameter { name, schema, required });
+                parameters.push(ToolParameter { name, schema, required });
             }
         }
         Some(_) => return Err(Inexpressible::key("properties")),
     }
     for name in required {
-        if !found.iter().any(|parameter| parameter.name == name) {
-            found.push(ToolParameter { name, schema: ANY, required: true });
+        if !parameters.iter().any(|parameter| parameter.name == name) {
+            parameters.push(ToolParameter { name, schema: ANY, required: true });
         }
     }
-    Ok(found)
+    Ok(parameters)
 }
 
 /// Follows references, and single alternatives.
 fn resolved<'a>(mut schema: &'a Value, root: &'a Value) -> Result<&'a Value, Inexpressible> {
     for _ in 0..DEPTH {
         let Value::Object(map) = schema else { return Ok(schema) };
-        let plain =
-            |but: &str| map.keys().all(|key| key == but || ANNOTATIONS.contains(&key.as_str()));
         if let Some(reference) = map.get("$ref") {
-            let found = reference.as_str().and_then(|at| root.pointer(at.strip_prefix('#')?));
-            schema = found.filter(|_| plain("$ref")).ok_or_else(|| Inexpressible::key("$ref"))?;
+            let target = reference.as_str().and_then(|at| root.pointer(at.strip_prefix('#')?));
+            let target = target.filter(|_| other_key(map, &["$ref"]).is_none());
+            schema = target.ok_or_else(|| Inexpressible::key("$ref"))?;
             continue;
         }
         for key in ["allOf", "anyOf", "oneOf"] {
             if let Some(Value::Array(one)) = map.get(key)
                 && let [one] = one.as_slice()
-                && plain(key)
+                && other_key(map, &[key]).is_none()
             {
                 schema = one;
             }
@@ -175,14 +173,14 @@ fn choices<'a>(
     schema: &'a Value,
     root: &'a Value,
     depth: usize,
-    found: &mut Vec<ValueChoice<'a>>,
+    output: &mut Vec<ValueChoice<'a>>,
 ) -> Result<(), Inexpressible> {
     if depth > DEPTH {
         return Err(Inexpressible::of("so many levels"));
     }
     let map = match resolved(schema, root)? {
         Value::Bool(true) => {
-            found.push(ValueChoice::Any);
+            output.push(ValueChoice::Any);
             return Ok(());
         }
         Value::Object(map) => map,
@@ -191,30 +189,29 @@ fn choices<'a>(
     let conditions: Vec<&str> =
         map.keys().map(String::as_str).filter(|key| !ANNOTATIONS.contains(key)).collect();
     if conditions.is_empty() {
-        found.push(ValueChoice::Any);
+        output.push(ValueChoice::Any);
         return Ok(());
     }
-    let only = |known: &[&str]| conditions.iter().find(|key| !known.contains(key));
     if let Some(value) = map.get("const") {
-        if let Some(key) = only(&["const", "type"]) {
+        if let Some(key) = other_key(map, &["const", "type"]) {
             return Err(Inexpressible::key(key));
         }
-        found.push(ValueChoice::Fixed(value));
+        output.push(ValueChoice::Fixed(value));
         return Ok(());
     }
     if let Some(Value::Array(values)) = map.get("enum") {
-        if let Some(key) = only(&["enum", "type"]) {
+        if let Some(key) = other_key(map, &["enum", "type"]) {
             return Err(Inexpressible::key(key));
         }
-        found.extend(values.iter().map(ValueChoice::Fixed));
+        output.extend(values.iter().map(ValueChoice::Fixed));
         return Ok(());
     }
     for key in ["anyOf", "oneOf"] {
         if let Some(Value::Array(list)) = map.get(key) {
-            if let Some(key) = only(&[key]) {
+            if let Some(key) = other_key(map, &[key]) {
                 return Err(Inexpressible::key(key));
             }
-            return list.iter().try_for_each(|schema| choices(schema, root, depth + 1, found));
+            return list.iter().try_for_each(|schema| choices(schema, root, depth + 1, output));
         }
     }
     let kinds: Vec<&str> = match map.get("type") {
@@ -222,26 +219,30 @@ fn choices<'a>(
         Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
         _ => return Err(Inexpressible::key(conditions[0])),
     };
-    let has = |keys: &[&str]| keys.iter().any(|key| map.contains_key(*key));
     for kind in kinds {
-        found.push(match kind {
-            "string" if has(&["pattern", "format"]) => ValueChoice::OtherText,
-            "string" if has(&LENGTHS) => ValueChoice::Text {
+        output.push(match kind {
+            "string" if has_any(map, &["pattern", "format"]) => ValueChoice::OtherText,
+            "string" if has_any(map, &LENGTHS) => ValueChoice::Text {
                 least: map.get("minLength").and_then(Value::as_u64).unwrap_or(0),
                 most: map.get("maxLength").and_then(Value::as_u64),
             },
             "string" => ValueChoice::Text { least: 0, most: None },
-            "integer" | "number" => ValueChoice::Scalar(kind, has(&NUMBERS)),
+            "integer" | "number" => ValueChoice::Scalar(kind, has_any(map, &NUMBERS)),
             "boolean" | "null" => ValueChoice::Scalar(kind, false),
             "object" | "array" => {
                 let plain = ["type", "pattern", "format"].iter().chain(&LENGTHS).chain(&NUMBERS);
                 let plain: Vec<&str> = plain.copied().collect();
-                ValueChoice::Nested(only(&plain).is_some())
+                ValueChoice::Nested(other_key(map, &plain).is_some())
             }
             other => return Err(Inexpressible(format!("its schema has the type `{other}`"))),
         });
     }
     Ok(())
+}
+
+/// True if a schema has one of these keys.
+fn has_any(map: &Map<String, Value>, keys: &[&str]) -> bool {
+    keys.iter().any(|key| map.contains_key(*key))
 }
 
 /// Returns the terminal of any value of a scalar type.
@@ -286,7 +287,7 @@ pub(super) fn pairs(
                     } else {
                         ValueType::Text
                     };
-                    let word = format.value.types.iter().find(|(_, found)| **found == kind);
+                    let word = format.value.types.iter().find(|(_, listed)| **listed == kind);
                     let word = word.ok_or_else(|| Inexpressible::of("the type of a value"))?;
                     lark.literal(word.0)
                 }
@@ -341,56 +342,43 @@ fn pair_value<'a>(
     format: &Format,
 ) -> Result<PairForm<'a>, Inexpressible> {
     let mut all = Vec::new();
-    let found = choices(schema, root, 0, &mut all);
+    let result = choices(schema, root, 0, &mut all);
     let typed = !format.value.types.is_empty();
     if typed {
         // The pair says itself that its value is JSON.
         let plain = matches!(all.as_slice(), [ValueChoice::Text { least: 0, most: None }]);
-        return Ok(if found.is_ok() && plain {
+        return Ok(if result.is_ok() && plain {
             PairForm::Text(TextRule::default())
         } else {
             PairForm::Json
         });
     }
-    found?;
-    let is_text = |choice: &ValueChoice<'_>| {
-        matches!(
-            choice,
-            ValueChoice::Any
-                | ValueChoice::Text { .. }
-                | ValueChoice::OtherText
-                | ValueChoice::Fixed(Value::String(_))
-        )
-    };
+    result?;
     if !all.iter().any(is_text) {
         return Ok(PairForm::Json);
     }
     if let [ValueChoice::Any] = all.as_slice() {
         return Ok(PairForm::Text(TextRule::default()));
     }
-    let free =
-        |choice: &ValueChoice<'_>| matches!(choice, ValueChoice::Text { least: 0, most: None });
-    let loose = |choice: &ValueChoice<'_>| {
-        matches!(choice, ValueChoice::Scalar(_, false) | ValueChoice::Nested(false))
-    };
-    if all.iter().any(free) && all.iter().all(|choice| free(choice) || loose(choice)) {
+    if all.iter().any(is_free) && all.iter().all(|choice| is_free(choice) || is_loose(choice)) {
         // The reader takes `null` for null, unless the type is string alone.
         let null =
             all.len() == 1 || all.iter().any(|c| matches!(c, ValueChoice::Scalar("null", _)));
         let without = if null { Vec::new() } else { vec!["(?si:\\s*(null|none)\\s*)".to_owned()] };
         return Ok(PairForm::Text(TextRule { within: None, without }));
     }
-    if let [ValueChoice::Text { least, most }] = all.as_slice() {
-        let most = most.map(|most| most.to_string()).unwrap_or_default();
+    if let [ValueChoice::Text { least, most: limit }] = all.as_slice() {
+        let limit = limit.map(|limit| limit.to_string()).unwrap_or_default();
         let edge = match format.value.trim {
             ValueTrim::Nothing => None,
             ValueTrim::Newline => Some("\\n"),
             ValueTrim::Space => Some("\\s"),
         };
-        let edges = |edge: &str| vec![format!("{edge}(?s:.*)"), format!("(?s:.*){edge}")];
         return Ok(PairForm::Text(TextRule {
-            within: Some(format!("(?s:.{{{least},{most}}})")),
-            without: edge.map(edges).unwrap_or_default(),
+            within: Some(format!("(?s:.{{{least},{limit}}})")),
+            without: edge
+                .map(|edge| vec![format!("{edge}(?s:.*)"), format!("(?s:.*){edge}")])
+                .unwrap_or_default(),
         }));
     }
     let mut texts = Vec::new();
@@ -424,6 +412,27 @@ fn pair_value<'a>(
     Ok(PairForm::Words { texts, scalars })
 }
 
+/// True if a value may be any text or one of some texts.
+fn is_text(choice: &ValueChoice<'_>) -> bool {
+    matches!(
+        choice,
+        ValueChoice::Any
+            | ValueChoice::Text { .. }
+            | ValueChoice::OtherText
+            | ValueChoice::Fixed(Value::String(_))
+    )
+}
+
+/// True if a value may be every text.
+fn is_free(choice: &ValueChoice<'_>) -> bool {
+    matches!(choice, ValueChoice::Text { least: 0, most: None })
+}
+
+/// True if a value has another type than text, and no conditions.
+fn is_loose(choice: &ValueChoice<'_>) -> bool {
+    matches!(choice, ValueChoice::Scalar(_, false) | ValueChoice::Nested(false))
+}
+
 fn trimmed<'t>(text: &'t str, format: &Format) -> &'t str {
     match format.value.trim {
         ValueTrim::Nothing => text,
@@ -435,10 +444,10 @@ fn trimmed<'t>(text: &'t str, format: &Format) -> &'t str {
     }
 }
 
-/// True for a name of Python: letters, digits and these characters, and no digit first.
-pub(super) fn is_python_name(name: &str, others: &str) -> bool {
+/// True for a name of Python: letters, digits and these signs, and no digit first.
+pub(super) fn is_python_name(name: &str, signs: &str) -> bool {
     let first = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
-    first && name.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c))
+    first && name.chars().all(|c| c.is_ascii_alphanumeric() || signs.contains(c))
 }
 
 /// Returns the arguments of a Python call.
@@ -525,7 +534,7 @@ impl<'a> MarkedWriter<'a> {
             return Err(Inexpressible::of("so many values").into());
         }
         let target = resolved(schema, self.root)?;
-        let known = self.known.iter().find(|(found, _)| std::ptr::eq(*found, target));
+        let known = self.known.iter().find(|(schema, _)| std::ptr::eq(*schema, target));
         if let Some((_, name)) = known {
             return Ok(name.clone());
         }
@@ -544,28 +553,26 @@ impl<'a> MarkedWriter<'a> {
     ) -> Result<String, GrammarFault> {
         if let Some(list) = schema.get("anyOf").or_else(|| schema.get("oneOf")) {
             let list = list.as_array().ok_or_else(|| Inexpressible::key("anyOf"))?;
-            let key = |key: &&String| {
-                !matches!(key.as_str(), "anyOf" | "oneOf") && !ANNOTATIONS.contains(&key.as_str())
-            };
-            if let Some(key) = schema.as_object().and_then(|map| map.keys().find(key)) {
+            let other = schema.as_object().and_then(|map| other_key(map, &["anyOf", "oneOf"]));
+            if let Some(key) = other {
                 return Err(Inexpressible::key(key).into());
             }
             let all = list.iter().map(|schema| self.value(schema, depth + 1, lark));
             return Ok(all.collect::<Result<Vec<_>, _>>()?.join(" | "));
         }
-        let mut found = Vec::new();
-        choices(schema, self.root, 0, &mut found)?;
+        let mut all = Vec::new();
+        choices(schema, self.root, 0, &mut all)?;
         let mut words = Vec::new();
-        for choice in found {
+        for choice in all {
             words.push(match choice {
                 ValueChoice::Any => {
                     let text = self.text(&TextRule::default(), lark);
                     format!("{text} | {} | {}", scalar("number"), scalar("boolean"))
                 }
                 ValueChoice::Text { least: 0, most: None } => self.text(&TextRule::default(), lark),
-                ValueChoice::Text { least, most } => {
-                    let most = most.map(|most| most.to_string()).unwrap_or_default();
-                    let within = Some(format!("(?s:.{{{least},{most}}})"));
+                ValueChoice::Text { least, most: limit } => {
+                    let limit = limit.map(|limit| limit.to_string()).unwrap_or_default();
+                    let within = Some(format!("(?s:.{{{least},{limit}}})"));
                     self.text(&TextRule { within, without: Vec::new() }, lark)
                 }
                 ValueChoice::OtherText => {
@@ -606,19 +613,16 @@ impl<'a> MarkedWriter<'a> {
             return self.object(schema, depth, lark);
         }
         let known = ["type", "items", "minItems", "maxItems"];
-        let other =
-            |key: &&String| !known.contains(&key.as_str()) && !ANNOTATIONS.contains(&key.as_str());
-        if let Some(key) = schema.as_object().and_then(|map| map.keys().find(other)) {
+        if let Some(key) = schema.as_object().and_then(|map| other_key(map, &known)) {
             return Err(Inexpressible::key(key).into());
         }
         let item = self.value(schema.get("items").unwrap_or(ANY), depth + 1, lark)?;
-        let count = |key: &str| schema.get(key).and_then(Value::as_u64);
-        let least = count("minItems").unwrap_or(0);
-        let most = count("maxItems");
-        let list = match most {
+        let least = schema.get("minItems").and_then(Value::as_u64).unwrap_or(0);
+        let limit = schema.get("maxItems").and_then(Value::as_u64);
+        let list = match limit {
             Some(0) => return Ok("\"[\" \"]\"".to_owned()),
-            Some(most) if most < least => return Err(Inexpressible::key("maxItems").into()),
-            Some(most) => format!("{item} (\",\" {item}){{{},{}}}", least.max(1) - 1, most - 1),
+            Some(limit) if limit < least => return Err(Inexpressible::key("maxItems").into()),
+            Some(limit) => format!("{item} (\",\" {item}){{{},{}}}", least.max(1) - 1, limit - 1),
             None => format!("{item} (\",\" {item}){{{},}}", least.max(1) - 1),
         };
         let list = if least == 0 { format!("({list})?") } else { list };

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Keywords whose values are maps of schemas.
 pub(super) const MAPS: [&str; 5] =
@@ -40,10 +40,15 @@ pub(super) const ANNOTATIONS: [&str; 16] = [
     "writeOnly",
 ];
 
+/// Returns a key of a schema that is neither one of these nor an annotation.
+pub(super) fn other_key<'a>(map: &'a Map<String, Value>, known: &[&str]) -> Option<&'a String> {
+    map.keys().find(|key| !known.contains(&key.as_str()) && !ANNOTATIONS.contains(&key.as_str()))
+}
+
 /// Returns the value of a keyword with the schemas directly inside of it changed.
 pub(super) fn changed(key: &str, value: &Value, each: &mut dyn FnMut(&Value) -> Value) -> Value {
-    let made: Result<Value, Infallible> = with_inner(key, value, &mut |schema| Ok(each(schema)));
-    made.unwrap_or_else(|never| match never {})
+    let output: Result<Value, Infallible> = with_inner(key, value, &mut |schema| Ok(each(schema)));
+    output.unwrap_or_else(|never| match never {})
 }
 
 /// Returns the value of a keyword with the schemas directly inside of it changed, unless one cannot be.

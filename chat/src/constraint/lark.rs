@@ -100,19 +100,19 @@ impl<'a> LarkText<'a> {
             Some(MarkPart::Plain(text)) => *text,
             _ => "",
         };
-        let rest = &mark[first.len()..];
+        let remaining = &mark[first.len()..];
         let end = escaped(first);
         let within = rule.within.as_deref().unwrap_or("(?s:.*)");
         let mut body = format!("/{within}{end}/");
         for form in &rule.without {
             write!(body, " & ~/{form}{end}/").expect("a string takes all text");
         }
-        if !rest.is_empty() {
+        if !remaining.is_empty() {
             // Text has no special token, so it ends at the first one. Other tokens may spell the mark too.
             write!(body, " & ~/(?s:.*){}(?s:.*)/", escaped(mark)).expect("a string takes all text");
             let text = self.terminal(&body);
-            let rest = self.literal(rest);
-            return self.rule(&format!("{text} {rest}"));
+            let remaining = self.literal(remaining);
+            return self.rule(&format!("{text} {remaining}"));
         }
         if rule.within.is_some() {
             write!(body, " & ~/(?s:.*){end}(?s:.+)/").expect("a string takes all text");
@@ -133,23 +133,23 @@ impl<'a> LarkText<'a> {
         'a: 't,
     {
         let mut parts = Vec::new();
-        let mut rest = text;
-        while !rest.is_empty() {
-            let found = self
+        let mut remaining = text;
+        while !remaining.is_empty() {
+            let matches = self
                 .specials
                 .iter()
-                .filter_map(|token| Some((rest.find(token.text.as_str())?, token)));
+                .filter_map(|token| Some((remaining.find(token.text.as_str())?, token)));
             // The first one; among those that begin together, the longest.
-            let found = found.min_by_key(|(at, token)| (*at, usize::MAX - token.text.len()));
-            let Some((at, token)) = found else {
-                parts.push(MarkPart::Plain(rest));
+            let first = matches.min_by_key(|(at, token)| (*at, usize::MAX - token.text.len()));
+            let Some((at, token)) = first else {
+                parts.push(MarkPart::Plain(remaining));
                 break;
             };
             if at > 0 {
-                parts.push(MarkPart::Plain(&rest[..at]));
+                parts.push(MarkPart::Plain(&remaining[..at]));
             }
             parts.push(MarkPart::Token(token));
-            rest = &rest[at + token.text.len()..];
+            remaining = &remaining[at + token.text.len()..];
         }
         parts
     }

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::error::Inexpressible;
-use super::keywords::{ANNOTATIONS, MAPS};
+use super::keywords::{MAPS, other_key};
 use super::lark::escaped;
 
 /// Keywords of definitions.
@@ -22,7 +22,7 @@ pub(super) fn without_marks(schema: &Value, marks: &[&str]) -> Result<Value, Ine
     }
     let any = format!("#/$defs/{any}");
     let mut narrowing = Narrowing { marks, text, any, references: Vec::new() };
-    let mut made = match narrowing.schema(schema)? {
+    let mut output = match narrowing.schema(schema)? {
         Value::Object(map) => map,
         other => return Ok(other),
     };
@@ -31,29 +31,29 @@ pub(super) fn without_marks(schema: &Value, marks: &[&str]) -> Result<Value, Ine
     while let Some(reference) = narrowing.references.get(next).cloned() {
         next += 1;
         let place = reference.strip_prefix("#/").and_then(|place| place.split_once('/'));
-        let narrowed = |(key, name): (&str, &str)| {
+        let definition = place.and_then(|(key, name)| {
             if reference == narrowing.any {
                 return Some(Ok(Value::Object(narrowing.text_and_parts(Map::new(), &|_| true))));
             }
             Some(narrowing.schema(schema.get(key)?.get(name)?))
-        };
+        });
         // References lead to definitions alone, since all else may be narrowed twice or not at all.
-        let made = place.and_then(narrowed).ok_or_else(|| Inexpressible::key("$ref"))??;
+        let definition = definition.ok_or_else(|| Inexpressible::key("$ref"))??;
         for (key, map) in &mut known {
             if let Some((place, name)) = place
                 && *key == place
             {
-                map.insert(name.to_owned(), made.clone());
+                map.insert(name.to_owned(), definition.clone());
             }
         }
     }
     for (key, map) in known {
-        made.remove(key);
+        output.remove(key);
         if !map.is_empty() {
-            made.insert(key.to_owned(), Value::Object(map));
+            output.insert(key.to_owned(), Value::Object(map));
         }
     }
-    Ok(Value::Object(made))
+    Ok(Value::Object(output))
 }
 
 /// Regular expressions of texts without marks.
@@ -67,26 +67,25 @@ struct MarkFreeText {
 impl MarkFreeText {
     /// Marks are refused that could begin outside of strings, or inside of an escape.
     fn new(marks: &[&str]) -> Result<Self, Inexpressible> {
-        let unclear = || Inexpressible::of("JSON before this mark");
         let first = marks.first().and_then(|mark| mark.chars().next()).ok_or_else(unclear)?;
-        let plain = |c: char| c.is_alphanumeric() || c.is_whitespace() || c.is_control();
-        if plain(first) || "\"\\{}[],:+-./".contains(first) {
+        let is_plain = first.is_alphanumeric() || first.is_whitespace() || first.is_control();
+        if is_plain || "\"\\{}[],:+-./".contains(first) {
             return Err(unclear());
         }
-        let mut rests = Vec::new();
+        let mut tails = Vec::new();
         for mark in marks {
-            let rest = mark.strip_prefix(first).ok_or_else(unclear)?;
-            if rest.contains(['"', '\\']) || rest.contains(char::is_control) {
+            let tail = mark.strip_prefix(first).ok_or_else(unclear)?;
+            if tail.contains(['"', '\\']) || tail.contains(char::is_control) {
                 return Err(unclear());
             }
             // Up to the place where the mark could begin anew, so that the expression stays short.
-            rests.push(rest.split(first).next().unwrap_or_default());
+            tails.push(tail.split(first).next().unwrap_or_default());
         }
         let open = escaped(&first.to_string());
-        let mark = rests.iter().map(|rest| format!("{open}{}", escaped(rest)));
+        let mark = tails.iter().map(|tail| format!("{open}{}", escaped(tail)));
         let mark = mark.collect::<Vec<_>>().join("|");
-        let free = match rest_without(&rests, &open) {
-            Some(rest) => format!("^[^{open}]*(?:{open}{rest})*$"),
+        let free = match tail_without(&tails, &open) {
+            Some(tail) => format!("^[^{open}]*(?:{open}{tail})*$"),
             None => format!("^[^{open}]*$"),
         };
         Ok(Self { free, mark })
@@ -95,22 +94,27 @@ impl MarkFreeText {
 
 /// Returns the expression of a text without the character `first` that begins with none of these texts; none if no text
 /// is left.
-fn rest_without(rests: &[&str], first: &str) -> Option<String> {
-    if rests.contains(&"") {
+fn tail_without(tails: &[&str], first: &str) -> Option<String> {
+    if tails.contains(&"") {
         return None;
     }
-    let mut heads: Vec<char> = rests.iter().filter_map(|rest| rest.chars().next()).collect();
+    let mut heads: Vec<char> = tails.iter().filter_map(|tail| tail.chars().next()).collect();
     heads.sort_unstable();
     heads.dedup();
-    let others: String = heads.iter().map(|head| escaped(&head.to_string())).collect();
-    let mut ways = vec![format!("[^{first}{others}][^{first}]*")];
+    let escaped_heads: String = heads.iter().map(|head| escaped(&head.to_string())).collect();
+    let mut ways = vec![format!("[^{first}{escaped_heads}][^{first}]*")];
     for head in heads {
-        let behind: Vec<&str> = rests.iter().filter_map(|rest| rest.strip_prefix(head)).collect();
-        if let Some(rest) = rest_without(&behind, first) {
-            ways.push(format!("{}{rest}", escaped(&head.to_string())));
+        let behind: Vec<&str> = tails.iter().filter_map(|tail| tail.strip_prefix(head)).collect();
+        if let Some(tail) = tail_without(&behind, first) {
+            ways.push(format!("{}{tail}", escaped(&head.to_string())));
         }
     }
     Some(format!("(?:{})?", ways.join("|")))
+}
+
+/// Returns the error of a mark that could begin outside of strings, or inside of an escape.
+fn unclear() -> Inexpressible {
+    Inexpressible::of("JSON before this mark")
 }
 
 /// Rewriting of a schema and of those inside of it.
@@ -158,15 +162,11 @@ impl Narrowing<'_> {
             return self.plain(map).map(Value::Object);
         };
         // Each value fits one of the inner schemas. Conditions beside them would have to be narrowed together.
-        let beside = |key: &&String| {
-            let key = key.as_str();
-            key != applied && key != "type" && !ANNOTATIONS.contains(&key)
-        };
-        if let Some(key) = map.keys().find(beside) {
+        if let Some(key) = other_key(map, &[applied, "type"]) {
             return Err(Inexpressible::key(key));
         }
-        let mut made = map.clone();
-        match made.get_mut(applied) {
+        let mut narrowed = map.clone();
+        match narrowed.get_mut(applied) {
             Some(Value::Array(list)) if applied != "allOf" || list.len() == 1 => {
                 for inner in list {
                     *inner = self.schema(inner)?;
@@ -175,7 +175,7 @@ impl Narrowing<'_> {
             Some(Value::String(reference)) if applied == "$ref" => self.refer(reference),
             _ => return Err(Inexpressible::key(applied)),
         }
-        Ok(Value::Object(made))
+        Ok(Value::Object(narrowed))
     }
 
     /// Narrows a schema without constants and alternatives.
@@ -184,8 +184,8 @@ impl Narrowing<'_> {
         if let Some(key) = unclear.into_iter().find(|key| map.contains_key(*key)) {
             return Err(Inexpressible::key(key));
         }
-        let mut made = map.clone();
-        for (key, value) in &mut made {
+        let mut narrowed = map.clone();
+        for (key, value) in &mut narrowed {
             match (key.as_str(), value) {
                 ("properties", Value::Object(inner)) => {
                     for (name, schema) in inner {
@@ -214,36 +214,37 @@ impl Narrowing<'_> {
             }
         }
         let kinds = map.get("type");
-        Ok(self.text_and_parts(made, &|kind| match kinds {
+        Ok(self.text_and_parts(narrowed, &|kind| match kinds {
             None => true,
-            Some(Value::Array(kinds)) => kinds.iter().any(|found| found == kind),
-            Some(found) => found == kind,
+            Some(Value::Array(kinds)) => kinds.iter().any(|name| name == kind),
+            Some(name) => name == kind,
         }))
     }
 
     /// Adds the conditions of strings, keys and parts to a schema that allows these types.
     fn text_and_parts(
         &mut self,
-        mut made: Map<String, Value>,
+        mut schema: Map<String, Value>,
         allows: &dyn Fn(&str) -> bool,
     ) -> Map<String, Value> {
         if allows("string") {
-            if made.contains_key("pattern") {
-                made.insert("allOf".to_owned(), json!([{ "pattern": self.text.free }]));
+            if schema.contains_key("pattern") {
+                schema.insert("allOf".to_owned(), json!([{ "pattern": self.text.free }]));
             } else {
-                made.insert("pattern".to_owned(), json!(self.text.free));
+                schema.insert("pattern".to_owned(), json!(self.text.free));
             }
         }
-        if allows("object") && made.get("additionalProperties") != Some(&json!(false)) {
-            if !made.contains_key("additionalProperties") {
-                made.insert("additionalProperties".to_owned(), self.any());
+        if allows("object") && schema.get("additionalProperties") != Some(&json!(false)) {
+            if !schema.contains_key("additionalProperties") {
+                schema.insert("additionalProperties".to_owned(), self.any());
             }
-            made.insert("patternProperties".to_owned(), json!({ self.text.mark.as_str(): false }));
+            schema
+                .insert("patternProperties".to_owned(), json!({ self.text.mark.as_str(): false }));
         }
-        if allows("array") && !made.contains_key("items") {
-            made.insert("items".to_owned(), self.any());
+        if allows("array") && !schema.contains_key("items") {
+            schema.insert("items".to_owned(), self.any());
         }
-        made
+        schema
     }
 
     fn in_text(&self, text: &str) -> bool {

@@ -22,7 +22,7 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 /// Returns a schema whose bounds are floats that the grammars can read.
 pub(super) fn rounded(schema: &Value) -> Result<Value, ConstraintError> {
     let Value::Object(map) = schema else { return Ok(schema.clone()) };
-    let mut made = Map::new();
+    let mut output = Map::new();
     for (key, value) in map {
         let value = match (key.as_str(), value) {
             ("const" | "enum", value) => {
@@ -33,16 +33,17 @@ pub(super) fn rounded(schema: &Value) -> Result<Value, ConstraintError> {
             ("maximum" | "exclusiveMaximum", Value::Number(bound)) => not_above(bound, key)?,
             (_, value) => with_inner(key, value, &mut rounded)?,
         };
-        made.insert(key.clone(), value);
+        output.insert(key.clone(), value);
     }
     for (near, far, sign) in [(LOWEST, HIGHEST, 1.0), (HIGHEST, LOWEST, -1.0)] {
-        let is_far =
-            |key: &str| made.get(key).and_then(Value::as_f64).is_some_and(|n| n * sign >= OPEN);
-        if near.into_iter().any(is_far) && !far.iter().any(|key| made.contains_key(*key)) {
-            made.insert(far[0].to_owned(), (MOST * sign).into());
+        let is_far = near
+            .into_iter()
+            .any(|key| output.get(key).and_then(Value::as_f64).is_some_and(|n| n * sign >= OPEN));
+        if is_far && !far.iter().any(|key| output.contains_key(*key)) {
+            output.insert(far[0].to_owned(), (MOST * sign).into());
         }
     }
-    Ok(Value::Object(made))
+    Ok(Value::Object(output))
 }
 
 /// Fails if a value has an integer without a float.

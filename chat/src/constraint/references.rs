@@ -12,21 +12,21 @@ use crate::format::pointer;
 /// Returns a schema whose references have no escapes.
 pub(super) fn plain(schema: &Value) -> Value {
     let mut named = NamedPlaces { root: schema, places: Vec::new() };
-    let mut made = named.rewritten(schema);
+    let mut output = named.rewritten(schema);
     let mut added = Map::new();
     let mut next = 0;
     while let Some((place, name)) = named.places.get(next).cloned() {
         next += 1;
-        if let Some(found) = schema.pointer(&place) {
-            added.insert(name, named.rewritten(found));
+        if let Some(target) = schema.pointer(&place) {
+            added.insert(name, named.rewritten(target));
         }
     }
-    if let (Value::Object(map), false) = (&mut made, added.is_empty())
+    if let (Value::Object(map), false) = (&mut output, added.is_empty())
         && let Value::Object(known) = map.entry("$defs").or_insert_with(|| json!({}))
     {
         known.extend(added);
     }
-    made
+    output
 }
 
 /// Places that references with escapes lead to.
@@ -39,7 +39,7 @@ struct NamedPlaces<'a> {
 impl NamedPlaces<'_> {
     fn rewritten(&mut self, schema: &Value) -> Value {
         let Value::Object(map) = schema else { return schema.clone() };
-        let mut made = Map::new();
+        let mut output = Map::new();
         for (key, value) in map {
             let value = match (key.as_str(), value) {
                 ("$ref", Value::String(reference)) if reference.contains(['~', '%']) => {
@@ -50,9 +50,9 @@ impl NamedPlaces<'_> {
                 }
                 _ => changed(key, value, &mut |schema| self.rewritten(schema)),
             };
-            made.insert(key.clone(), value);
+            output.insert(key.clone(), value);
         }
-        Value::Object(made)
+        Value::Object(output)
     }
 
     /// Returns the name of the definition for a reference; none if it leads nowhere.

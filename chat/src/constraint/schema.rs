@@ -26,18 +26,20 @@ pub enum JsonLayout {
 
 /// Checks a schema and returns it with the layout of its JSON.
 pub(super) fn checked(schema: &Value, layout: JsonLayout) -> Result<Value, ConstraintError> {
-    let found = schema.to_string().len();
-    if found > MAX_RULE {
-        return Err(ConstraintError::Size { what: "the schema", found, most: MAX_RULE });
+    let length = schema.to_string().len();
+    if length > MAX_RULE {
+        return Err(ConstraintError::Size { what: "the schema", found: length, most: MAX_RULE });
     }
     let mut references = 0;
     walk(schema, 0, &mut references)?;
     if references > REFERENCES {
-        let found = references;
-        let most = REFERENCES;
-        return Err(ConstraintError::Schema { what: "references", found, most });
+        return Err(ConstraintError::Schema {
+            what: "references",
+            found: references,
+            most: REFERENCES,
+        });
     }
-    let mut made = match plain(schema)? {
+    let mut output = match plain(schema)? {
         Value::Object(map) => map,
         Value::Bool(true) => Map::new(),
         Value::Bool(false) => return Err(ConstraintError::NoToken),
@@ -47,8 +49,8 @@ pub(super) fn checked(schema: &Value, layout: JsonLayout) -> Result<Value, Const
         JsonLayout::Spaced => json!({ "whitespace_pattern": SPACE }),
         JsonLayout::Compact => json!({ "whitespace_flexible": false }),
     };
-    made.insert("x-guidance".to_owned(), layout);
-    Ok(Value::Object(made))
+    output.insert("x-guidance".to_owned(), layout);
+    Ok(Value::Object(output))
 }
 
 /// Returns a schema in the words that a grammar can keep.
@@ -64,14 +66,14 @@ pub(super) const FORMATS: [&str; 10] =
 /// Returns a schema without other formats, which are annotations: they allow every string.
 fn with_known_formats(schema: &Value) -> Value {
     let Value::Object(map) = schema else { return schema.clone() };
-    let mut made = Map::new();
+    let mut output = Map::new();
     for (key, value) in map {
         if key == "format" && value.as_str().is_some_and(|name| !FORMATS.contains(&name)) {
             continue;
         }
-        made.insert(key.clone(), changed(key, value, &mut with_known_formats));
+        output.insert(key.clone(), changed(key, value, &mut with_known_formats));
     }
-    Value::Object(made)
+    Value::Object(output)
 }
 
 fn walk(value: &Value, depth: usize, references: &mut usize) -> Result<(), ConstraintError> {

@@ -11,10 +11,10 @@ mod schemas;
 struct Draw(u64);
 
 impl Draw {
-    fn below(&mut self, most: usize) -> usize {
+    fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (((z ^ (z >> 27)) >> 20) % most as u64) as usize
+        (((z ^ (z >> 27)) >> 20) % limit as u64) as usize
     }
 }
 
@@ -23,9 +23,8 @@ const END: u32 = 0;
 
 /// A vocabulary of an end, of bytes, and of these marks, which are special tokens or plain ones.
 fn vocabulary(marks: &[&str], special: bool) -> Vec<TokenBytes> {
-    let plain = |bytes: &[u8]| TokenBytes { bytes: bytes.to_vec(), special: false };
     let mut all = vec![TokenBytes { bytes: b"<end>".to_vec(), special: true }];
-    all.extend((1..=u8::MAX).map(|byte| plain(&[byte])));
+    all.extend((1..=u8::MAX).map(|byte| TokenBytes { bytes: vec![byte], special: false }));
     for mark in marks {
         all.push(TokenBytes { bytes: mark.as_bytes().to_vec(), special });
     }
@@ -105,23 +104,12 @@ fn fits(value: &Value, schema: &Value, root: &Value) -> bool {
         "anyOf" => rule.as_array().unwrap().iter().any(|schema| fits(value, schema, root)),
         "enum" => rule.as_array().unwrap().contains(value),
         "const" => rule == value,
-        "type" => {
-            let is = |kind: &str| match kind {
-                "string" => value.is_string(),
-                // `-0` is an integer, and serde_json reads it as a float.
-                "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
-                "number" => value.is_number(),
-                "boolean" => value.is_boolean(),
-                "null" => value.is_null(),
-                "array" => value.is_array(),
-                "object" => value.is_object(),
-                other => panic!("{other}"),
-            };
-            match rule {
-                Value::String(kind) => is(kind),
-                kinds => kinds.as_array().unwrap().iter().any(|kind| is(kind.as_str().unwrap())),
+        "type" => match rule {
+            Value::String(kind) => has_type(value, kind),
+            kinds => {
+                kinds.as_array().unwrap().iter().any(|kind| has_type(value, kind.as_str().unwrap()))
             }
-        }
+        },
         "required" => {
             rule.as_array().unwrap().iter().all(|key| value.get(key.as_str().unwrap()).is_some())
         }
@@ -130,9 +118,11 @@ fn fits(value: &Value, schema: &Value, root: &Value) -> bool {
             .unwrap()
             .iter()
             .all(|(key, schema)| value.get(key).is_none_or(|value| fits(value, schema, root))),
-        "additionalProperties" => value.as_object().is_none_or(|found| {
-            let named = |key: &str| map.get("properties").is_some_and(|all| all.get(key).is_some());
-            found.iter().all(|(key, value)| named(key) || fits(value, rule, root))
+        "additionalProperties" => value.as_object().is_none_or(|object| {
+            object.iter().all(|(key, value)| {
+                map.get("properties").is_some_and(|named| named.get(key).is_some())
+                    || fits(value, rule, root)
+            })
         }),
         "items" => {
             value.as_array().is_none_or(|list| list.iter().all(|item| fits(item, rule, root)))
@@ -157,11 +147,24 @@ fn fits(value: &Value, schema: &Value, root: &Value) -> bool {
     })
 }
 
+fn has_type(value: &Value, kind: &str) -> bool {
+    match kind {
+        "string" => value.is_string(),
+        // `-0` is an integer, and serde_json reads it as a float.
+        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        other => panic!("{other}"),
+    }
+}
+
 fn tools() -> Vec<CallableTool> {
-    let tool = |name: &str, parameters: Value| CallableTool { name: name.to_owned(), parameters };
     vec![
-        tool("now", Value::Null),
-        tool(
+        callable("now", Value::Null),
+        callable(
             "get_weather",
             json!({
                 "type": "object",
@@ -188,11 +191,11 @@ fn tools() -> Vec<CallableTool> {
                 } },
             }),
         ),
-        tool(
+        callable(
             "text-or_number",
             json!({ "type": "object", "properties": { "x": { "type": ["string", "integer"] } }, "required": ["x"] }),
         ),
-        tool(
+        callable(
             "nest",
             json!({
                 "type": "object",
@@ -209,6 +212,10 @@ fn tools() -> Vec<CallableTool> {
             }),
         ),
     ]
+}
+
+fn callable(name: &str, parameters: Value) -> CallableTool {
+    CallableTool { name: name.to_owned(), parameters }
 }
 
 /// Tools with a schema that pairs and objects with bare keys cannot write.
@@ -241,17 +248,17 @@ fn read(text: &str, format: &'static Format, tools: &[CallableTool], whole_calls
         }
     }
     for (name, arguments) in &calls {
-        let place = || format!("{}: {name}({arguments}) in {text:?}", format.name());
-        let value = json_of(arguments).unwrap_or_else(|| panic!("{}", place()));
+        let place = format!("{}: {name}({arguments}) in {text:?}", format.name());
+        let value = json_of(arguments).unwrap_or_else(|| panic!("{place}"));
         let tool =
-            tools.iter().find(|tool| tool.name == *name).unwrap_or_else(|| panic!("{}", place()));
+            tools.iter().find(|tool| tool.name == *name).unwrap_or_else(|| panic!("{place}"));
         let mut schema = tool.parameters.clone();
         if schema.is_null() {
-            assert_eq!(value, json!({}), "{}", place());
+            assert_eq!(value, json!({}), "{place}");
             continue;
         }
         schema["additionalProperties"] = json!(false);
-        assert!(fits(&value, &schema, &schema), "{}", place());
+        assert!(fits(&value, &schema, &schema), "{place}");
     }
     calls.len()
 }
@@ -264,15 +271,15 @@ fn forced_calls_of_each_format_are_read_back() {
         marks.sort_unstable();
         marks.dedup();
         let mut ended = 0;
-        let mut most = 0;
+        let mut largest = 0;
         for special in [false, true] {
             let vocabulary = vocabulary(&marks, special);
             let compiler = compiler(&vocabulary);
-            for (tools, own) in [(tools(), true), (hard_tools(), false)] {
+            for (tools, native) in [(tools(), true), (hard_tools(), false)] {
                 for several in [true, false] {
                     let forced = compiler.calls(Some(format), &tools, several).unwrap();
                     // Nested tags are written in the format `json`.
-                    if own && format.tags.is_empty() {
+                    if native && format.tags.is_empty() {
                         assert!(std::ptr::eq(forced.format, format), "{}", format.name());
                     }
                     let rule = OutputRule::Calls(forced.clone());
@@ -290,13 +297,13 @@ fn forced_calls_of_each_format_are_read_back() {
                         assert_eq!(read(&text, forced.format, &tools, false), count);
                         assert!(count >= 1, "{}: {text:?}", format.name());
                         assert!(several || count == 1, "{}: {text:?}", format.name());
-                        most = most.max(count);
+                        largest = largest.max(count);
                     }
                 }
             }
         }
         assert!(ended > 60, "{}: {ended} outputs ended", format.name());
-        assert!(most > 1, "{}: one call at most", format.name());
+        assert!(largest > 1, "{}: one call at most", format.name());
         formats += 1;
     }
     assert!(formats > 40, "{formats} formats");
@@ -320,10 +327,9 @@ fn values_of_pairs_hold_no_closing_mark() {
         let Some(close) = close_of_pairs(format) else { continue };
         formats += 1;
         let text = format!("a{close}b");
-        let list = |items: Value| json!({ "type": "array", "items": items });
-        for (schema, own) in [
-            (list(json!({ "const": text })), false),
-            (list(json!({ "enum": ["a", { "b": [text] }] })), false),
+        for (schema, native) in [
+            (list_of(&json!({ "const": text })), false),
+            (list_of(&json!({ "enum": ["a", { "b": [text] }] })), false),
             (json!({ "const": ["\u{1}"] }), false),
             (json!({ "const": [close] }), false),
             (
@@ -332,12 +338,15 @@ fn values_of_pairs_hold_no_closing_mark() {
             ),
             (json!({ "type": "object", "required": [close] }), false),
             (json!({ "type": "object", "patternProperties": { "^x": true } }), false),
-            (list(json!({ "allOf": [{ "type": "string" }, { "minLength": 1 }] })), false),
-            (list(json!({ "$ref": "#/$defs/Marked" })), false),
-            (list(json!({ "$ref": "#/$defs/Free" })), true),
-            (list(json!({ "type": "string", "pattern": "^[a-z<]+$", "maxLength": 20_000 })), true),
-            (list(json!({ "type": "string", "format": "uri" })), true),
-            (list(json!({ "description": "anything" })), true),
+            (list_of(&json!({ "allOf": [{ "type": "string" }, { "minLength": 1 }] })), false),
+            (list_of(&json!({ "$ref": "#/$defs/Marked" })), false),
+            (list_of(&json!({ "$ref": "#/$defs/Free" })), true),
+            (
+                list_of(&json!({ "type": "string", "pattern": "^[a-z<]+$", "maxLength": 20_000 })),
+                true,
+            ),
+            (list_of(&json!({ "type": "string", "format": "uri" })), true),
+            (list_of(&json!({ "description": "anything" })), true),
             (json!({ "type": ["object", "array"] }), true),
             (json!({ "type": "array", "prefixItems": [{ "type": "string" }, true] }), true),
         ] {
@@ -355,25 +364,22 @@ fn values_of_pairs_hold_no_closing_mark() {
             // Some formats have a pattern with a JSON object too.
             let pairs = std::ptr::eq(forced.format, format)
                 && forced.grammar.contains(&lark::quoted(close));
-            assert!(pairs == own || format.calls.len() > 1, "{}: {schema}", format.name());
+            assert!(pairs == native || format.calls.len() > 1, "{}: {schema}", format.name());
             let rule = OutputRule::Calls(forced);
-            let made = compiler.compile(&rule, ReasoningPrefix::Absent, Some(format));
-            made.unwrap_or_else(|why| panic!("{}: {schema}: {why}", format.name()));
+            let outcome = compiler.compile(&rule, ReasoningPrefix::Absent, Some(format));
+            outcome.unwrap_or_else(|why| panic!("{}: {schema}: {why}", format.name()));
         }
     }
     assert!(formats > 10, "{formats} formats");
 }
 
+fn list_of(items: &Value) -> Value {
+    json!({ "type": "array", "items": items })
+}
+
 #[test]
 fn json_without_marks_has_all_other_texts() {
     let compiler = compiler(&vocabulary(&[], false));
-    let allows = |schema: &Value, marks: &[&str], text: &str| {
-        let narrowed = marks::without_marks(schema, marks).unwrap();
-        let rule = OutputRule::Schema(narrowed, JsonLayout::Compact);
-        let mut constraint = compiler.compile(&rule, ReasoningPrefix::Absent, None).unwrap();
-        text.bytes().all(|byte| constraint.accept(u32::from(byte)).is_ok())
-            && constraint.accepts_end()
-    };
     let strings = json!({ "type": "array", "items": { "type": "string" } });
     let any = json!({});
     let close = ["</parameter>"];
@@ -400,13 +406,29 @@ fn json_without_marks_has_all_other_texts() {
                 (&any, format!("[{{\"a\":\"{text}\"}}]")),
                 (&any, format!("{{\"x{text}\":[1.5,{{}}]}}")),
             ] {
-                assert_eq!(allows(schema, marks, &whole), free, "{schema} {marks:?} {whole}");
+                assert_eq!(
+                    allows_without_marks(&compiler, schema, marks, &whole),
+                    free,
+                    "{schema} {marks:?} {whole}"
+                );
             }
         }
     }
     for marks in [&["\"x"][..], &["x"], &["<a\\"], &["<a", "[b"], &["}<"], &[""], &[]] {
         assert!(marks::without_marks(&strings, marks).is_err(), "{marks:?}");
     }
+}
+
+fn allows_without_marks(
+    compiler: &ConstraintCompiler,
+    schema: &Value,
+    marks: &[&str],
+    text: &str,
+) -> bool {
+    let narrowed = marks::without_marks(schema, marks).unwrap();
+    let rule = OutputRule::Schema(narrowed, JsonLayout::Compact);
+    let mut constraint = compiler.compile(&rule, ReasoningPrefix::Absent, None).unwrap();
+    text.bytes().all(|byte| constraint.accept(u32::from(byte)).is_ok()) && constraint.accepts_end()
 }
 
 #[test]
@@ -486,8 +508,8 @@ fn rules_of_all_kinds_hold() {
                 let body = text.split_once("</think>");
                 let inside = text.starts_with("<think>");
                 let answer = match (prefix, body) {
-                    (ReasoningPrefix::Optional, Some((_, rest))) if inside => rest.trim_start(),
-                    (ReasoningPrefix::Open, found) => found.unwrap().1.trim_start(),
+                    (ReasoningPrefix::Optional, Some((_, tail))) if inside => tail.trim_start(),
+                    (ReasoningPrefix::Open, halves) => halves.unwrap().1.trim_start(),
                     (ReasoningPrefix::Absent | ReasoningPrefix::Optional, _) => text.as_str(),
                 };
                 thought += usize::from(answer.len() < text.len());
@@ -521,44 +543,44 @@ fn an_output_does_not_depend_on_others() {
 fn hostile_rules_have_a_reason() {
     let vocabulary = vocabulary(&[], false);
     let compiler = compiler(&vocabulary);
-    let compile = |rule: &OutputRule| compiler.compile(rule, ReasoningPrefix::Absent, None);
-    let refused = |schema: Value, words: &str| {
-        let text: String = schema.to_string().chars().take(80).collect();
-        let error =
-            compile(&OutputRule::Schema(schema, JsonLayout::Spaced)).unwrap_err().to_string();
-        assert!(error.contains(words), "{text}: {error}");
-    };
-    refused(json!({ "$ref": "http://example.com/schema" }), "nothing else is read");
-    refused(json!({ "$ref": "file:///etc/passwd" }), "nothing else is read");
-    refused(json!({ "$ref": "#/$defs/missing" }), "not found");
-    refused(json!({ "type": "string", "minLength": 5, "maxLength": 2 }), "nsatisfiable");
-    refused(json!({ "allOf": [{ "type": "string" }, { "type": "integer" }] }), "nsatisfiable");
-    refused(json!(false), "contradicts");
-    refused(json!([1]), "a list");
-    refused(json!({ "type": "object", "not": { "type": "null" } }), "not");
-    refused(json!({ "type": "array", "uniqueItems": true }), "uniqueItems");
-    refused(json!({ "enum": vec!["x".repeat(20); 20_000] }), "at most 262144");
-    refused(json!({ "type": "string", "pattern": "(" }), "");
-    refused(json!({ "type": 7 }), "");
-    refused(json!({ "properties": 7, "type": "object" }), "");
-    refused(json!({ "type": "é".repeat(60), "enum": 7 }), "");
+    assert_refused(
+        &compiler,
+        json!({ "$ref": "http://example.com/schema" }),
+        "nothing else is read",
+    );
+    assert_refused(&compiler, json!({ "$ref": "file:///etc/passwd" }), "nothing else is read");
+    assert_refused(&compiler, json!({ "$ref": "#/$defs/missing" }), "not found");
+    assert_refused(
+        &compiler,
+        json!({ "type": "string", "minLength": 5, "maxLength": 2 }),
+        "nsatisfiable",
+    );
+    assert_refused(
+        &compiler,
+        json!({ "allOf": [{ "type": "string" }, { "type": "integer" }] }),
+        "nsatisfiable",
+    );
+    assert_refused(&compiler, json!(false), "contradicts");
+    assert_refused(&compiler, json!([1]), "a list");
+    assert_refused(&compiler, json!({ "type": "object", "not": { "type": "null" } }), "not");
+    assert_refused(&compiler, json!({ "type": "array", "uniqueItems": true }), "uniqueItems");
+    assert_refused(&compiler, json!({ "enum": vec!["x".repeat(20); 20_000] }), "at most 262144");
+    assert_refused(&compiler, json!({ "type": "string", "pattern": "(" }), "");
+    assert_refused(&compiler, json!({ "type": 7 }), "");
+    assert_refused(&compiler, json!({ "properties": 7, "type": "object" }), "");
+    assert_refused(&compiler, json!({ "type": "é".repeat(60), "enum": 7 }), "");
     let mut deep = json!({});
     for _ in 0..80 {
         deep = json!({ "properties": { "a": deep } });
     }
-    refused(deep, "levels");
-    // A chain of references, each to the next one, and references without an end.
-    let chain = |count: usize| {
-        let definitions =
-            (0..count).map(|n| (format!("d{n}"), json!({ "$ref": format!("#/$defs/d{}", n + 1) })));
-        let mut definitions: serde_json::Map<String, Value> = definitions.collect();
-        definitions.insert(format!("d{count}"), json!({ "type": "integer" }));
-        json!({ "$ref": "#/$defs/d0", "$defs": definitions })
-    };
-    compile(&OutputRule::Schema(chain(1_900), JsonLayout::Spaced)).unwrap();
-    refused(chain(2_100), "references");
-    refused(json!({ "$ref": "#" }), "");
-    refused(
+    assert_refused(&compiler, deep, "levels");
+    // A chain of references, and references without an end.
+    compile_rule(&compiler, &OutputRule::Schema(reference_chain(1_900), JsonLayout::Spaced))
+        .unwrap();
+    assert_refused(&compiler, reference_chain(2_100), "references");
+    assert_refused(&compiler, json!({ "$ref": "#" }), "");
+    assert_refused(
+        &compiler,
         json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } }),
         "",
     );
@@ -572,13 +594,13 @@ fn hostile_rules_have_a_reason() {
             "additionalProperties": false,
         } },
     });
-    assert!(compile(&OutputRule::Schema(list, JsonLayout::Spaced)).is_ok());
+    assert!(compile_rule(&compiler, &OutputRule::Schema(list, JsonLayout::Spaced)).is_ok());
     // Every alternative doubles the work of the ones before.
     let mut wide = json!({ "type": "integer" });
     for _ in 0..30 {
         wide = json!({ "allOf": [{ "anyOf": [wide.clone(), { "type": "string" }] }, { "anyOf": [{ "type": "integer" }, { "type": "null" }] }] });
     }
-    compile(&OutputRule::Schema(wide, JsonLayout::Spaced)).ok();
+    compile_rule(&compiler, &OutputRule::Schema(wide, JsonLayout::Spaced)).ok();
     for regex in [
         "(a{1000}){1000}".to_owned(),
         "((((a{200}){200}){200}){200})".to_owned(),
@@ -594,7 +616,9 @@ fn hostile_rules_have_a_reason() {
         "(?R)".to_owned(),
         "x".repeat(9_000),
     ] {
-        let Ok(mut constraint) = compile(&OutputRule::Regex(regex.clone())) else { continue };
+        let Ok(mut constraint) = compile_rule(&compiler, &OutputRule::Regex(regex.clone())) else {
+            continue;
+        };
         let mut row = vec![0.0; vocabulary.len()];
         constraint.restrict(&mut row, &[END]);
         for _ in 0..40 {
@@ -616,29 +640,54 @@ fn hostile_rules_have_a_reason() {
         "%import x.y",
         "start: %json {\"$ref\": \"http://x\"}",
     ] {
-        compile(&OutputRule::Grammar(grammar.to_owned())).ok();
+        compile_rule(&compiler, &OutputRule::Grammar(grammar.to_owned())).ok();
     }
-    assert_eq!(compile(&OutputRule::Choice(Vec::new())).unwrap_err(), ConstraintError::Choices);
+    assert_eq!(
+        compile_rule(&compiler, &OutputRule::Choice(Vec::new())).unwrap_err(),
+        ConstraintError::Choices
+    );
     // The compiler still works.
-    assert!(compile(&OutputRule::JsonObject(JsonLayout::Spaced)).is_ok());
+    assert!(compile_rule(&compiler, &OutputRule::JsonObject(JsonLayout::Spaced)).is_ok());
+}
+
+/// A schema of so many references, each to the next one.
+fn reference_chain(count: usize) -> Value {
+    let definitions =
+        (0..count).map(|n| (format!("d{n}"), json!({ "$ref": format!("#/$defs/d{}", n + 1) })));
+    let mut definitions: serde_json::Map<String, Value> = definitions.collect();
+    definitions.insert(format!("d{count}"), json!({ "type": "integer" }));
+    json!({ "$ref": "#/$defs/d0", "$defs": definitions })
+}
+
+fn compile_rule(
+    compiler: &ConstraintCompiler,
+    rule: &OutputRule,
+) -> Result<OutputConstraint, ConstraintError> {
+    compiler.compile(rule, ReasoningPrefix::Absent, None)
+}
+
+fn assert_refused(compiler: &ConstraintCompiler, schema: Value, words: &str) {
+    let text: String = schema.to_string().chars().take(80).collect();
+    let error = compile_rule(compiler, &OutputRule::Schema(schema, JsonLayout::Spaced))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains(words), "{text}: {error}");
 }
 
 #[test]
 fn tools_that_cannot_be_called_are_named() {
     let compiler = compiler(&vocabulary(&[], false));
-    let tool =
-        |name: &str, parameters: Value| vec![CallableTool { name: name.to_owned(), parameters }];
     for (tools, words) in [
-        (tool("", Value::Null), "name has to be"),
-        (tool("a b", Value::Null), "`a b`"),
-        (tool("f", json!({ "type": "array" })), "expected \"object\""),
-        (tool("f", json!(3)), "no schema"),
+        ([callable("", Value::Null)], "name has to be"),
+        ([callable("a b", Value::Null)], "`a b`"),
+        ([callable("f", json!({ "type": "array" }))], "expected \"object\""),
+        ([callable("f", json!(3))], "no schema"),
     ] {
         let error = compiler.calls(None, &tools, true).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
     // References of a tool stay in its own schema.
-    let away = tool("f", json!({ "properties": { "a": { "$ref": "http://x" } } }));
+    let away = [callable("f", json!({ "properties": { "a": { "$ref": "http://x" } } }))];
     assert!(compiler.calls(None, &away, true).is_err());
 }
 
@@ -763,8 +812,8 @@ fn limits_have_a_plain_reason() {
     let schema =
         json!({ "type": "object", "properties": properties, "additionalProperties": false });
     let rule = OutputRule::Schema(schema, JsonLayout::Compact);
-    let mut made = compiler.compile(&rule, ReasoningPrefix::Absent, None);
-    let error = match &mut made {
+    let mut outcome = compiler.compile(&rule, ReasoningPrefix::Absent, None);
+    let error = match &mut outcome {
         Err(error) => error.clone(),
         Ok(constraint) => constraint.accept(u32::from(b'{')).unwrap_err(),
     };

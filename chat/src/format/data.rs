@@ -164,11 +164,13 @@ impl Format {
 
     /// True if the texts of the format are in a chat template.
     pub(crate) fn is_in(&self, template: &str) -> Option<usize> {
-        let has = |text: &String| template.contains(text.as_str());
-        if self.without.iter().any(has) {
+        if self.without.iter().any(|text| template.contains(text.as_str())) {
             return None;
         }
-        let whole = self.find.iter().filter(|texts| texts.iter().all(has));
+        let whole = self
+            .find
+            .iter()
+            .filter(|texts| texts.iter().all(|text| template.contains(text.as_str())));
         whole.map(|texts| texts.iter().map(String::len).sum()).max()
     }
 }

@@ -112,9 +112,9 @@ impl JsonScanner {
                 JsonState::Hex(key, left - 1)
             }),
             JsonState::Hex(..) => Scan::Bad,
-            JsonState::Word(rest) => match rest.strip_prefix(c) {
+            JsonState::Word(word) => match word.strip_prefix(c) {
                 Some("") => self.end(),
-                Some(rest) => self.to(JsonState::Word(rest)),
+                Some(word) => self.to(JsonState::Word(word)),
                 None => Scan::Bad,
             },
             JsonState::Number(state) => self.number(state, c),

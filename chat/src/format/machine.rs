@@ -94,8 +94,8 @@ impl CallMachine {
 
     /// True if all of the call was read but for the marks behind it.
     pub(super) fn is_complete(&self) -> bool {
-        let rest = self.pattern.steps.get(self.place.step..).unwrap_or_default();
-        self.pair.is_none() && !rest.iter().any(|step| matches!(step, PatternStep::Hole(_)))
+        let remaining = self.pattern.steps.get(self.place.step..).unwrap_or_default();
+        self.pair.is_none() && !remaining.iter().any(|step| matches!(step, PatternStep::Hole(_)))
     }
 
     /// Reads one character.

@@ -190,22 +190,22 @@ impl OutputParser {
         let mut events = Vec::new();
         self.cut.extend_from_slice(bytes);
         let bytes = std::mem::take(&mut self.cut);
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() {
-            match std::str::from_utf8(rest) {
+        let mut remaining = bytes.as_slice();
+        while !remaining.is_empty() {
+            match std::str::from_utf8(remaining) {
                 Ok(text) => {
                     events.extend(self.push(text));
                     break;
                 }
                 Err(error) => {
-                    let (sound, other) = rest.split_at(error.valid_up_to());
+                    let (sound, other) = remaining.split_at(error.valid_up_to());
                     events.extend(self.push(&String::from_utf8_lossy(sound)));
                     let Some(bad) = error.error_len() else {
                         self.cut = other.to_vec();
                         break;
                     };
                     events.extend(self.push("\u{fffd}"));
-                    rest = &other[bad..];
+                    remaining = &other[bad..];
                 }
             }
         }
@@ -274,21 +274,21 @@ impl OutputParser {
         let reasoning =
             format.reasoning.as_ref().filter(|_| self.options.reasoning != ReasoningMode::Text);
         let in_reasoning = matches!(self.mode, OutputMode::Reasoning);
-        if let Some(found) = reasoning {
+        if let Some(reasoning) = reasoning {
             if in_reasoning {
-                marks.push((&found.close, MarkRole::EndReason));
+                marks.push((&reasoning.close, MarkRole::EndReason));
             }
             // A model may repeat the mark at the start.
             if if in_reasoning {
                 self.after == LastPart::Mark
             } else {
-                found.repeats || !self.started
+                reasoning.repeats || !self.started
             } {
-                marks.push((&found.open, MarkRole::Reason));
+                marks.push((&reasoning.open, MarkRole::Reason));
             }
         }
         let calls = self.options.calls
-            && (!in_reasoning || reasoning.is_some_and(|found| found.ends_at_calls));
+            && (!in_reasoning || reasoning.is_some_and(|reasoning| reasoning.ends_at_calls));
         if calls {
             if let Some(section) = &format.section {
                 // A section that was begun by a call may lack its closing mark too.
@@ -344,15 +344,16 @@ impl OutputParser {
     /// Takes the longest mark at the start of the pending text, or one character of it as text. The rest is read again.
     fn settle(&mut self) {
         let pending = std::mem::take(&mut self.pending);
-        let found = self.marks.iter().filter(|(text, _)| pending.starts_with(text));
-        let length = if let Some((text, mark)) = found.max_by_key(|(text, _)| text.len()).copied() {
-            self.mark(text, mark);
-            text.len()
-        } else {
-            let Some(c) = pending.chars().next() else { return };
-            self.plain(c);
-            c.len_utf8()
-        };
+        let matching = self.marks.iter().filter(|(text, _)| pending.starts_with(text));
+        let length =
+            if let Some((text, mark)) = matching.max_by_key(|(text, _)| text.len()).copied() {
+                self.mark(text, mark);
+                text.len()
+            } else {
+                let Some(c) = pending.chars().next() else { return };
+                self.plain(c);
+                c.len_utf8()
+            };
         for c in pending[length..].chars().rev() {
             self.queue.push_front(c);
         }

@@ -68,26 +68,26 @@ impl CallPattern {
     /// Reads a pattern: `{name}` is a hole, `{ }` optional white space, all else literal text.
     pub(crate) fn parse(text: &str) -> Result<Self, CallPatternError> {
         let mut steps = Vec::new();
-        let mut rest = text;
-        while !rest.is_empty() {
-            let Some(open) = rest.find('{') else {
-                steps.push(PatternStep::Literal(rest.to_owned()));
+        let mut remaining = text;
+        while !remaining.is_empty() {
+            let Some(open) = remaining.find('{') else {
+                steps.push(PatternStep::Literal(remaining.to_owned()));
                 break;
             };
             if open > 0 {
-                steps.push(PatternStep::Literal(rest[..open].to_owned()));
+                steps.push(PatternStep::Literal(remaining[..open].to_owned()));
             }
-            let Some(close) = rest[open..].find('}') else {
+            let Some(close) = remaining[open..].find('}') else {
                 return Err(CallPatternError::Unclosed);
             };
-            let word = &rest[open + 1..open + close];
+            let word = &remaining[open + 1..open + close];
             steps.push(if word == " " {
                 PatternStep::Space
             } else {
                 let hole = HOLES.iter().find(|(name, _)| *name == word);
                 PatternStep::Hole(hole.ok_or_else(|| CallPatternError::Unknown(word.to_owned()))?.1)
             });
-            rest = &rest[open + close + 1..];
+            remaining = &remaining[open + close + 1..];
         }
         Ok(Self { steps })
     }

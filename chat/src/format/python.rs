@@ -535,7 +535,7 @@ fn word_json(word: &str) -> Option<String> {
         _ => {}
     }
     let (sign, digits) = match word.strip_prefix('-') {
-        Some(rest) => ("-", rest),
+        Some(digits) => ("-", digits),
         None => ("", word.strip_prefix('+').unwrap_or(word)),
     };
     if !digits.starts_with(|c: char| c.is_ascii_digit() || c == '.')
@@ -546,8 +546,8 @@ fn word_json(word: &str) -> Option<String> {
     }
     let plain = digits.replace('_', "");
     for (prefix, base) in [("0x", 16), ("0X", 16), ("0o", 8), ("0O", 8), ("0b", 2), ("0B", 2)] {
-        if let Some(rest) = plain.strip_prefix(prefix) {
-            return u128::from_str_radix(rest, base).ok().map(|value| format!("{sign}{value}"));
+        if let Some(digits) = plain.strip_prefix(prefix) {
+            return u128::from_str_radix(digits, base).ok().map(|value| format!("{sign}{value}"));
         }
     }
     let (mantissa, power) = match plain.find(['e', 'E']) {

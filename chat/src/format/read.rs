@@ -323,14 +323,14 @@ impl FormatReader {
     fn choice<T: Copy>(&mut self, map: &YamlMap, key: &str, known: &[(&str, T)]) -> Option<T> {
         let node = &map.get(key)?.value;
         let text = self.scalar(node)?;
-        let found = known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
-        if found.is_none() {
+        let value = known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        if value.is_none() {
             let mut finding = Finding::error(&node.at, format!("`{key}` cannot be `{text}`"));
             let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
             finding.help = suggest::help(&text, names);
             self.findings.push(finding);
         }
-        found
+        value
     }
 
     fn expected(&mut self, node: &YamlNode, what: &str) {
@@ -341,25 +341,11 @@ impl FormatReader {
 
 /// Returns the reason that a pattern cannot be read.
 fn mistake(pattern: &CallPattern, pair: bool) -> Option<&'static str> {
-    let has = |holes: &[Hole]| holes.iter().any(|hole| pattern.has(*hole));
-    let long =
-        |step: &PatternStep| matches!(step, PatternStep::Literal(text) if text.len() > MAX_MARK);
-    if pattern.steps.iter().any(long) {
+    let mut steps = pattern.steps.iter();
+    if steps.any(|step| matches!(step, PatternStep::Literal(text) if text.len() > MAX_MARK)) {
         return Some("has a text of more than 256 bytes");
     }
-    let neighbours = |steps: &[PatternStep]| {
-        matches!(
-            steps,
-            [
-                PatternStep::Hole(Hole::Value | Hole::Tags),
-                PatternStep::Space | PatternStep::Hole(_)
-            ] | [
-                PatternStep::Hole(_),
-                PatternStep::Hole(Hole::Key | Hole::Value | Hole::Name | Hole::Id | Hole::Type)
-            ]
-        )
-    };
-    if pattern.steps.windows(2).any(neighbours) {
+    if pattern.steps.windows(2).any(lack_text_between) {
         return Some("needs a text between two holes, and directly behind `{value}` and `{tags}`");
     }
     let ends_open = match pattern.steps.last() {
@@ -376,16 +362,19 @@ fn mistake(pattern: &CallPattern, pair: bool) -> Option<&'static str> {
     if pair {
         let sound =
             pattern.has(Hole::Key) && pattern.has(Hole::Value) && !pattern.opener().is_empty();
-        let foreign = has(&[
-            Hole::Name,
-            Hole::Arguments,
-            Hole::Call,
-            Hole::Calls,
-            Hole::Python,
-            Hole::Object,
-            Hole::Pairs,
-            Hole::Tags,
-        ]);
+        let foreign = has_any(
+            pattern,
+            &[
+                Hole::Name,
+                Hole::Arguments,
+                Hole::Call,
+                Hole::Calls,
+                Hole::Python,
+                Hole::Object,
+                Hole::Pairs,
+                Hole::Tags,
+            ],
+        );
         return (!sound || foreign)
             .then_some("needs a text at its start, `{key}` and `{value}`, and no hole of a call");
     }
@@ -396,8 +385,10 @@ fn mistake(pattern: &CallPattern, pair: bool) -> Option<&'static str> {
         .iter()
         .filter(|step| matches!(step, PatternStep::Hole(h) if payloads.contains(h)))
         .count();
-    let named = has(&with_name);
-    if count != 1 || has(&[Hole::Key, Hole::Value, Hole::Type]) || named != pattern.has(Hole::Name)
+    let named = has_any(pattern, &with_name);
+    if count != 1
+        || has_any(pattern, &[Hole::Key, Hole::Value, Hole::Type])
+        || named != pattern.has(Hole::Name)
     {
         return Some(
             "needs one of `{call}`, `{calls}`, `{python}`, or `{name}` with one of `{arguments}`, `{object}`, `{pairs}`, `{tags}`",
@@ -413,4 +404,21 @@ fn mistake(pattern: &CallPattern, pair: bool) -> Option<&'static str> {
         return Some("needs a text behind `{pairs}`");
     }
     None
+}
+
+/// True if a pattern has one of these holes.
+fn has_any(pattern: &CallPattern, holes: &[Hole]) -> bool {
+    holes.iter().any(|hole| pattern.has(*hole))
+}
+
+/// True for two neighbouring steps that need a text between them.
+fn lack_text_between(steps: &[PatternStep]) -> bool {
+    matches!(
+        steps,
+        [PatternStep::Hole(Hole::Value | Hole::Tags), PatternStep::Space | PatternStep::Hole(_)]
+            | [
+                PatternStep::Hole(_),
+                PatternStep::Hole(Hole::Key | Hole::Value | Hole::Name | Hole::Id | Hole::Type)
+            ]
+    )
 }

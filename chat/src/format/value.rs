@@ -70,55 +70,59 @@ fn number(text: &str) -> Option<String> {
 pub(crate) fn pointer(reference: &str) -> Option<String> {
     let place = reference.strip_prefix('#')?;
     let mut bytes = Vec::with_capacity(place.len());
-    let mut rest = place.as_bytes();
-    while let Some((&byte, behind)) = rest.split_first() {
-        let digit = |at: usize| behind.get(at).and_then(|digit| char::from(*digit).to_digit(16));
-        if let (b'%', Some(high), Some(low)) = (byte, digit(0), digit(1)) {
+    let mut remaining = place.as_bytes();
+    while let Some((&byte, behind)) = remaining.split_first() {
+        if let (b'%', Some(high), Some(low)) = (byte, hex_digit(behind, 0), hex_digit(behind, 1)) {
             bytes.push((high * 16 + low) as u8);
-            rest = &behind[2..];
+            remaining = &behind[2..];
         } else {
             bytes.push(byte);
-            rest = behind;
+            remaining = behind;
         }
     }
     String::from_utf8(bytes).ok()
 }
 
-/// Returns the types that a schema allows.
-pub(super) fn types<'a>(schema: &'a Value, root: &'a Value) -> Vec<&'a str> {
-    let mut found = Vec::new();
-    collect(schema, root, 0, &mut found);
-    // From the narrowest type to strings: each text is one.
-    let order = ["null", "integer", "number", "boolean", "object", "array"];
-    found.sort_by_key(|kind| order.iter().position(|known| known == kind).unwrap_or(order.len()));
-    found.dedup();
-    found
+/// Returns the value of the hexadecimal digit at a place.
+fn hex_digit(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at).and_then(|digit| char::from(*digit).to_digit(16))
 }
 
-fn collect<'a>(schema: &'a Value, root: &'a Value, depth: usize, found: &mut Vec<&'a str>) {
+/// Returns the types that a schema allows.
+pub(super) fn types<'a>(schema: &'a Value, root: &'a Value) -> Vec<&'a str> {
+    let mut types = Vec::new();
+    collect(schema, root, 0, &mut types);
+    // From the narrowest type to strings: each text is one.
+    let order = ["null", "integer", "number", "boolean", "object", "array"];
+    types.sort_by_key(|kind| order.iter().position(|known| known == kind).unwrap_or(order.len()));
+    types.dedup();
+    types
+}
+
+fn collect<'a>(schema: &'a Value, root: &'a Value, depth: usize, types: &mut Vec<&'a str>) {
     // Depth of alternatives in a schema; deeper ones give no type.
     const DEPTH: usize = 8;
     match schema.get("type") {
-        Some(Value::String(kind)) => found.push(kind),
-        Some(Value::Array(kinds)) => found.extend(kinds.iter().filter_map(Value::as_str)),
+        Some(Value::String(kind)) => types.push(kind),
+        Some(Value::Array(kinds)) => types.extend(kinds.iter().filter_map(Value::as_str)),
         _ => {}
     }
     if let (true, Some(Value::String(reference))) = (depth < DEPTH, schema.get("$ref"))
         && let Some(target) = pointer(reference).and_then(|at| root.pointer(&at))
     {
-        collect(target, root, depth + 1, found);
+        collect(target, root, depth + 1, types);
     }
     for key in ["anyOf", "oneOf", "allOf"] {
         if let (true, Some(Value::Array(choices))) = (depth < DEPTH, schema.get(key)) {
             for choice in choices {
-                collect(choice, root, depth + 1, found);
+                collect(choice, root, depth + 1, types);
             }
         }
     }
-    if found.is_empty() {
+    if types.is_empty() {
         let list = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
         let values = list.chain(schema.get("const"));
-        found.extend(values.map(|value| match value {
+        types.extend(values.map(|value| match value {
             Value::Null => "null",
             Value::Bool(_) => "boolean",
             Value::Number(number) if number.is_f64() => "number",

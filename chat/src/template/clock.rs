@@ -11,9 +11,9 @@ const MOST_FORMAT: usize = 1000;
 /// Returns the function for a time, or for the present in UTC.
 pub(super) fn strftime(now: Option<DateTime>) -> Value {
     Value::from_function(move |format: &str| -> Result<String, Error> {
-        let wrong = |why: String| Error::new(ErrorKind::InvalidOperation, why);
         if format.len() > MOST_FORMAT {
-            return Err(wrong(format!("a time format of more than {MOST_FORMAT} bytes")));
+            let why = format!("a time format of more than {MOST_FORMAT} bytes");
+            return Err(Error::new(ErrorKind::InvalidOperation, why));
         }
         let now = now.unwrap_or_else(|| jiff::Timestamp::now().to_zoned(TimeZone::UTC).datetime());
         let time = strtime::BrokenDownTime::from(now);
@@ -24,12 +24,12 @@ pub(super) fn strftime(now: Option<DateTime>) -> Value {
 /// Formats a time as the C library does in its own locale. Unknown directives stay as they are.
 fn formatted(time: &strtime::BrokenDownTime, format: &str) -> String {
     let mut out = String::new();
-    let mut rest = format;
-    while let Some(at) = rest.find('%') {
-        out.push_str(&rest[..at]);
-        let directive = &rest[at..];
-        let flags = |c: char| "-_^#0".contains(c) || c.is_ascii_digit();
-        let letter = directive[1..].find(|c: char| !flags(c)).map(|n| n + 1);
+    let mut remaining = format;
+    while let Some(at) = remaining.find('%') {
+        out.push_str(&remaining[..at]);
+        let directive = &remaining[at..];
+        let letter = directive[1..].find(|c: char| !"-_^#0".contains(c) && !c.is_ascii_digit());
+        let letter = letter.map(|n| n + 1);
         let Some(letter) = letter else {
             out.push_str(directive);
             return out;
@@ -49,9 +49,9 @@ fn formatted(time: &strtime::BrokenDownTime, format: &str) -> String {
             Ok(text) => out.push_str(&text),
             Err(_) => out.push_str(directive),
         }
-        rest = after;
+        remaining = after;
     }
-    out.push_str(rest);
+    out.push_str(remaining);
     out
 }
 

@@ -111,14 +111,15 @@ fn range(first: i64, last: Option<i64>, step: Option<i64>) -> Result<Value, Erro
     let start = i128::from(start);
     let end = i128::from(end);
     let step = i128::from(step.unwrap_or(1));
-    let wrong = |why: String| Err(Error::new(ErrorKind::InvalidOperation, why));
     if step == 0 {
-        return wrong("`range` needs a step other than 0".to_owned());
+        let why = "`range` needs a step other than 0";
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
     }
     let length =
         if step > 0 { (end - start + step - 1) / step } else { (start - end - step - 1) / -step };
     if length > MOST_OF_RANGE {
-        return wrong(format!("a range of {length} items; at most {MOST_OF_RANGE} are allowed"));
+        let why = format!("a range of {length} items; at most {MOST_OF_RANGE} are allowed");
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
     }
     // Printed as a list, while Python prints `range(0, 3)`; no template prints it.
     Ok((0..length.max(0))
@@ -134,11 +135,8 @@ fn to_json(
     indent: Option<Value>,
     kwargs: Kwargs,
 ) -> Result<String, Error> {
-    let flag = |key: &str| -> Result<bool, Error> {
-        Ok(kwargs.get::<Option<Value>>(key)?.is_some_and(|value| value.is_true()))
-    };
     // The first argument by place is `ensure_ascii`.
-    let ascii = indent.is_some_and(|value| value.is_true()) || flag("ensure_ascii")?;
+    let ascii = indent.is_some_and(|value| value.is_true()) || flag(&kwargs, "ensure_ascii")?;
     let indent = match kwargs.get::<Option<Value>>("indent")? {
         None => None,
         Some(value) if value.is_none() => None,
@@ -163,9 +161,14 @@ fn to_json(
             Some((str_of(state, item)?, str_of(state, key)?))
         }
     };
-    let options = DumpOptions { ascii, indent, separators, sort_keys: flag("sort_keys")? };
+    let options = DumpOptions { ascii, indent, separators, sort_keys: flag(&kwargs, "sort_keys")? };
     kwargs.assert_all_used()?;
     dumps(state, value, &options)
+}
+
+/// Returns the truth value of an argument by name; false without it.
+fn flag(kwargs: &Kwargs, key: &str) -> Result<bool, Error> {
+    Ok(kwargs.get::<Option<Value>>(key)?.is_some_and(|value| value.is_true()))
 }
 
 /// `join` of Jinja, which prints items as Python does.

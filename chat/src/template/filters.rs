@@ -33,13 +33,13 @@ pub(super) fn add(env: &mut Environment<'static>) {
     for name in ["upper", "lower", "title", "capitalize", "striptags"] {
         env.add_filter(
             name,
-            move |state: &mut State<'_, '_>, value: &Value, rest: Rest<ValueOrKwargs>| {
+            move |state: &mut State<'_, '_>, value: &Value, arguments: Rest<ValueOrKwargs>| {
                 // Numbers are texts as Python prints them.
                 let mut args = vec![match value.kind() {
                     ValueKind::Number => Value::from(str_of(state, value)?),
                     _ => value.clone(),
                 }];
-                args.extend(rest.0.into_iter().map(Value::from));
+                args.extend(arguments.0.into_iter().map(Value::from));
                 state.apply_filter(&format!("{name}!"), &args)
             },
         );
@@ -66,10 +66,10 @@ pub(super) fn add(env: &mut Environment<'static>) {
     }
     env.add_filter("forceescape", escaped);
     env.add_function("dict", dict);
-    for (name, wanted) in [("odd", 1), ("even", 0)] {
+    for (name, expected) in [("odd", 1), ("even", 0)] {
         env.add_test(name, move |value: &Value| -> Result<bool, Error> {
-            let rest = remainder(value, 2.0)?;
-            Ok(rest == f64::from(wanted))
+            let remainder = remainder(value, 2.0)?;
+            Ok(remainder == f64::from(expected))
         });
     }
     env.add_test("divisibleby", |value: &Value, by: &Value| -> Result<bool, Error> {
@@ -110,8 +110,8 @@ fn remainder(value: &Value, by: f64) -> Result<f64, Error> {
 }
 
 /// `default` of Jinja, with its arguments by place or by name.
-fn default(value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
-    let [other, lax] = bind(["default_value", "boolean"], rest)?;
+fn default(value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let [other, lax] = bind(["default_value", "boolean"], arguments)?;
     let lax = lax.is_some_and(|lax| lax.is_true());
     if value.is_undefined() || (lax && !value.is_true()) {
         return Ok(other.unwrap_or_else(|| Value::from("")));
@@ -120,14 +120,14 @@ fn default(value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
 }
 
 /// `dict` of Python: from a dict or from pairs, and from names.
-fn dict(rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
-    let mut made: IndexMap<Value, Value> = IndexMap::new();
-    for argument in rest.0 {
+fn dict(arguments: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let mut output: IndexMap<Value, Value> = IndexMap::new();
+    for argument in arguments.0 {
         let argument = Value::from(argument);
         if argument.kind() == ValueKind::Map {
             for key in argument.try_iter()? {
                 let value = argument.get_item(&key)?;
-                made.insert(key, value);
+                output.insert(key, value);
             }
             continue;
         }
@@ -137,19 +137,19 @@ fn dict(rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
                 let why = "`dict` expects pairs of a key and a value";
                 return Err(Error::new(ErrorKind::InvalidOperation, why));
             };
-            made.insert(key.clone(), value.clone());
+            output.insert(key.clone(), value.clone());
         }
     }
-    Ok(Value::from(made))
+    Ok(Value::from(output))
 }
 
 /// `replace` of Jinja, with texts of all values.
 fn replace(
     state: &State<'_, '_>,
     value: &Value,
-    rest: Rest<ValueOrKwargs>,
+    arguments: Rest<ValueOrKwargs>,
 ) -> Result<String, Error> {
-    let [old, new, count] = bind(["old", "new", "count"], rest)?;
+    let [old, new, count] = bind(["old", "new", "count"], arguments)?;
     let (Some(old), Some(new)) = (old, new) else {
         return Err(Error::from(ErrorKind::MissingArgument));
     };
@@ -171,8 +171,9 @@ fn replaced(
     new: &str,
     count: usize,
 ) -> Result<String, Error> {
-    let found = if old.is_empty() { text.chars().count() + 1 } else { text.matches(old).count() };
-    let added = found.min(count).saturating_mul(new.len());
+    let occurrences =
+        if old.is_empty() { text.chars().count() + 1 } else { text.matches(old).count() };
+    let added = occurrences.min(count).saturating_mul(new.len());
     spend(state, text.len().saturating_add(added) as u64 / 64)?;
     Ok(text.replacen(old, new, count))
 }
@@ -181,11 +182,11 @@ fn replaced(
 fn wordwrap(
     state: &mut State<'_, '_>,
     value: &Value,
-    rest: Rest<ValueOrKwargs>,
+    arguments: Rest<ValueOrKwargs>,
 ) -> Result<String, Error> {
     refuse_kind("wordwrap", value, &[ValueKind::None, ValueKind::Bool, ValueKind::Number])?;
     let names = ["width", "break_long_words", "wrapstring", "break_on_hyphens"];
-    let [width, long, separator, hyphens]: [Option<Value>; 4] = bind(names, rest)?;
+    let [width, long, separator, hyphens]: [Option<Value>; 4] = bind(names, arguments)?;
     let pairs = names.into_iter().zip([width, long, None, hyphens]);
     let pairs = pairs.filter_map(|(name, value)| Some((name, value?)));
     // The library's filter drops empty lines at the start.
@@ -209,10 +210,10 @@ fn wordwrap(
 /// Assigns arguments by place and by name.
 fn bind<const N: usize>(
     names: [&str; N],
-    rest: Rest<ValueOrKwargs>,
+    arguments: Rest<ValueOrKwargs>,
 ) -> Result<[Option<Value>; N], Error> {
     let mut bound = std::array::from_fn(|_| None);
-    for (n, argument) in rest.0.into_iter().enumerate() {
+    for (n, argument) in arguments.0.into_iter().enumerate() {
         let argument = Value::from(argument);
         if argument.is_kwargs() {
             let kwargs = Kwargs::try_from(argument)?;
@@ -264,9 +265,9 @@ fn trim(state: &State<'_, '_>, value: &Value, chars: Option<Value>) -> Result<St
 fn indent(
     state: &State<'_, '_>,
     value: &Value,
-    rest: Rest<ValueOrKwargs>,
+    arguments: Rest<ValueOrKwargs>,
 ) -> Result<String, Error> {
-    let [width, first, blank] = bind(["width", "first", "blank"], rest)?;
+    let [width, first, blank] = bind(["width", "first", "blank"], arguments)?;
     let [first, blank] = [first, blank].map(|value| value.is_some_and(|value| value.is_true()));
     let indentation = match width {
         None => "    ".to_owned(),
@@ -309,9 +310,9 @@ fn number(value: &Value) -> Value {
 fn round(
     state: &mut State<'_, '_>,
     value: &Value,
-    rest: Rest<ValueOrKwargs>,
+    arguments: Rest<ValueOrKwargs>,
 ) -> Result<Value, Error> {
-    let [precision, method] = bind(["precision", "method"], rest)?;
+    let [precision, method] = bind(["precision", "method"], arguments)?;
     let value = number(value);
     let toward: Option<fn(f64) -> f64> = match method.as_ref().and_then(Value::as_str) {
         None | Some("common") => None,
@@ -334,12 +335,12 @@ fn round(
 fn format(
     state: &mut State<'_, '_>,
     value: &Value,
-    rest: Rest<ValueOrKwargs>,
+    arguments: Rest<ValueOrKwargs>,
 ) -> Result<Value, Error> {
     let text = str_of(state, value)?;
     methods::check_widths(&text)?;
     let mut args = vec![value.clone()];
-    args.extend(rest.0.into_iter().map(Value::from));
+    args.extend(arguments.0.into_iter().map(Value::from));
     args.iter().skip(1).try_for_each(|arg| whole(state, arg, 1))?;
     let named = args.iter().any(Value::is_kwargs);
     if !named && args.len() - 1 > methods::conversions(&text) {
@@ -353,32 +354,36 @@ fn refuse_undefined(value: &Value) -> Result<(), Error> {
     if value.is_undefined() { Err(Error::from(ErrorKind::UndefinedError)) } else { Ok(()) }
 }
 
-fn int(value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+fn int(value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     refuse_undefined(value)?;
-    let [default, base] = bind(["default", "base"], rest)?;
+    let [default, base] = bind(["default", "base"], arguments)?;
     let base = base.map_or(Ok(10), u32::try_from)?;
     let default = default.unwrap_or_else(|| Value::from(0));
-    let of_float = |number: f64| {
-        // Integers beyond i128 are of no use in a template.
-        if number.is_finite() && number.abs() < 1e38 {
-            Value::from(number.trunc() as i128)
-        } else {
-            default.clone()
-        }
-    };
     Ok(match value.kind() {
         ValueKind::Bool => number(value),
         ValueKind::Number if value.is_integer() => value.clone(),
-        ValueKind::Number => of_float(f64::try_from(value.clone())?),
+        ValueKind::Number => truncated(f64::try_from(value.clone())?, &default),
         ValueKind::String => {
             let text = plain_number(value.as_str().unwrap_or_default());
             match radix(&text, base) {
                 Some(number) => Value::from(number),
-                None => text.parse().map_or_else(|_| default.clone(), of_float),
+                None => text
+                    .parse::<f64>()
+                    .map_or_else(|_| default.clone(), |number| truncated(number, &default)),
             }
         }
         _ => default,
     })
+}
+
+/// Returns a number without its fraction; the default if it is no integer that fits.
+fn truncated(number: f64, default: &Value) -> Value {
+    // Integers beyond i128 are of no use in a template.
+    if number.is_finite() && number.abs() < 1e38 {
+        Value::from(number.trunc() as i128)
+    } else {
+        default.clone()
+    }
 }
 
 fn radix(text: &str, base: u32) -> Option<i128> {
@@ -405,9 +410,9 @@ fn plain_number(text: &str) -> String {
     text.trim_matches(methods::is_space).replace('_', "")
 }
 
-fn float(value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+fn float(value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     refuse_undefined(value)?;
-    let [default] = bind(["default"], rest)?;
+    let [default] = bind(["default"], arguments)?;
     let default = default.unwrap_or_else(|| Value::from(0.0));
     Ok(match value.kind() {
         ValueKind::Bool => Value::from(if value.is_true() { 1.0 } else { 0.0 }),
@@ -424,10 +429,11 @@ fn float(value: &Value, rest: Rest<ValueOrKwargs>) -> Result<Value, Error> {
 fn truncate(
     state: &State<'_, '_>,
     value: &Value,
-    rest: Rest<ValueOrKwargs>,
+    arguments: Rest<ValueOrKwargs>,
 ) -> Result<String, Error> {
     refuse_kind("truncate", value, &[ValueKind::None, ValueKind::Bool, ValueKind::Number])?;
-    let [length, killwords, end, leeway] = bind(["length", "killwords", "end", "leeway"], rest)?;
+    let [length, killwords, end, leeway] =
+        bind(["length", "killwords", "end", "leeway"], arguments)?;
     let length = length.map_or(Ok(255), i64::try_from)?;
     let killwords = killwords.is_some_and(|value| value.is_true());
     let end = end.map_or_else(|| Ok("...".to_owned()), |end| str_of(state, &end))?;
@@ -435,17 +441,18 @@ fn truncate(
         Some(leeway) => i64::try_from(leeway)?,
         None => 5,
     };
-    let size = |n: i64| usize::try_from(n).unwrap_or(0);
+    let room = usize::try_from(length).unwrap_or(0);
     let text = str_of(state, value)?;
     let ends = end.chars().count();
-    if size(length) < ends || leeway < 0 {
+    if room < ends || leeway < 0 {
         let why = format!("`truncate` to {length} characters, fewer than the {ends} of its end");
         return Err(Error::new(ErrorKind::InvalidOperation, why));
     }
-    if text.chars().count() <= size(length).saturating_add(size(leeway)) {
+    let leeway = usize::try_from(leeway).unwrap_or(0);
+    if text.chars().count() <= room.saturating_add(leeway) {
         return Ok(text);
     }
-    let cut: String = text.chars().take(size(length) - ends).collect();
+    let cut: String = text.chars().take(room - ends).collect();
     let cut = if killwords {
         cut.as_str()
     } else {
@@ -462,24 +469,9 @@ fn wordcount(state: &State<'_, '_>, value: &Value) -> Result<usize, Error> {
 }
 
 fn urlencode(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
-    let quote = |text: &str, keep_slash: bool| -> String {
-        let mut out = String::new();
-        for byte in text.bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' => {
-                    out.push(char::from(byte));
-                }
-                b'/' if keep_slash => out.push('/'),
-                byte => {
-                    let _ = write!(out, "%{byte:02X}");
-                }
-            }
-        }
-        out
-    };
     let is_map = value.kind() == ValueKind::Map;
     if !is_map && value.kind() != ValueKind::Seq {
-        return Ok(quote(&str_of(state, value)?, true));
+        return Ok(percent_encoded(&str_of(state, value)?, true));
     }
     let mut pairs = Vec::new();
     for key in value.try_iter()? {
@@ -496,7 +488,24 @@ fn urlencode(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
         };
         let key = str_of(state, &key)?;
         let item = str_of(state, &item)?;
-        pairs.push(format!("{}={}", quote(&key, false), quote(&item, false)));
+        pairs.push(format!("{}={}", percent_encoded(&key, false), percent_encoded(&item, false)));
     }
     Ok(pairs.join("&").replace("%20", "+"))
+}
+
+/// Returns a text with all bytes encoded that may not stand in a part of an address.
+fn percent_encoded(text: &str, keep_slash: bool) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' => {
+                out.push(char::from(byte));
+            }
+            b'/' if keep_slash => out.push('/'),
+            byte => {
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+    }
+    out
 }

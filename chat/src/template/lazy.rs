@@ -29,13 +29,13 @@ pub(super) fn add_filters(env: &mut Environment<'static>) {
     {
         env.add_filter(
             name,
-            move |state: &mut State<'_, '_>, value: Value, rest: Rest<ValueOrKwargs>| {
+            move |state: &mut State<'_, '_>, value: Value, arguments: Rest<ValueOrKwargs>| {
                 // Jinja's filters of single items do not look at what is false.
                 let skips = !["unique", "batch", "slice"].contains(&name) && !value.is_true();
                 let items: Vec<Value> = if skips {
                     Vec::new()
                 } else {
-                    apply(state, name, value, rest)?.try_iter()?.collect()
+                    apply(state, name, value, arguments)?.try_iter()?.collect()
                 };
                 Ok::<_, Error>(Value::from_object(Generator::new(items)))
             },
@@ -44,8 +44,8 @@ pub(super) fn add_filters(env: &mut Environment<'static>) {
     for name in ["list", "sort", "sum", "min", "max", "groupby", "dictsort"] {
         env.add_filter(
             name,
-            move |state: &mut State<'_, '_>, value: Value, rest: Rest<ValueOrKwargs>| {
-                apply(state, name, value, rest)
+            move |state: &mut State<'_, '_>, value: Value, arguments: Rest<ValueOrKwargs>| {
+                apply(state, name, value, arguments)
             },
         );
     }
@@ -71,7 +71,7 @@ fn apply(
     state: &mut State<'_, '_>,
     name: &str,
     value: Value,
-    rest: Rest<ValueOrKwargs>,
+    arguments: Rest<ValueOrKwargs>,
 ) -> Result<Value, Error> {
     check()?;
     if value.is_none() {
@@ -85,7 +85,7 @@ fn apply(
         whole(state, &value, COMPARISONS)?;
     }
     let mut args = vec![value];
-    args.extend(rest.0.into_iter().map(Value::from));
+    args.extend(arguments.0.into_iter().map(Value::from));
     state.apply_filter(&format!("{name}!"), &args)
 }
 

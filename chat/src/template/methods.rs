@@ -29,7 +29,7 @@ pub(super) fn call(
         _ => Ok(None),
     };
     match known? {
-        Some(made) => Ok(made),
+        Some(output) => Ok(output),
         None => unknown_method_callback(state, value, method, args),
     }
 }
@@ -52,13 +52,13 @@ fn of_text(
                 Some(chars) if !chars.is_none() => Some(need(&chars, method)?.chars().collect()),
                 _ => None,
             };
-            let strips = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(&c));
+            let set = set.as_deref();
             let mut text = text;
             if method != "rstrip" {
-                text = text.trim_start_matches(strips);
+                text = text.trim_start_matches(|c: char| is_stripped(c, set));
             }
             if method != "lstrip" {
-                text = text.trim_end_matches(strips);
+                text = text.trim_end_matches(|c: char| is_stripped(c, set));
             }
             Value::from(text)
         }
@@ -88,28 +88,28 @@ fn of_text(
             })
         }
         "split" | "rsplit" => {
-            let (separator, most, kwargs): (Option<Value>, Option<i64>, Kwargs) = from_args(args)?;
+            let (separator, limit, kwargs): (Option<Value>, Option<i64>, Kwargs) = from_args(args)?;
             let separator = match separator {
                 Some(separator) => Some(separator),
                 None => kwargs.get("sep")?,
             };
-            let most = match most {
-                Some(most) => most,
+            let limit = match limit {
+                Some(limit) => limit,
                 None => kwargs.get::<Option<i64>>("maxsplit")?.unwrap_or(-1),
             };
             kwargs.assert_all_used()?;
             // Each piece takes the room of a value.
             spend(state, text.len() as u64 / 4)?;
-            let most = usize::try_from(most).ok();
+            let limit = usize::try_from(limit).ok();
             let pieces = match separator.filter(|separator| !separator.is_none()) {
                 Some(separator) => {
                     let separator = need(&separator, method)?;
                     if separator.is_empty() {
                         return Err(empty_separator());
                     }
-                    split(text, separator, most, method == "rsplit")
+                    split(text, separator, limit, method == "rsplit")
                 }
-                None => split_blanks(text, most, method == "rsplit"),
+                None => split_blanks(text, limit, method == "rsplit"),
             };
             pieces.into_iter().map(Value::from).collect()
         }
@@ -219,9 +219,8 @@ fn of_text(
         }
         "isidentifier" => {
             let () = from_args(args)?;
-            let letter = |c: char| c.is_alphabetic() || c == '_';
-            let first = text.chars().next().is_some_and(letter);
-            Value::from(first && text.chars().all(|c| letter(c) || c.is_numeric()))
+            let first = text.chars().next().is_some_and(begins_identifier);
+            Value::from(first && text.chars().all(|c| begins_identifier(c) || c.is_numeric()))
         }
         "isprintable" => {
             let () = from_args(args)?;
@@ -229,14 +228,7 @@ fn of_text(
         }
         "swapcase" => {
             let () = from_args(args)?;
-            let swap = |c: char| -> String {
-                if c.is_uppercase() {
-                    c.to_lowercase().collect()
-                } else {
-                    c.to_uppercase().collect()
-                }
-            };
-            Value::from(text.chars().map(swap).collect::<String>())
+            Value::from(text.chars().map(with_other_case).collect::<String>())
         }
         "casefold" => {
             let () = from_args(args)?;
@@ -254,6 +246,21 @@ fn of_text(
         }
         _ => return Ok(None),
     }))
+}
+
+/// True if `strip` removes a character: one of the set, or white space without a set.
+fn is_stripped(c: char, set: Option<&[char]>) -> bool {
+    set.map_or_else(|| is_space(c), |set| set.contains(&c))
+}
+
+/// True if a name of Python may begin with a character.
+fn begins_identifier(c: char) -> bool {
+    c.is_alphabetic() || c == '_'
+}
+
+/// Returns a capital as a small letter, and other characters as capitals.
+fn with_other_case(c: char) -> String {
+    if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect() }
 }
 
 fn of_list(
@@ -289,7 +296,7 @@ fn of_list(
 }
 
 fn of_number(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
-    let made = match (method, i128::try_from(value.clone())) {
+    let output = match (method, i128::try_from(value.clone())) {
         ("is_integer", _) if value.kind() == ValueKind::Number && !value.is_integer() => {
             let number = f64::try_from(value.clone())?;
             Value::from(number.is_finite() && number.fract() == 0.0)
@@ -300,7 +307,7 @@ fn of_number(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value
         _ => return Ok(None),
     };
     let () = from_args(args)?;
-    Ok(Some(made))
+    Ok(Some(output))
 }
 
 fn of_dict(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
@@ -340,47 +347,57 @@ fn window(text: &str, start: Option<i64>, end: Option<i64>) -> (usize, &str) {
         return (0, text);
     }
     let length = text.chars().count();
-    let place = |at: i64| match usize::try_from(at) {
-        Ok(at) => at.min(length),
-        Err(_) => length.saturating_sub(usize::try_from(at.unsigned_abs()).unwrap_or(usize::MAX)),
-    };
-    let from = place(start.unwrap_or(0));
-    let to = place(end.unwrap_or(i64::MAX)).max(from);
-    let byte = |n: usize| text.char_indices().nth(n).map_or(text.len(), |(at, _)| at);
-    (from, &text[byte(from)..byte(to)])
+    let from = place_of(start.unwrap_or(0), length);
+    let to = place_of(end.unwrap_or(i64::MAX), length).max(from);
+    (from, &text[byte_of(text, from)..byte_of(text, to)])
 }
 
-fn split<'a>(text: &'a str, separator: &str, most: Option<usize>, right: bool) -> Vec<&'a str> {
-    match (most, right) {
+/// Returns the place of an index in a text of so many characters; a negative index counts from the end.
+fn place_of(index: i64, length: usize) -> usize {
+    match usize::try_from(index) {
+        Ok(at) => at.min(length),
+        Err(_) => {
+            length.saturating_sub(usize::try_from(index.unsigned_abs()).unwrap_or(usize::MAX))
+        }
+    }
+}
+
+/// Returns the byte at which a character of a text begins.
+fn byte_of(text: &str, place: usize) -> usize {
+    text.char_indices().nth(place).map_or(text.len(), |(at, _)| at)
+}
+
+fn split<'a>(text: &'a str, separator: &str, limit: Option<usize>, right: bool) -> Vec<&'a str> {
+    match (limit, right) {
         (None, _) => text.split(separator).collect(),
-        (Some(most), false) => text.splitn(most.saturating_add(1), separator).collect(),
-        (Some(most), true) => {
-            let mut pieces: Vec<&str> = text.rsplitn(most.saturating_add(1), separator).collect();
+        (Some(limit), false) => text.splitn(limit.saturating_add(1), separator).collect(),
+        (Some(limit), true) => {
+            let mut pieces: Vec<&str> = text.rsplitn(limit.saturating_add(1), separator).collect();
             pieces.reverse();
             pieces
         }
     }
 }
 
-fn split_blanks(text: &str, most: Option<usize>, right: bool) -> Vec<&str> {
+fn split_blanks(text: &str, limit: Option<usize>, right: bool) -> Vec<&str> {
     let mut pieces = Vec::new();
     // The last piece keeps the blanks of its outer end if no further split is allowed.
-    let mut rest =
+    let mut remaining =
         if right { text.trim_end_matches(is_space) } else { text.trim_start_matches(is_space) };
-    while !rest.is_empty() {
-        let full = most.is_some_and(|most| pieces.len() >= most);
-        let at = if right { rest.rfind(is_space) } else { rest.find(is_space) };
+    while !remaining.is_empty() {
+        let full = limit.is_some_and(|limit| pieces.len() >= limit);
+        let at = if right { remaining.rfind(is_space) } else { remaining.find(is_space) };
         let Some(at) = at.filter(|_| !full) else {
-            pieces.push(rest);
+            pieces.push(remaining);
             break;
         };
         if right {
-            let blank = rest[at..].chars().next().map_or(1, char::len_utf8);
-            pieces.push(&rest[at + blank..]);
-            rest = rest[..at].trim_end_matches(is_space);
+            let blank = remaining[at..].chars().next().map_or(1, char::len_utf8);
+            pieces.push(&remaining[at + blank..]);
+            remaining = remaining[..at].trim_end_matches(is_space);
         } else {
-            pieces.push(&rest[..at]);
-            rest = rest[at..].trim_start_matches(is_space);
+            pieces.push(&remaining[..at]);
+            remaining = remaining[at..].trim_start_matches(is_space);
         }
     }
     if right {
@@ -391,7 +408,7 @@ fn split_blanks(text: &str, most: Option<usize>, right: bool) -> Vec<&str> {
 
 /// Splits at all line ends of `str.splitlines`.
 pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
-    let mut found = Vec::new();
+    let mut lines = Vec::new();
     let mut from = 0;
     let mut chars = text.char_indices().peekable();
     while let Some((at, c)) = chars.next() {
@@ -407,13 +424,13 @@ pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
         if c == '\r' && chars.next_if(|(_, next)| *next == '\n').is_some() {
             end += 1;
         }
-        found.push(&text[from..if keep { end } else { at }]);
+        lines.push(&text[from..if keep { end } else { at }]);
         from = end;
     }
     if from < text.len() {
-        found.push(&text[from..]);
+        lines.push(&text[from..]);
     }
-    found
+    lines
 }
 
 /// Refuses formats whose widths have more than five digits, or come from arguments: the engine would fill
@@ -477,16 +494,16 @@ fn title(text: &str) -> String {
 /// Returns the number of arguments that the conversions of a text take: `%s`, and `*` for a width.
 pub(super) fn conversions(text: &str) -> usize {
     let mut count = 0;
-    let mut rest = text;
-    while let Some(at) = rest.find('%') {
-        rest = &rest[at + 1..];
-        if let Some(after) = rest.strip_prefix('%') {
-            rest = after;
+    let mut remaining = text;
+    while let Some(at) = remaining.find('%') {
+        remaining = &remaining[at + 1..];
+        if let Some(after) = remaining.strip_prefix('%') {
+            remaining = after;
             continue;
         }
-        let end = rest.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(rest.len());
-        count += 1 + rest[..end].matches('*').count();
-        rest = &rest[end..];
+        let end = remaining.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(remaining.len());
+        count += 1 + remaining[..end].matches('*').count();
+        remaining = &remaining[end..];
     }
     count
 }

@@ -63,17 +63,17 @@ fn rewrite_in(text: &str, bracket: u8) -> String {
     let mut at = 0;
     while at < bytes.len() {
         let from = at;
-        let rest = &bytes[at..];
+        let remaining = &bytes[at..];
         if operand.is_empty() {
             value_start = None;
         }
-        if rest[0] == b'"' || rest[0] == b'\'' {
+        if remaining[0] == b'"' || remaining[0] == b'\'' {
             at = end_of_string(bytes, at);
             value_start = value_start.or(Some(operand.len()));
             push_string(&mut operand, &text[from..at]);
             continue;
         }
-        if matches!(rest[0], b'(' | b'[' | b'{') {
+        if matches!(remaining[0], b'(' | b'[' | b'{') {
             let end = end_of_bracket(bytes, at);
             // Without its closing bracket the text is not valid, and stays as it is.
             let closed = end <= bytes.len() && end > at + 1;
@@ -85,7 +85,7 @@ fn rewrite_in(text: &str, bracket: u8) -> String {
             let before = operand.trim_end();
             let bounds = parts(&text[inner.clone()], b':');
             if let (Some(start), true) = (value_start, closed && bounds.len() > 1)
-                && rest[0] == b'['
+                && remaining[0] == b'['
                 && is_value(before)
             {
                 let length = before.len();
@@ -95,27 +95,27 @@ fn rewrite_in(text: &str, bracket: u8) -> String {
                 at = end;
                 continue;
             }
-            let made = rewrite_in(&text[inner.clone()], rest[0]);
-            let is_key = rest[0] == b'['
+            let rewritten = rewrite_in(&text[inner.clone()], remaining[0]);
+            let is_key = remaining[0] == b'['
                 && is_value(before)
                 && bounds.len() == 1
                 && parts(&text[inner.clone()], b',').len() == 1;
             // Behind a name of a test or filter, round brackets are its arguments.
-            if value_start.is_none() && !(rest[0] == b'(' && is_value(before)) {
+            if value_start.is_none() && !(remaining[0] == b'(' && is_value(before)) {
                 value_start = Some(operand.len());
             }
-            let compares = rest[0] == b'(' && before.ends_with(".changed");
-            operand.push(char::from(rest[0]));
+            let compares = remaining[0] == b'(' && before.ends_with(".changed");
+            operand.push(char::from(remaining[0]));
             if closed && (is_key || compares) && !is_scalar(&text[inner]) {
-                operand.push_str(&as_whole(&made));
+                operand.push_str(&as_whole(&rewritten));
             } else {
-                operand.push_str(&made);
+                operand.push_str(&rewritten);
             }
             operand.push_str(&text[close]);
             at = end.min(bytes.len());
             continue;
         }
-        if is_word(rest[0]) {
+        if is_word(remaining[0]) {
             while at < bytes.len() && is_word(bytes[at]) {
                 at += 1;
             }
@@ -150,15 +150,15 @@ fn rewrite_in(text: &str, bracket: u8) -> String {
         let exponent =
             number.starts_with(|c: char| c.is_ascii_digit()) && number.ends_with(['e', 'E']);
         let binary = !operand.trim().is_empty() && !exponent;
-        if rest[0] == b'+'
+        if remaining[0] == b'+'
             && operand.trim().is_empty()
-            && rest.get(1).is_some_and(u8::is_ascii_digit)
+            && remaining.get(1).is_some_and(u8::is_ascii_digit)
         {
             // The sign of a number, which the engine does not read.
             at += 1;
             continue;
         }
-        let operator = match rest {
+        let operator = match remaining {
             [b'*', b'*', ..] => {
                 operand.push_str("**");
                 value_start = None;
@@ -183,18 +183,18 @@ fn rewrite_in(text: &str, bracket: u8) -> String {
         let next = text[at..].chars().next().map_or(1, char::len_utf8);
         at += next;
         let piece = &text[from..at];
-        if matches!(rest[0], b',' | b':' | b'=' | b'<' | b'>' | b'!') {
+        if matches!(remaining[0], b',' | b':' | b'=' | b'<' | b'>' | b'!') {
             let from = out.len();
             flush(&mut out, &mut chain, &mut operand);
-            let compares = matches!(rest, [b'<' | b'>', ..] | [b'=' | b'!', b'=', ..]);
+            let compares = matches!(remaining, [b'<' | b'>', ..] | [b'=' | b'!', b'=', ..]);
             if (compares && !is_scalar(operand_after(&text[at..])))
-                || (rest[0] == b':' && bracket == b'{')
+                || (remaining[0] == b':' && bracket == b'{')
             {
                 charge(&mut out, from);
             }
             out.push_str(piece);
         } else {
-            if !matches!(rest[0], b'.' | b' ' | b'\n' | b'\t') {
+            if !matches!(remaining[0], b'.' | b' ' | b'\n' | b'\t') {
                 value_start = None;
             }
             operand.push_str(piece);
@@ -272,16 +272,16 @@ fn as_whole(text: &str) -> String {
     }
     let start = text.len() - text.trim_start().len();
     let space = &text[..start];
-    let rest = &text[start + body.len()..];
-    format!("{space}({body})|_whole{rest}")
+    let tail = &text[start + body.len()..];
+    format!("{space}({body})|_whole{tail}")
 }
 
 /// Has the operand that begins there charged as a whole, unless it is a literal.
 fn charge(out: &mut String, from: usize) {
     if !is_scalar(&out[from..]) {
-        let made = as_whole(&out[from..]);
+        let charged = as_whole(&out[from..]);
         out.truncate(from);
-        out.push_str(&made);
+        out.push_str(&charged);
     }
 }
 
@@ -291,21 +291,22 @@ fn is_word(byte: u8) -> bool {
 
 /// Writes a string, with the characters that `\U` and eight digits encode.
 fn push_string(out: &mut String, text: &str) {
-    let mut rest = text;
-    while let Some(at) = rest.find('\\') {
-        out.push_str(&rest[..at]);
-        let digits = rest.get(at + 2..at + 10).filter(|_| rest[at + 1..].starts_with('U'));
+    let mut remaining = text;
+    while let Some(at) = remaining.find('\\') {
+        out.push_str(&remaining[..at]);
+        let digits =
+            remaining.get(at + 2..at + 10).filter(|_| remaining[at + 1..].starts_with('U'));
         let code = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
         if let Some(c) = code.and_then(char::from_u32).filter(|c| !c.is_ascii()) {
             out.push(c);
-            rest = &rest[at + 10..];
+            remaining = &remaining[at + 10..];
         } else {
-            let escape = rest[at + 1..].chars().next().map_or(1, |c| 1 + c.len_utf8());
-            out.push_str(&rest[at..at + escape]);
-            rest = &rest[at + escape..];
+            let escape = remaining[at + 1..].chars().next().map_or(1, |c| 1 + c.len_utf8());
+            out.push_str(&remaining[at..at + escape]);
+            remaining = &remaining[at + escape..];
         }
     }
-    out.push_str(rest);
+    out.push_str(remaining);
 }
 
 /// Returns the place behind a string.
@@ -402,11 +403,15 @@ fn fold(
 }
 
 fn wrong(operator: &str, a: &Value, b: &Value) -> Error {
-    let kind = |value: &Value| {
-        if value.is_tuple() { "tuple".to_owned() } else { value.kind().to_string() }
-    };
-    let why = format!("`{operator}` of a value of kind {} and one of kind {}", kind(a), kind(b));
+    let a = kind_name(a);
+    let b = kind_name(b);
+    let why = format!("`{operator}` of a value of kind {a} and one of kind {b}");
     Error::new(ErrorKind::InvalidOperation, why)
+}
+
+/// Returns the name of a value's kind.
+fn kind_name(value: &Value) -> String {
+    if value.is_tuple() { "tuple".to_owned() } else { value.kind().to_string() }
 }
 
 /// Numbers as integers, if both are.
@@ -423,13 +428,17 @@ fn integer(value: &Value) -> Option<i128> {
 }
 
 fn floats(a: &Value, b: &Value) -> Option<(f64, f64)> {
-    let float = |value: &Value| match value.kind() {
+    Some((float(a)?, float(b)?))
+}
+
+/// Returns a number or a boolean as a float.
+fn float(value: &Value) -> Option<f64> {
+    match value.kind() {
         ValueKind::Number => {
             f64::try_from(value.clone()).ok().or_else(|| Some(integer(value)? as f64))
         }
         _ => integer(value).map(|number| number as f64),
-    };
-    Some((float(a)?, float(b)?))
+    }
 }
 
 /// Returns the items of a list, charged.
@@ -476,16 +485,18 @@ fn add(state: &State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
 
 fn mul(state: &State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
     let (what, count) = if integer(a).is_some() { (b, a) } else { (a, b) };
-    let times = |count: &Value| {
-        integer(count)
-            .map(|count| usize::try_from(count).unwrap_or(if count > 0 { usize::MAX } else { 0 }))
-    };
-    if let (Some(text), Some(count)) = (what.as_str(), times(count)) {
+    let times = integer(count)
+        .map(|count| usize::try_from(count).unwrap_or(if count > 0 { usize::MAX } else { 0 }));
+    if let (Some(text), Some(count)) = (what.as_str(), times) {
         spend(state, text.len().saturating_mul(count) as u64 / 64)?;
-        let made = text.repeat(if text.is_empty() { 0 } else { count });
-        return Ok(if what.is_safe() { Value::from_safe_string(made) } else { Value::from(made) });
+        let repeated = text.repeat(if text.is_empty() { 0 } else { count });
+        return Ok(if what.is_safe() {
+            Value::from_safe_string(repeated)
+        } else {
+            Value::from(repeated)
+        });
     }
-    if let (true, Some(count)) = (is_list(what), times(count)) {
+    if let (true, Some(count)) = (is_list(what), times) {
         let mut list = Vec::new();
         items(state, what, &mut list)?;
         spend(state, list.len().saturating_mul(count) as u64)?;
@@ -545,12 +556,13 @@ fn slice_places(
 ) -> impl Iterator<Item = usize> {
     let length = i64::try_from(length).unwrap_or(i64::MAX);
     let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
-    let bound = |at: i64| {
+    let [start, stop] = [start, stop].map(|bound| {
+        let at = bound?;
         let from_start = if at < 0 { at.saturating_add(length) } else { at };
-        from_start.clamp(low, high)
-    };
-    let mut at = start.map_or(if step > 0 { low } else { high }, bound);
-    let stop = stop.map_or(if step > 0 { high } else { low }, bound);
+        Some(from_start.clamp(low, high))
+    });
+    let mut at = start.unwrap_or(if step > 0 { low } else { high });
+    let stop = stop.unwrap_or(if step > 0 { high } else { low });
     std::iter::from_fn(move || {
         let inside = if step > 0 { at < stop } else { at > stop };
         let place = usize::try_from(at).ok().filter(|_| inside)?;
@@ -607,7 +619,7 @@ mod tests {
 
     #[test]
     fn operators_become_filters() {
-        for (source, made) in [
+        for (source, expected) in [
             ("{{ a }}", "{{ a }}"),
             (" a + b ", " (a )|_add( b )"),
             ("a + b * c - d", "(a )|_add( (b )|_mul( c ))- d"),
@@ -653,7 +665,7 @@ mod tests {
             ("é + 1", "(é )|_add( 1)"),
             ("1e+5 + 1.5e-7", "(1e+5 )|_add( 1.5e-7)"),
         ] {
-            assert_eq!(rewrite(source), made, "of {source}");
+            assert_eq!(rewrite(source), expected, "of {source}");
         }
     }
 }

@@ -31,27 +31,23 @@ pub(super) fn prepare(source: &str) -> Result<String, SourceFault> {
     }
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());
-    let mut rest = source.as_str();
+    let mut remaining = source.as_str();
     let mut tags = 0;
-    while let Some(at) = next_tag(rest) {
-        let fault = |why: String| {
-            let done = source.len() - rest.len() + at;
-            SourceFault { line: 1 + source[..done].matches('\n').count(), why }
-        };
-        let (text, tag) = rest.split_at(at);
+    while let Some(at) = next_tag(remaining) {
+        let before = &source[..source.len() - remaining.len() + at];
+        let (text, tag) = remaining.split_at(at);
         out.push_str(text);
         let (length, signs) = measure(tag);
         if signs > MOST_SIGNS {
-            return Err(fault(format!(
-                "a tag of {signs} calculations; at most {MOST_SIGNS} are read"
-            )));
+            let why = format!("a tag of {signs} calculations; at most {MOST_SIGNS} are read");
+            return Err(fault_behind(before, why));
         }
         if length > MOST_TAG {
-            return Err(fault(format!("a tag of more than {MOST_TAG} bytes")));
+            return Err(fault_behind(before, format!("a tag of more than {MOST_TAG} bytes")));
         }
         tags += 1;
         if tags > MOST_TAGS {
-            return Err(fault(format!("more than {MOST_TAGS} tags")));
+            return Err(fault_behind(before, format!("more than {MOST_TAGS} tags")));
         }
         let (tag, after) = tag.split_at(length);
         match block_name(tag) {
@@ -62,7 +58,7 @@ pub(super) fn prepare(source: &str) -> Result<String, SourceFault> {
                 // Jinja keeps the line end after `raw`, and the engine removes one.
                 let kept = if raw.starts_with('\n') && !tag.ends_with("-%}") { "\n" } else { "" };
                 let _ = write!(out, "{tag}{kept}{raw}");
-                rest = end;
+                remaining = end;
                 continue;
             }
             Some("for") => {
@@ -71,10 +67,15 @@ pub(super) fn prepare(source: &str) -> Result<String, SourceFault> {
             }
             _ => out.push_str(&operators_as_filters(tag)),
         }
-        rest = after;
+        remaining = after;
     }
-    out.push_str(rest);
+    out.push_str(remaining);
     Ok(out)
+}
+
+/// Returns the fault of a tag with the line that it begins in, from the text before the tag.
+fn fault_behind(before: &str, why: String) -> SourceFault {
+    SourceFault { line: 1 + before.matches('\n').count(), why }
 }
 
 /// Returns the place of the next `{{`, `{%` or `{#`.
@@ -126,7 +127,7 @@ fn block_name(tag: &str) -> Option<&str> {
 /// Words and signs of an expression outside of all brackets, with their places. Strings are skipped.
 fn outer_tokens(text: &str) -> Vec<(usize, &str)> {
     let bytes = text.as_bytes();
-    let mut found = Vec::new();
+    let mut tokens = Vec::new();
     let mut at = 0;
     let mut depth = 0_usize;
     while at < bytes.len() {
@@ -147,28 +148,30 @@ fn outer_tokens(text: &str) -> Vec<(usize, &str)> {
                     at += 1;
                 }
                 if depth == 0 {
-                    found.push((from, &text[from..at]));
+                    tokens.push((from, &text[from..at]));
                 }
             }
-            b if b.is_ascii_punctuation() && depth == 0 => found.push((from, &text[from..at])),
+            b if b.is_ascii_punctuation() && depth == 0 => tokens.push((from, &text[from..at])),
             _ => {}
         }
     }
-    found
+    tokens
 }
 
 /// Rewrites the tag of a loop, so that a loop over `none` is an error, as in Jinja.
 fn loop_tag(tag: &str) -> Option<String> {
     let end = tag.len() - if tag.ends_with("-%}") || tag.ends_with("+%}") { 3 } else { 2 };
     let tokens = outer_tokens(tag.get(..end)?.get(2..)?);
-    let place = |word: &str, after: usize| {
-        tokens.iter().find(|(at, token)| *at >= after && *token == word).map(|(at, _)| *at + 2)
-    };
-    let from = place("in", 0)? + 2;
-    let to =
-        [place("if", from), place("recursive", from)].into_iter().flatten().min().unwrap_or(end);
+    let from = word_place(&tokens, "in", 0)? + 2;
+    let ends = [word_place(&tokens, "if", from), word_place(&tokens, "recursive", from)];
+    let to = ends.into_iter().flatten().min().unwrap_or(end);
     let items = tag.get(from..to)?;
     Some(format!("{} ({items})|_items_of_loop {}", &tag[..from], &tag[to..]))
+}
+
+/// Returns the place in a tag of the first such word from `after` on; tokens count from behind the opening sign.
+fn word_place(tokens: &[(usize, &str)], word: &str, after: usize) -> Option<usize> {
+    tokens.iter().find(|(at, token)| *at >= after && *token == word).map(|(at, _)| *at + 2)
 }
 
 /// Rewrites the operators of a tag that is complete. Comments stay as they are.
@@ -179,8 +182,8 @@ fn operators_as_filters(tag: &str) -> String {
     // The signs of white space control.
     let front = usize::from(inner.starts_with(['-', '+']));
     let back = inner.len() - usize::from(inner.len() > front && inner.ends_with(['-', '+']));
-    let made = operators::rewrite(&inner[front..back]);
-    format!("{starts}{}{made}{}{ends}", &inner[..front], &inner[back..])
+    let rewritten = operators::rewrite(&inner[front..back]);
+    format!("{starts}{}{rewritten}{}{ends}", &inner[..front], &inner[back..])
 }
 
 /// Splits the text after a `raw` tag behind the tag that ends it.
@@ -202,7 +205,7 @@ mod tests {
 
     #[test]
     fn generation_blocks_become_with_blocks() {
-        for (source, made) in [
+        for (source, expected) in [
             ("{% generation %}a{% endgeneration %}", "{% with %}a{% endwith %}"),
             ("{%- generation -%}\r\na{%endgeneration%}\r", "{%- with -%}\na{%endwith%}\n"),
             ("{# {% generation %} #}", "{# {% generation %} #}"),
@@ -220,7 +223,7 @@ mod tests {
             ("{# a + b #}", "{# a + b #}"),
             ("{{}}{%%}{{-}}", "{{}}{%%}{{-}}"),
         ] {
-            assert_eq!(prepare(source).unwrap(), made, "of {source}");
+            assert_eq!(prepare(source).unwrap(), expected, "of {source}");
         }
     }
 

@@ -36,12 +36,12 @@ pub(super) fn of_gguf(keys: &Metadata) -> IndexMap<String, String> {
 
 /// Returns the templates of a GGUF file: the default, then named ones.
 pub(super) fn templates_of_gguf(path: &Path, keys: &Metadata) -> Vec<TemplateVariant> {
-    let found = keys.iter().filter_map(|(key, value)| {
-        let rest = key.strip_prefix(KEY)?;
-        let name = if rest.is_empty() { DEFAULT } else { rest.strip_prefix('.')? };
+    let templates = keys.iter().filter_map(|(key, value)| {
+        let suffix = key.strip_prefix(KEY)?;
+        let name = if suffix.is_empty() { DEFAULT } else { suffix.strip_prefix('.')? };
         let MetadataValue::String(text) = value else { return None };
         let place = format!("`{}` of `{}`", shown(key), path.display());
         Some(TemplateVariant { name: name.to_owned(), place, text: text.clone() })
     });
-    found.collect()
+    templates.collect()
 }

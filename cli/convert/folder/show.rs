@@ -50,12 +50,12 @@ pub(super) fn text(plan: &FolderPlan<'_>) -> String {
 /// Lists the quantized matrices that tensor parallelism breaks, with the limit of each.
 fn limits(plan: &FolderPlan<'_>) -> Vec<(String, String)> {
     let all = plan.tensors.iter().zip(&plan.choices).filter(|(_, choice)| choice.kept.is_none());
-    let of = |(tensor, _): (&FolderTensor<'_>, _)| {
+    let limits = all.flat_map(|(tensor, _): (&FolderTensor<'_>, _)| {
         let &[rows, row] = &tensor.shape[..] else { return Vec::new() };
         let limits = split_limits(plan.format, rows, row).into_iter();
-        limits.map(|limit| (tensor.name.clone(), limit)).collect()
-    };
-    all.flat_map(of).collect()
+        limits.map(|limit| (tensor.name.clone(), limit)).collect::<Vec<_>>()
+    });
+    limits.collect()
 }
 
 /// Formats the plan for programs.

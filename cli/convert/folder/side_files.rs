@@ -37,17 +37,18 @@ pub(super) fn files(plan: &FolderPlan<'_>) -> Result<Vec<SideFile>> {
     if templates.is_dir() {
         files.extend(read_files(source, &templates, &folder.join(TEMPLATES), is_template)?);
     }
-    let mut add =
-        |name: &str, bytes: Vec<u8>| files.push(SideFile { path: folder.join(name), bytes });
-    add("README.md", card(plan).into_bytes());
+    let bytes = card(plan).into_bytes();
+    files.push(SideFile { path: folder.join("README.md"), bytes });
     if let Some(mut json) = plan.format.beside(&plan.ignored(), plan.scales.asked) {
         json.sort_all_objects();
-        add("hf_quant_config.json", format!("{json:#}\n").into_bytes());
+        let bytes = format!("{json:#}\n").into_bytes();
+        files.push(SideFile { path: folder.join("hf_quant_config.json"), bytes });
     }
     if let Some((_, text)) = index(folder, &plan.items, &plan.files) {
-        add(INDEX, text.into_bytes());
+        files.push(SideFile { path: folder.join(INDEX), bytes: text.into_bytes() });
     }
-    add(CONFIG, config_text(plan)?.into_bytes());
+    let bytes = config_text(plan)?.into_bytes();
+    files.push(SideFile { path: folder.join(CONFIG), bytes });
     Ok(files)
 }
 
@@ -87,12 +88,12 @@ fn read_files(
     root: &Path,
     from: &Path,
     to: &Path,
-    wanted: fn(&str) -> bool,
+    is_read: fn(&str) -> bool,
 ) -> Result<Vec<SideFile>> {
     let mut files = Vec::new();
     for path in entries(from)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_dir() || !wanted(&name) {
+        if path.is_dir() || !is_read(&name) {
             continue;
         }
         ensure!(
@@ -131,12 +132,8 @@ pub(super) fn stale_files(
     beside: &[SideFile],
     is_shared: bool,
 ) -> Result<Vec<PathBuf>> {
-    let is_planned = |path: &PathBuf| {
-        plan.files.iter().any(|file| file.path == *path)
-            || beside.iter().any(|side| side.path == *path)
-    };
-    let found = entries(&plan.folder)?;
-    for path in found.iter().filter(|path| !is_planned(path)) {
+    let mut stale = entries(&plan.folder)?;
+    for path in stale.iter().filter(|path| !is_planned(plan, beside, path)) {
         ensure!(
             !is_foreign(&path.file_name().unwrap_or_default().to_string_lossy()),
             "`{}` holds weights of another model; expected an output folder without: move it away, or give \
@@ -144,7 +141,6 @@ pub(super) fn stale_files(
             path.display()
         );
     }
-    let mut stale = found;
     stale.retain(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let of_planned =
@@ -157,8 +153,13 @@ pub(super) fn stale_files(
         let names = entries(&templates)?;
         stale.extend(names.into_iter().filter(|path| is_template(&path.to_string_lossy())));
     }
-    stale.retain(|path| !is_planned(path) && !path.is_dir());
+    stale.retain(|path| !is_planned(plan, beside, path) && !path.is_dir());
     Ok(stale)
+}
+
+/// True if the conversion writes a file of this path.
+fn is_planned(plan: &FolderPlan<'_>, beside: &[SideFile], path: &Path) -> bool {
+    plan.files.iter().any(|file| file.path == *path) || beside.iter().any(|side| side.path == *path)
 }
 
 /// True for names of weights that this program never writes. They belong to the user, and loaders that read
@@ -176,7 +177,7 @@ fn is_ours(name: &str) -> bool {
 
 /// True for the names of checkpoint shards.
 fn is_shard(name: &str) -> bool {
-    let inner = name.strip_prefix("model").and_then(|rest| rest.strip_suffix(".safetensors"));
+    let inner = name.strip_prefix("model").and_then(|suffix| suffix.strip_suffix(".safetensors"));
     inner.is_some_and(|inner| inner.chars().all(|c| c.is_ascii_digit() || "-of".contains(c)))
 }
 

@@ -16,6 +16,7 @@ use conversion::folder;
 use engine::mixed::MixedEngine;
 use engine::weights::WeightSource;
 use registry::graph::WeightId;
+use registry::model::Model;
 
 use super::super::folder_plan::FolderPlan;
 use super::side_files;
@@ -33,6 +34,13 @@ struct MatrixGroup {
     numbers: usize,
 }
 
+impl MatrixGroup {
+    /// Returns the divergence per number; `none` is the divergence with no group quantized.
+    fn cost(&self, none: f64) -> f64 {
+        (self.kl - none).max(0.0) / self.numbers.max(1) as f64
+    }
+}
+
 /// Changes the choices of a plan so that the goal is met.
 pub(super) fn choose(
     goal: &DivergenceGoal,
@@ -46,11 +54,10 @@ pub(super) fn choose(
     written?;
     let mut groups = groups(plan, &Checkpoint::open(&trial)?)?;
     let model = &plan.target.model;
-    let weights = |checkpoint| {
-        let found = CheckpointWeights::with_rules(checkpoint, &model.graph.weights, &model.rules)?;
-        Ok::<Arc<dyn WeightSource>, anyhow::Error>(Arc::new(found))
-    };
-    let sources = vec![weights(Checkpoint::open(&trial)?)?, weights(plan.target.checkpoint()?)?];
+    let sources = vec![
+        weight_source(model, Checkpoint::open(&trial)?)?,
+        weight_source(model, plan.target.checkpoint()?)?,
+    ];
     let measured = goal.measured(&set_id::of_folder_search(plan)?)?;
     let coded = |listed: &BTreeSet<WeightId>| {
         let from = (0..model.graph.weights.len()).map(WeightId);
@@ -64,7 +71,7 @@ pub(super) fn choose(
         })
     };
     let none = coded(&BTreeSet::new())?;
-    let most = goal.most;
+    let limit = goal.most;
     goal.ensure_met(none, String::new)?;
     let bar = term::count_bar(groups.len() as u64, "groups");
     for group in &mut groups {
@@ -73,17 +80,12 @@ pub(super) fn choose(
     }
     bar.finish_and_clear();
     // The most costly for their size come first; ties keep the order of names.
-    let dear = |group: &MatrixGroup| (group.kl - none).max(0.0) / group.numbers.max(1) as f64;
-    groups.sort_by(|a, b| dear(b).total_cmp(&dear(a)));
-    let rest = |kept: usize| {
-        let rest = groups[kept..].iter();
-        coded(&rest.flat_map(|group| group.weights.iter().copied()).collect())
-    };
-    let all = rest(0)?;
-    let high = if all <= most {
+    groups.sort_by(|a, b| b.cost(none).total_cmp(&a.cost(none)));
+    let all = coded(&weights_of(&groups))?;
+    let high = if all <= limit {
         0
     } else {
-        smallest_sufficient(groups.len(), |kept| Ok(rest(kept)? <= most))?
+        smallest_sufficient(groups.len(), |kept| Ok(coded(&weights_of(&groups[kept..]))? <= limit))?
     };
     for group in &groups[..high] {
         for &n in &group.tensors {
@@ -98,11 +100,22 @@ pub(super) fn choose(
     ));
     ensure!(
         plan.quantized() > 0,
-        "--target-kl {most:e} cannot be met with a single matrix as {}",
+        "--target-kl {limit:e} cannot be met with a single matrix as {}",
         plan.format.name()
     );
     fs_err::remove_dir_all(&trial)?;
     Ok(())
+}
+
+/// Returns the weights of groups.
+fn weights_of(groups: &[MatrixGroup]) -> BTreeSet<WeightId> {
+    groups.iter().flat_map(|group| group.weights.iter().copied()).collect()
+}
+
+/// Returns the weights of a checkpoint for a model.
+fn weight_source(model: &Model, checkpoint: Checkpoint) -> Result<Arc<dyn WeightSource>> {
+    let weights = CheckpointWeights::with_rules(checkpoint, &model.graph.weights, &model.rules)?;
+    Ok(Arc::new(weights))
 }
 
 /// Writes the checkpoint with everything quantized.
@@ -124,10 +137,10 @@ fn groups(plan: &FolderPlan<'_>, trial: &Checkpoint) -> Result<Vec<MatrixGroup>>
     let model = &plan.target.model;
     let (sourced, _) = flows(trial, &model.graph.weights, &model.rules)
         .map_err(|errors| crate::convert::several(errors.iter().map(ToString::to_string)))?;
-    let mut made: BTreeMap<&str, Vec<WeightId>> = BTreeMap::new();
+    let mut weights: BTreeMap<&str, Vec<WeightId>> = BTreeMap::new();
     for (n, weight) in sourced.iter().enumerate() {
         for tensor in &weight.tensors {
-            made.entry(tensor).or_default().push(WeightId(n));
+            weights.entry(tensor).or_default().push(WeightId(n));
         }
     }
     let mut groups: BTreeMap<(Option<usize>, String), MatrixGroup> = BTreeMap::new();
@@ -135,8 +148,11 @@ fn groups(plan: &FolderPlan<'_>, trial: &Checkpoint) -> Result<Vec<MatrixGroup>>
         if choice.kept.is_some() {
             continue;
         }
-        let first = || model.quant.scale_group(&tensor.weight).swap_remove(0);
-        let name = if tensor.mixture.is_some() { String::new() } else { first() };
+        let name = if tensor.mixture.is_some() {
+            String::new()
+        } else {
+            model.quant.scale_group(&tensor.weight).swap_remove(0)
+        };
         let group = groups.entry((tensor.mixture, name)).or_insert_with(|| MatrixGroup {
             tensors: Vec::new(),
             weights: BTreeSet::new(),
@@ -144,7 +160,7 @@ fn groups(plan: &FolderPlan<'_>, trial: &Checkpoint) -> Result<Vec<MatrixGroup>>
             numbers: 0,
         });
         group.tensors.push(n);
-        group.weights.extend(made.get(tensor.name.as_str()).into_iter().flatten());
+        group.weights.extend(weights.get(tensor.name.as_str()).into_iter().flatten());
         group.numbers += tensor.flow.len();
     }
     Ok(groups.into_values().collect())

@@ -44,11 +44,12 @@ impl LevelTrials {
             levels[0] == levels[TOP]
                 || tensor.flow.dtype() == levels[TOP].plain().map(FileDtype::from)
         });
-        let differs = |level: usize| draft.levels.iter().any(|of| of[level] != of[level - 1]);
         let mut planned = Vec::new();
         let mut place = [0; LEVELS];
         for (level, place) in place.iter_mut().enumerate() {
-            if level == 0 || (differs(level) && !(level == TOP && as_it_lies)) {
+            let differs =
+                level > 0 && draft.levels.iter().any(|levels| levels[level] != levels[level - 1]);
+            if level == 0 || (differs && !(level == TOP && as_it_lies)) {
                 let output = at_level(draft, level, folder);
                 let files = plan::lay_out(&output, &draft.keys, &source.tensors)?;
                 planned.push((output, files));

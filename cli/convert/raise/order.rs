@@ -30,11 +30,14 @@ impl LevelCosts {
     ) -> Self {
         /// Upper bound on a cost, so that sums stay finite.
         const MOST: f64 = 1e6;
-        let at = |level: usize| tensors.iter().map(|&n| errors[n][level]).sum::<f64>();
+        let mut sums = [0.0; LEVELS];
+        for (level, sum) in sums.iter_mut().enumerate() {
+            *sum = tensors.iter().map(|&n| errors[n][level]).sum::<f64>();
+        }
         let mut cost = [0.0; LEVELS];
         let mut sizes = [0; LEVELS];
         for level in 0..LEVELS {
-            let share = at(level) / at(0);
+            let share = sums[level] / sums[0];
             // Without an error there is nothing to save.
             let share = if share.is_finite() { share.min(1.0) } else { 0.0 };
             cost[level] = measured.clamp(0.0, MOST) * share;
@@ -45,12 +48,12 @@ impl LevelCosts {
 
     /// Returns the most valuable raise from a level; in a tie, the highest.
     fn best(&self, group: usize, from: usize) -> Option<TypeRaise> {
-        let raise = |to: usize| {
+        let raises = (from + 1..LEVELS).filter_map(|to| {
             let more = self.bytes[to].checked_sub(self.bytes[from]).filter(|&more| more > 0)?;
             let worth = (self.cost[from] - self.cost[to]).max(0.0) / more as f64;
             Some(TypeRaise { group, to, worth })
-        };
-        (from + 1..LEVELS).filter_map(raise).max_by(|a, b| a.worth.total_cmp(&b.worth))
+        });
+        raises.max_by(|a, b| a.worth.total_cmp(&b.worth))
     }
 }
 

@@ -120,12 +120,12 @@ impl Checkpoint {
         for part in &parts {
             self.tensors.remove(part);
         }
-        for (name, made) in &quantized {
-            let codes = made.parts.first().and_then(|part| self.stored.get(part));
+        for (name, weight) in &quantized {
+            let codes = weight.parts.first().and_then(|part| self.stored.get(part));
             if let Some(codes) = codes {
                 // Products of codes and scales need the full precision of f32.
                 let dtype = FileDtype::F32;
-                let shape = made.shape.clone();
+                let shape = weight.shape.clone();
                 let info = TensorInfo { dtype, shape, ..codes.clone() };
                 self.tensors.insert(name.clone(), info);
             }
@@ -137,19 +137,23 @@ impl Checkpoint {
     /// Reads a scale that is stored as a tensor of one value; none if there is no such tensor.
     pub fn scale(&self, name: &str) -> Result<Option<f32>, Error> {
         let Some(info) = self.stored.get(name) else { return Ok(None) };
-        let bad =
-            |found: String| Error::Scale { root: self.root.clone(), tensor: shown(name), found };
         let mut one = [0.0];
         if info.elements() != 1 || !info.dtype.is_float() {
-            return Err(bad(format!("{} numbers of {}", info.elements(), info.dtype)));
+            let actual = format!("{} numbers of {}", info.elements(), info.dtype);
+            return Err(self.scale_error(name, actual));
         }
         numbers::to_f32(info.dtype, self.stored_bytes(name)?, &mut one)
-            .map_err(|error| bad(error.to_string()))?;
+            .map_err(|error| self.scale_error(name, error.to_string()))?;
         if one[0].is_finite() && one[0] > 0.0 {
             Ok(Some(one[0]))
         } else {
-            Err(bad(one[0].to_string()))
+            Err(self.scale_error(name, one[0].to_string()))
         }
+    }
+
+    /// Returns the error for a tensor that is no scale.
+    fn scale_error(&self, name: &str, actual: String) -> Error {
+        Error::Scale { root: self.root.clone(), tensor: shown(name), found: actual }
     }
 
     /// Returns the config's quantization method if it is unsupported.
@@ -188,11 +192,11 @@ impl Checkpoint {
 
     /// Returns a tensor that is read on demand. [`Flow::numeric`] says if its dtype encodes values.
     pub fn flow(&self, name: &str) -> Result<Flow<'_>, Error> {
-        if let Some(made) = self.quantized.get(name) {
-            return quantized::flow(self, made);
+        if let Some(weight) = self.quantized.get(name) {
+            return quantized::flow(self, weight);
         }
-        if let Some(made) = self.gguf.as_ref().and_then(|source| source.flow(name)) {
-            return made;
+        if let Some(flow) = self.gguf.as_ref().and_then(|source| source.flow(name)) {
+            return flow;
         }
         let TensorInfo { dtype, shape, file, range } = self.entry(name)?;
         // The header's reader has compared the range with the dtype and the shape.
@@ -249,17 +253,18 @@ impl Checkpoint {
 
     /// Returns the stored scales that were calibrated on a text rather than computed from weights.
     pub fn measured_scales(&self) -> MeasuredScales<'_> {
-        let of = |ends: &[&str]| {
-            let hidden = self.stored.keys().filter(|name| !self.tensors.contains_key(*name));
-            hidden
-                .filter(|name: &&String| ends.iter().any(|end| name.ends_with(end)))
-                .map(String::as_str)
-                .collect()
-        };
-        MeasuredScales {
-            inputs: of(&[".input_scale", ".activation_scale", ".input_global_scale"]),
-            caches: of(&[".k_scale", ".v_scale", ".q_scale", ".kv_scale"]),
-        }
+        let inputs = [".input_scale", ".activation_scale", ".input_global_scale"];
+        let caches = [".k_scale", ".v_scale", ".q_scale", ".kv_scale"];
+        MeasuredScales { inputs: self.hidden_names(&inputs), caches: self.hidden_names(&caches) }
+    }
+
+    /// Returns the names with one of these ends of stored tensors that are no weights.
+    fn hidden_names(&self, ends: &[&str]) -> Vec<&str> {
+        let hidden = self.stored.keys().filter(|name| !self.tensors.contains_key(*name));
+        hidden
+            .filter(|name: &&String| ends.iter().any(|end| name.ends_with(end)))
+            .map(String::as_str)
+            .collect()
     }
 
     /// Returns the invalid scales with their first invalid value: NaN, infinite, negative, or zero for a
@@ -271,21 +276,21 @@ impl Checkpoint {
                 && matches!(info.dtype, FileDtype::F32 | FileDtype::F16 | FileDtype::Bf16)
                 && ends.iter().any(|end| name.ends_with(end))
         });
-        let mut found = Vec::new();
+        let mut senseless = Vec::new();
         for (name, info) in hidden {
             let mut numbers = vec![0.0; info.elements()];
             if numbers::to_f32(info.dtype, self.stored_bytes(name)?, &mut numbers).is_err() {
                 continue;
             }
             let alone = numbers.len() == 1;
-            found.extend(
+            senseless.extend(
                 numbers
                     .iter()
                     .find(|x: &&f32| !x.is_finite() || **x < 0.0 || (alone && **x == 0.0))
                     .map(|x| (name.as_str(), *x)),
             );
         }
-        Ok(found)
+        Ok(senseless)
     }
 
     /// Returns the number of tensors that the files store.
@@ -314,11 +319,11 @@ impl Checkpoint {
         if let Some(known) = self.fingerprint.get() {
             return Ok(known.clone());
         }
-        let made = match &self.gguf {
+        let hash = match &self.gguf {
             Some(source) => source.fingerprint(),
             None => fingerprint::fingerprint(self)?,
         };
-        Ok(self.fingerprint.get_or_init(|| made).clone())
+        Ok(self.fingerprint.get_or_init(|| hash).clone())
     }
 
     /// Returns the first 16 digits of a SHA-256 over dtype, shape and (samples of) bytes of each stored tensor, by name:
@@ -343,9 +348,9 @@ impl Checkpoint {
 
     /// Counts and locates NaN and infinite values of a tensor; `None` if every value is finite.
     pub fn scan_nonfinite(&self, name: &str) -> Result<Option<NonFinite>, Error> {
-        if let Some(made) = self.quantized.get(name) {
+        if let Some(weight) = self.quantized.get(name) {
             // A non-finite value comes from a non-finite code or scale.
-            let mut parts = made.parts.iter();
+            let mut parts = weight.parts.iter();
             return parts.find_map(|part| self.scan_stored(part).transpose()).transpose();
         }
         self.scan_stored(name)

@@ -269,19 +269,19 @@ impl<'a> Flow<'a> {
         shape: Vec<usize>,
         mut flows: Vec<Self>,
     ) -> Result<Self, Error> {
-        let Some((step, rest)) = steps.split_first() else {
-            let found = flows.len();
-            return flows.pop().ok_or(Error::NoOutput { found, number: 1 });
+        let Some((step, remaining)) = steps.split_first() else {
+            let count = flows.len();
+            return flows.pop().ok_or(Error::NoOutput { found: count, number: 1 });
         };
         let step = std::slice::from_ref(step);
-        let made = shapes(step, vec![shape.clone()])?;
-        let each = flows.len().checked_div(made.len()).unwrap_or(0).max(1);
-        let parts = flows.chunks(each).zip(made);
-        let parts = parts.map(|(flows, shape)| Self::undo(rest, shape, flows.to_vec()));
+        let outputs = shapes(step, vec![shape.clone()])?;
+        let each = flows.len().checked_div(outputs.len()).unwrap_or(0).max(1);
+        let parts = flows.chunks(each).zip(outputs);
+        let parts = parts.map(|(flows, shape)| Self::undo(remaining, shape, flows.to_vec()));
         let parts: Vec<Self> = parts.collect::<Result<_, _>>()?;
         let mut whole = Self::run(&inverse(step, vec![shape])?, parts)?;
-        let found = whole.len();
-        whole.pop().ok_or(Error::NoOutput { found, number: 1 })
+        let count = whole.len();
+        whole.pop().ok_or(Error::NoOutput { found: count, number: 1 })
     }
 
     fn made(shape: Vec<usize>, node: FlowNode<'a>) -> Self {
@@ -309,13 +309,8 @@ fn one<'a>(step: &WeightStep, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec
     Ok(match step {
         WeightStep::Concat(axis) => vec![join(*axis, &flows, after)],
         WeightStep::Mxfp4 => {
-            let bytes = |flow: &Flow<'a>| match &*flow.node {
-                FlowNode::Source(source) if matches!(source.bytes(), Some((FileDtype::U8, b)) if b.len() == flow.len()) => {
-                    Ok(Arc::clone(source))
-                }
-                _ => Err(Error::NotBytes),
-            };
-            let numbers = Mxfp4 { blocks: bytes(&flows[0])?, scales: bytes(&flows[1])? };
+            let blocks = byte_source(&flows[0])?;
+            let numbers = Mxfp4 { blocks, scales: byte_source(&flows[1])? };
             let shape = after.first().cloned().unwrap_or_default();
             vec![Flow::new(&shape, Arc::new(numbers))]
         }
@@ -328,14 +323,14 @@ fn one<'a>(step: &WeightStep, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec
             vec![join(*axis, &thin.collect::<Vec<_>>(), after)]
         }
         WeightStep::ConcatRuns { axis, runs } => {
-            let mut rest = flows.as_slice();
-            let mut made = Vec::with_capacity(runs.len());
+            let mut remaining = flows.as_slice();
+            let mut joined = Vec::with_capacity(runs.len());
             for (&run, shape) in runs.iter().zip(after) {
-                let (now, later) = rest.split_at(run);
-                made.push(join(*axis, now, vec![shape]));
-                rest = later;
+                let (now, later) = remaining.split_at(run);
+                joined.push(join(*axis, now, vec![shape]));
+                remaining = later;
             }
-            made
+            joined
         }
         WeightStep::Split { axis, .. } | WeightStep::SplitRuns { axis, .. } => {
             cut(*axis, &flows, after)
@@ -366,6 +361,16 @@ fn one<'a>(step: &WeightStep, flows: Vec<Flow<'a>>, after: Shapes) -> Result<Vec
             .map(|(flow, shape)| each(alone, flow, shape))
             .collect::<Result<_, _>>()?,
     })
+}
+
+/// Returns the source of a tensor of bytes, as they lie in the file.
+fn byte_source<'a>(flow: &Flow<'a>) -> Result<Arc<dyn ValueReader + 'a>, Error> {
+    match &*flow.node {
+        FlowNode::Source(source) if matches!(source.bytes(), Some((FileDtype::U8, b)) if b.len() == flow.len()) => {
+            Ok(Arc::clone(source))
+        }
+        _ => Err(Error::NotBytes),
+    }
 }
 
 fn each<'a>(step: &WeightStep, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'a>, Error> {
@@ -404,8 +409,8 @@ fn each<'a>(step: &WeightStep, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'
 }
 
 fn join<'a>(axis: usize, parts: &[Flow<'a>], mut after: Shapes) -> Flow<'a> {
-    let chunk = |part: &Flow<'_>| product(&part.shape[axis..]);
-    let parts: Vec<_> = parts.iter().map(|part| (part.clone(), chunk(part))).collect();
+    let parts: Vec<_> =
+        parts.iter().map(|part| (part.clone(), product(&part.shape[axis..]))).collect();
     let whole = parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.1));
     Flow::made(after.swap_remove(0), FlowNode::Join { parts, whole })
 }
@@ -415,7 +420,7 @@ fn cut<'a>(axis: usize, flows: &[Flow<'a>], after: Shapes) -> Vec<Flow<'a>> {
     let mut flows = flows.iter();
     let mut flow = flows.next();
     let mut from = 0;
-    let mut made = Vec::with_capacity(after.len());
+    let mut parts = Vec::with_capacity(after.len());
     for shape in after {
         let size = shape[axis];
         // Empty parts may come last; they belong to the current tensor.
@@ -425,10 +430,10 @@ fn cut<'a>(axis: usize, flows: &[Flow<'a>], after: Shapes) -> Vec<Flow<'a>> {
         let Some(of) = flow else { break };
         let whole = of.shape[axis];
         let run = of.inner(axis);
-        made.push(Flow::made(shape, FlowNode::Cut { of: of.clone(), from, size, whole, run }));
+        parts.push(Flow::made(shape, FlowNode::Cut { of: of.clone(), from, size, whole, run }));
         from += size;
     }
-    made
+    parts
 }
 
 #[cfg(test)]

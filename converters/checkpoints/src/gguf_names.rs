@@ -11,35 +11,26 @@ use sha2::{Digest as _, Sha256};
 /// Returns the GGUF section of a model whose spec has none: tensors keep their names, shortened if too
 /// long.
 pub fn own_names(model: &Model) -> Gguf {
-    // The disk names here are the model's weight names.
-    let rule = |tensor: String, weight: &str, at: &Span| TensorRule {
-        rule: WeightRule {
-            disk: Pattern { text: weight.to_owned() },
-            weight: Pattern { text: tensor },
-            steps: vec![],
-            at: at.clone(),
-        },
-        ty: None,
-    };
     let weights = &model.graph.weights;
     let long = weights.iter().filter(|weight| weight.name.len() >= MAX_NAME);
-    let mut rules: Vec<_> = long.map(|w| rule(shortened(&w.name), &w.name, &w.at)).collect();
-    rules.extend(weights.first().map(|weight| rule("*".to_owned(), "*", &weight.at)));
-    let count = |key: &str, name: &str| {
-        let value = model.dims.get(key)?;
-        Some((format!("{}.{name}", model.name), value.clone()))
-    };
+    let mut rules: Vec<_> =
+        long.map(|w| renaming_rule(shortened(&w.name), &w.name, &w.at)).collect();
+    rules.extend(weights.first().map(|weight| renaming_rule("*".to_owned(), "*", &weight.at)));
     let metadata = [
         ("layers", "block_count"),
         ("context", "context_length"),
         ("hidden", "embedding_length"),
         ("vocab", "vocab_size"),
     ];
+    let counts = metadata.into_iter().filter_map(|(key, name)| {
+        let value = model.dims.get(key)?;
+        Some((format!("{}.{name}", model.name), value.clone()))
+    });
     Gguf {
         arch: model.name.clone(),
         pre: None,
         special: vec![],
-        metadata: metadata.into_iter().filter_map(|(key, name)| count(key, name)).collect(),
+        metadata: counts.collect(),
         absent: IndexMap::new(),
         rules,
         tensors: vec![],
@@ -50,6 +41,19 @@ pub fn own_names(model: &Model) -> Gguf {
         ahead: 0,
         aliases: vec![],
         unlike: None,
+    }
+}
+
+/// Returns the rule that only renames a weight. The disk names here are the model's weight names.
+fn renaming_rule(tensor: String, weight: &str, at: &Span) -> TensorRule {
+    TensorRule {
+        rule: WeightRule {
+            disk: Pattern { text: weight.to_owned() },
+            weight: Pattern { text: tensor },
+            steps: vec![],
+            at: at.clone(),
+        },
+        ty: None,
     }
 }
 
@@ -68,12 +72,13 @@ mod tests {
 
     #[test]
     fn long_names_are_shortened_and_stay_apart() {
-        let name = |n: usize| {
-            format!("model.layers.11.shared_transformer.feed_forward.adapters.{n}.down_proj.weight")
-        };
-        for name in [name(1), name(2), "é".repeat(40)] {
+        for name in [adapter_name(1), adapter_name(2), "é".repeat(40)] {
             assert!(shortened(&name).len() < MAX_NAME, "{name}");
         }
-        assert_ne!(shortened(&name(1)), shortened(&name(2)));
+        assert_ne!(shortened(&adapter_name(1)), shortened(&adapter_name(2)));
+    }
+
+    fn adapter_name(n: usize) -> String {
+        format!("model.layers.11.shared_transformer.feed_forward.adapters.{n}.down_proj.weight")
     }
 }

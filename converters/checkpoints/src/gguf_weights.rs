@@ -35,6 +35,14 @@ pub struct Error {
     pub faults: Vec<WeightFault>,
 }
 
+impl Error {
+    /// Returns the error for a file that does not hold the model of `gguf`.
+    pub(crate) fn of(file: &GgufFile, gguf: &Gguf, faults: Vec<WeightFault>) -> Self {
+        let path = file.files().first().cloned().unwrap_or_default();
+        Self { file: path, arch: gguf.arch.clone(), faults }
+    }
+}
+
 /// Mismatch between a file and a model. Names are escaped, ready to print.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
@@ -72,8 +80,8 @@ impl From<StepError> for WeightFault {
 fn listed(faults: &[WeightFault]) -> String {
     const MOST: usize = 12;
     let more = faults.len().saturating_sub(MOST);
-    let most = if more > 1 { MOST } else { faults.len() };
-    let mut lines: Vec<String> = faults.iter().take(most).map(ToString::to_string).collect();
+    let limit = if more > 1 { MOST } else { faults.len() };
+    let mut lines: Vec<String> = faults.iter().take(limit).map(ToString::to_string).collect();
     if more > 1 {
         lines.push(format!("and {more} more"));
     }
@@ -141,51 +149,49 @@ enum BlockBytes {
 }
 
 impl GgufWeights {
-    /// Finds every weight. `wanted` lists the weights of the graph that `gguf` was resolved with.
-    pub fn new(file: GgufFile, gguf: &Gguf, wanted: &[Weight]) -> Result<Self, Error> {
-        let path = file.files().first().cloned().unwrap_or_default();
-        let fail = |faults| Error { file: path.clone(), arch: gguf.arch.clone(), faults };
-        let groups = gguf.groups(wanted);
-        let groups =
-            groups.map_err(|all| fail(all.into_iter().map(WeightFault::from).collect()))?;
-        let mut found: Vec<Option<BlockWeight>> = wanted.iter().map(|_| None).collect();
+    /// Finds every weight. `weights` lists the weights of the graph that `gguf` was resolved with.
+    pub fn new(file: GgufFile, gguf: &Gguf, weights: &[Weight]) -> Result<Self, Error> {
+        let groups = gguf.groups(weights).map_err(|all| {
+            Error::of(&file, gguf, all.into_iter().map(WeightFault::from).collect())
+        })?;
+        let mut opened: Vec<Option<BlockWeight>> = weights.iter().map(|_| None).collect();
         let mut faults: Vec<WeightFault> = Vec::new();
         let claimed: BTreeSet<&str> = groups
             .iter()
             .flat_map(|group| group.tensors.iter().map(|(name, _)| name.as_str()))
             .collect();
         for group in &groups {
-            match open(&file, group, wanted, &claimed) {
-                Ok(made) => {
-                    for (&n, one) in group.weights.iter().zip(made) {
-                        found[n] = Some(one);
+            match open(&file, group, weights, &claimed) {
+                Ok(blocks) => {
+                    for (&n, one) in group.weights.iter().zip(blocks) {
+                        opened[n] = Some(one);
                     }
                 }
                 Err(fault) => faults.push(fault),
             }
         }
-        for (key, places) in gguf.scalar_weights(wanted) {
-            match scalars::read(file.metadata(), key, &places, wanted) {
-                Ok(made) => {
-                    for (&n, numbers) in places.iter().zip(made) {
-                        let shape = wanted[n].shape.clone();
+        for (key, places) in gguf.scalar_weights(weights) {
+            match scalars::read(file.metadata(), key, &places, weights) {
+                Ok(lists) => {
+                    for (&n, numbers) in places.iter().zip(lists) {
+                        let shape = weights[n].shape.clone();
                         let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
                         let bytes = BlockBytes::Computed(bytes);
-                        found[n] = Some(BlockWeight::plain(BlockType::F32, shape, bytes));
+                        opened[n] = Some(BlockWeight::plain(BlockType::F32, shape, bytes));
                     }
                 }
                 Err(fault) => faults.push(fault.into()),
             }
         }
-        for (weight, found) in wanted.iter().zip(&found) {
-            if found.is_none() && faults.is_empty() {
+        for (weight, blocks) in weights.iter().zip(&opened) {
+            if blocks.is_none() && faults.is_empty() {
                 faults.push(WeightFault::LeftOut { weight: shown(&weight.name) });
             }
         }
         if faults.is_empty() {
-            Ok(Self { file, found: found.into_iter().flatten().collect() })
+            Ok(Self { file, found: opened.into_iter().flatten().collect() })
         } else {
-            Err(fail(faults))
+            Err(Error::of(&file, gguf, faults))
         }
     }
 
@@ -204,9 +210,9 @@ impl GgufWeights {
     ///
     /// If the id is not of the graph whose weights were wanted.
     pub fn row_parts(&self, id: WeightId) -> Option<RowParts<'_>> {
-        let found = &self.found[id.0];
-        match &found.bytes {
-            BlockBytes::Parts(parts) => Some(parts.view(&self.file, &found.shape)),
+        let weight = &self.found[id.0];
+        match &weight.bytes {
+            BlockBytes::Parts(parts) => Some(parts.view(&self.file, &weight.shape)),
             BlockBytes::Tensor(..) | BlockBytes::Computed(_) => None,
         }
     }
@@ -253,21 +259,16 @@ fn group_tensors<'f>(
     let mut parts = Vec::with_capacity(group.tensors.len());
     for (name, shape) in &group.tensors {
         let cut = if file.info(name).is_some() { None } else { file.cut(name) };
-        let (info, found) = match (&cut, file.info(name)) {
+        let (info, file_shape) = match (&cut, file.info(name)) {
             (Some(cut), _) => (cut.whole, &cut.shape),
             (None, Some(info)) => (info, &info.shape),
             (None, None) => return Err(WeightFault::NoTensor { tensor: shown(name) }),
         };
         // Outer dimensions of 1 may be left out of the file.
-        let trimmed = |shape: &[usize]| {
-            let ones = shape.iter().take_while(|&&dim| dim == 1).count();
-            shape[ones..].to_vec()
-        };
-        if trimmed(found) != trimmed(shape) {
+        if trimmed(file_shape) != trimmed(shape) {
             let tensor = shown(name);
-            let found = found.clone();
             let expected = shape.clone();
-            return Err(WeightFault::Shape { tensor, found, expected });
+            return Err(WeightFault::Shape { tensor, found: file_shape.clone(), expected });
         }
         let stem = info.name.strip_suffix(".weight").unwrap_or(&info.name);
         // Some models have a weight with that name, which then is not a factor.
@@ -279,15 +280,21 @@ fn group_tensors<'f>(
     Ok(parts)
 }
 
+/// Returns a shape without its outer dimensions of 1.
+fn trimmed(shape: &[usize]) -> &[usize] {
+    let ones = shape.iter().take_while(|&&dim| dim == 1).count();
+    &shape[ones..]
+}
+
 /// Returns the weights of a group as lazy flows, in its order. Nothing is decoded before it is read.
 pub(crate) fn lazy_flows<'f>(
     file: &'f GgufFile,
     group: &'f TensorGroup,
-    wanted: &[Weight],
+    weights: &[Weight],
     claimed: &BTreeSet<&str>,
 ) -> Result<Vec<Flow<'f>>, WeightFault> {
     let parts = group_tensors(file, group, claimed)?;
-    let shapes = group.weights.iter().map(|&n| wanted[n].shape.clone()).collect();
+    let shapes = group.weights.iter().map(|&n| weights[n].shape.clone()).collect();
     let back = inverse(&group.steps, shapes)?;
     let flows: Result<Vec<_>, WeightFault> =
         parts.iter().map(|part| value_flow(file, part)).collect();
@@ -298,11 +305,11 @@ pub(crate) fn lazy_flows<'f>(
 fn open(
     file: &GgufFile,
     group: &TensorGroup,
-    wanted: &[Weight],
+    weights: &[Weight],
     claimed: &BTreeSet<&str>,
 ) -> Result<Vec<BlockWeight>, WeightFault> {
     let parts = group_tensors(file, group, claimed)?;
-    let shapes: Vec<_> = group.weights.iter().map(|&n| wanted[n].shape.clone()).collect();
+    let shapes: Vec<_> = group.weights.iter().map(|&n| weights[n].shape.clone()).collect();
     let back = inverse(&group.steps, shapes.clone())?;
     let ty = parts[0].info.ty;
     let (moves, scales) = BlockScales::of(&back, &parts);
@@ -310,31 +317,31 @@ fn open(
         parts.iter().all(|part: &ModelTensor<'_>| part.cut.is_none() || part.shape.len() > 1)
             && moves_rows(&moves, &parts);
     if rows_move && parts.iter().any(|part| part.info.ty != ty) {
-        if let Some(found) = row_parts::find(&moves, scales.factor, &parts, &shapes)? {
-            return Ok(vec![found]);
+        if let Some(matrix) = row_parts::find(&moves, scales.factor, &parts, &shapes)? {
+            return Ok(vec![matrix]);
         }
     } else if rows_move {
         let flows: Result<Vec<_>, WeightFault> =
             parts.iter().map(|part| row_flow(file, part)).collect();
         let flows = Flow::run(&moves, flows?)?;
-        let made = flows.iter().zip(&shapes).map(|(flow, shape)| {
+        let moved_weights = flows.iter().zip(&shapes).map(|(flow, shape)| {
             let bytes = locate(file, flow, &parts);
             let factor = factor(&bytes, &parts)? * scales.factor;
             let row_factors = scales.rows.clone();
             Some(BlockWeight { ty, shape: shape.clone(), bytes, factor, row_factors })
         });
-        if let Some(found) = made.collect() {
-            return Ok(found);
+        if let Some(moved) = moved_weights.collect() {
+            return Ok(moved);
         }
     }
     let flows: Result<Vec<_>, WeightFault> =
         parts.iter().map(|part| number_flow(file, part)).collect();
     let flows = Flow::run(&back, flows?)?;
-    let made = flows
+    let decoded_weights = flows
         .iter()
         .zip(shapes)
         .map(|(flow, shape)| Ok(BlockWeight::plain(BlockType::F32, shape, numbers(flow)?)));
-    made.collect()
+    decoded_weights.collect()
 }
 
 /// Returns the common factor of some bytes; none if the parts have different factors.
@@ -372,10 +379,9 @@ impl BlockScales {
     /// Separates steps into those that multiply blocks and the others. All are others where factors cannot stand
     /// beside the blocks: in plain numbers, which kernels multiply as they are, and where rows have factors but move.
     fn of(steps: &[WeightStep], parts: &[ModelTensor<'_>]) -> (Vec<WeightStep>, Self) {
-        let none = || (steps.to_vec(), Self { factor: 1.0, rows: Vec::new() });
         let mut factor = 1.0_f64;
         let mut rows = Vec::<f64>::new();
-        let mut others = Vec::new();
+        let mut moves = Vec::new();
         for step in steps {
             let (stretches, divides) = match step {
                 WeightStep::Mul(by) => {
@@ -389,7 +395,7 @@ impl BlockScales {
                 WeightStep::MulRows(stretches) => (stretches, false),
                 WeightStep::DivRows(stretches) => (stretches, true),
                 other => {
-                    others.push(other.clone());
+                    moves.push(other.clone());
                     continue;
                 }
             };
@@ -404,25 +410,28 @@ impl BlockScales {
             }
         }
         let fits = match parts {
-            [part] => part.shape.len() == 2 && part.shape[0] == rows.len() && others.is_empty(),
+            [part] => part.shape.len() == 2 && part.shape[0] == rows.len() && moves.is_empty(),
             _ => false,
         };
-        let normal = |x: &f64| (*x as f32).is_normal();
         let quantized = parts.iter().all(|part| part.info.ty.is_quantized());
-        let usable = quantized && normal(&factor) && rows.iter().all(normal);
+        let usable = quantized && is_normal_f32(factor) && rows.iter().all(|&x| is_normal_f32(x));
         if !usable || !(rows.is_empty() || fits) {
-            return none();
+            return (steps.to_vec(), Self { factor: 1.0, rows: Vec::new() });
         }
         let rows = rows.into_iter().map(|x| x as f32).collect();
-        (others, Self { factor: factor as f32, rows })
+        (moves, Self { factor: factor as f32, rows })
     }
+}
+
+/// True if a number is normal when it is rounded to f32.
+fn is_normal_f32(x: f64) -> bool {
+    (x as f32).is_normal()
 }
 
 /// True if steps only move whole rows: rows of blocks can then be moved as bytes.
 fn moves_rows(steps: &[WeightStep], parts: &[ModelTensor<'_>]) -> bool {
     let mut axes = parts.iter().map(|part| part.shape.len()).min().unwrap_or(0);
     steps.iter().all(|step| {
-        let outer = |axis: &usize| axis + 1 < axes;
         let moves = match step {
             WeightStep::PermuteHeads { .. } => axes >= 2,
             WeightStep::Split { axis, .. }
@@ -431,7 +440,7 @@ fn moves_rows(steps: &[WeightStep], parts: &[ModelTensor<'_>]) -> bool {
             | WeightStep::Concat(axis)
             | WeightStep::Unstack(axis)
             | WeightStep::Stack(axis)
-            | WeightStep::Unflatten { axis, .. } => outer(axis),
+            | WeightStep::Unflatten { axis, .. } => axis + 1 < axes,
             WeightStep::Flatten(axis) => axis + 2 < axes,
             _ => false,
         };

@@ -87,15 +87,12 @@ pub fn write_random_checkpoint(
 
 /// Cuts the list of tensors into shards.
 fn shards(tensors: &[TensorSpec], shard_bytes: u64) -> Vec<&[TensorSpec]> {
-    let bytes = |tensor: &TensorSpec| {
-        let count = tensor.shape.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
-        count.saturating_mul(tensor.dtype.size() as u64)
-    };
     let mut shards = Vec::new();
     let mut begin = 0;
     let mut size = 0_u64;
     for (index, tensor) in tensors.iter().enumerate() {
-        let more = bytes(tensor);
+        let count = tensor.shape.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
+        let more = count.saturating_mul(tensor.dtype.size() as u64);
         if index > begin && size.saturating_add(more) > shard_bytes {
             shards.push(&tensors[begin..index]);
             (begin, size) = (index, 0);
@@ -139,34 +136,52 @@ fn fill(writer: &mut Writer, tensors: &[TensorSpec], seed: u64) -> Result<u64, E
             (0..count).step_by(SLAB).map(move |at| (index, at, SLAB.min(count - at)))
         })
         .collect();
-    let make = |batch: &[(usize, usize, usize)]| -> Result<Vec<Vec<u8>>, numbers::Error> {
-        let slab = |&(tensor, at, count): &(usize, usize, usize)| {
-            let dtype = tensors[tensor].dtype;
-            let mut values = vec![0.0; count];
-            generate(&recipes[tensor], at, &mut values);
-            let mut bytes = vec![0; count * dtype.size()];
-            numbers::from_f32(dtype, &values, &mut bytes)?;
-            Ok(bytes)
-        };
-        batch.par_iter().map(slab).collect()
-    };
     let mut total = 0;
     let mut batches = slabs.chunks(BATCH).peekable();
-    let mut ready = batches.peek().map_or(Ok(vec![]), |first| make(first))?;
+    let mut ready =
+        batches.peek().map_or(Ok(vec![]), |first| batch_bytes(tensors, &recipes, first))?;
     while let Some(batch) = batches.next() {
         let next = batches.peek().copied().unwrap_or(&[]);
-        let put = || -> Result<(), safetensors::Error> {
-            for (&(tensor, ..), bytes) in batch.iter().zip(&ready) {
-                writer.write(&tensors[tensor].name, bytes)?;
-                total += bytes.len() as u64;
-            }
-            Ok(())
-        };
-        let (written, made) = rayon::join(put, || make(next));
+        let (written, generated) = rayon::join(
+            || -> Result<(), safetensors::Error> {
+                for (&(tensor, ..), bytes) in batch.iter().zip(&ready) {
+                    writer.write(&tensors[tensor].name, bytes)?;
+                    total += bytes.len() as u64;
+                }
+                Ok(())
+            },
+            || batch_bytes(tensors, &recipes, next),
+        );
         written?;
-        ready = made?;
+        ready = generated?;
     }
     Ok(total)
+}
+
+/// Generates the bytes of a batch of slabs on all threads. A slab is a tensor, its first value and its count.
+fn batch_bytes(
+    tensors: &[TensorSpec],
+    recipes: &[Distribution],
+    batch: &[(usize, usize, usize)],
+) -> Result<Vec<Vec<u8>>, numbers::Error> {
+    let slabs = batch
+        .par_iter()
+        .map(|&(tensor, at, count)| slab_bytes(tensors[tensor].dtype, &recipes[tensor], at, count));
+    slabs.collect()
+}
+
+/// Generates the bytes of `count` values from value `at` on.
+fn slab_bytes(
+    dtype: FileDtype,
+    recipe: &Distribution,
+    at: usize,
+    count: usize,
+) -> Result<Vec<u8>, numbers::Error> {
+    let mut values = vec![0.0; count];
+    generate(recipe, at, &mut values);
+    let mut bytes = vec![0; count * dtype.size()];
+    numbers::from_f32(dtype, &values, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// Generates the values of a tensor from index `at` on. The sum of four uniform 16-bit integers

@@ -129,20 +129,20 @@ pub struct CheckpointWeights {
 
 impl CheckpointWeights {
     /// Finds every weight under its own name. No bytes are read.
-    pub fn new(checkpoint: Checkpoint, wanted: &[Weight]) -> Result<Self, Error> {
-        Self::with_rules(checkpoint, wanted, &[])
+    pub fn new(checkpoint: Checkpoint, weights: &[Weight]) -> Result<Self, Error> {
+        Self::with_rules(checkpoint, weights, &[])
     }
 
     /// Finds every weight by the first rule that names it and has a tensor in the checkpoint. Other weights
     /// are found under their own name. No bytes are read.
     pub fn with_rules(
         checkpoint: Checkpoint,
-        wanted: &[Weight],
+        weights: &[Weight],
         rules: &[WeightRule],
     ) -> Result<Self, Error> {
         let mut used = BTreeSet::new();
-        let mut found = Vec::with_capacity(wanted.len());
-        for weight in wanted {
+        let mut located = Vec::with_capacity(weights.len());
+        for weight in weights {
             let one = find(&checkpoint, weight, rules, &mut used)?;
             if one.shape != weight.shape {
                 return Err(Error::Shape {
@@ -152,10 +152,10 @@ impl CheckpointWeights {
                     expected: weight.shape.clone(),
                 });
             }
-            found.push(one);
+            located.push(one);
         }
-        let made = found.iter().map(|_| OnceLock::new()).collect();
-        Ok(Self { checkpoint, found, made, rules: rules.to_vec(), used })
+        let computed = located.iter().map(|_| OnceLock::new()).collect();
+        Ok(Self { checkpoint, found: located, made: computed, rules: rules.to_vec(), used })
     }
 
     /// Returns a weight, ready to be read. A weight that the weight map computes is cached.
@@ -164,8 +164,8 @@ impl CheckpointWeights {
     ///
     /// If the id is not of the graph whose weights were wanted.
     pub fn view(&self, id: WeightId) -> Result<WeightView<'_>, Error> {
-        let found = &self.found[id.0];
-        let bytes = match &found.source {
+        let weight = &self.found[id.0];
+        let bytes = match &weight.source {
             WeightLocation::View { file, range, .. } => self.checkpoint.slice(*file, *range)?,
             WeightLocation::Computed(recipe) => {
                 let held = &self.made[id.0];
@@ -176,7 +176,7 @@ impl CheckpointWeights {
                 held.get().map_or(&[][..], Vec::as_slice)
             }
         };
-        Ok(WeightView { dtype: found.dtype, shape: &found.shape, bytes })
+        Ok(WeightView { dtype: weight.dtype, shape: &weight.shape, bytes })
     }
 
     /// Computes the values of a weight that is not a range of a file, without caching them; none if it is a
@@ -200,10 +200,10 @@ impl CheckpointWeights {
     ///
     /// If the id is not of the graph whose weights were wanted.
     pub fn strided(&self, id: WeightId) -> Result<Option<StridedMatrix<'_>>, Error> {
-        let found = &self.found[id.0];
-        let Some(StridedRange { file, range, strides }) = found.strided else { return Ok(None) };
+        let weight = &self.found[id.0];
+        let Some(StridedRange { file, range, strides }) = weight.strided else { return Ok(None) };
         let bytes = self.checkpoint.slice(file, range)?;
-        Ok(Some(StridedMatrix { dtype: found.dtype, bytes, strides }))
+        Ok(Some(StridedMatrix { dtype: weight.dtype, bytes, strides }))
     }
 
     /// Returns the lazy result of a recipe.
@@ -273,12 +273,11 @@ fn find_rule(
     weight: &Weight,
     rules: &[WeightRule],
 ) -> Option<(usize, GatheredTensors)> {
-    let shape = |name: &str| checkpoint.info(name).map(|info| info.shape.clone());
     weight_map::find_rule(
         rules,
         weight,
         |text: &str| names_with_prefix(checkpoint.tensors(), text),
-        shape,
+        |name: &str| checkpoint.info(name).map(|info| info.shape.clone()),
     )
 }
 

@@ -55,17 +55,19 @@ pub struct BlockComparison {
     pub is_encoded: bool,
 }
 
+/// Adds a count of blocks; the first block of both is kept.
+fn add_blocks(sum: &mut BlockCount, more: &BlockCount) {
+    sum.0 += more.0;
+    sum.1 = sum.1.into_iter().chain(more.1).min();
+}
+
 impl BlockComparison {
     fn and(mut self, other: &Self) -> Self {
-        let add = |sum: &mut BlockCount, more: &BlockCount| {
-            sum.0 += more.0;
-            sum.1 = sum.1.into_iter().chain(more.1).min();
-        };
         self.measure = self.measure.and(other.measure);
         self.encoded = self.encoded.and(other.encoded);
         self.blocks += other.blocks;
-        self.unequal.iter_mut().zip(&other.unequal).for_each(|(sum, more)| add(sum, more));
-        add(&mut self.strayed, &other.strayed);
+        self.unequal.iter_mut().zip(&other.unequal).for_each(|(sum, more)| add_blocks(sum, more));
+        add_blocks(&mut self.strayed, &other.strayed);
         self.is_encoded |= other.is_encoded;
         self
     }
@@ -117,7 +119,7 @@ pub fn compare(
         (begin..end).step_by(step).map(move |at| (at, step.min(end - at)))
     });
     let cuts: Vec<(usize, usize)> = cuts.collect();
-    let compare_rows = |&(at, count): &(usize, usize)| {
+    let parts = cuts.par_iter().map(|&(at, count): &(usize, usize)| {
         let from = at / ty.elements() * ty.bytes();
         let len = count / ty.elements() * ty.bytes();
         let bytes = bytes.get(from..from + len).ok_or(BlockError::Short)?;
@@ -127,9 +129,8 @@ pub fn compare(
         let mut numbers = vec![0.0; count];
         flow.read(at, &mut numbers);
         Rows { ty, row, at, bytes, factor, importance }.compare(&numbers)
-    };
-    let parts: Vec<Result<BlockComparison, BlockError>> =
-        cuts.par_iter().map(compare_rows).collect();
+    });
+    let parts: Vec<Result<BlockComparison, BlockError>> = parts.collect();
     let mut whole = BlockComparison::default();
     for part in parts {
         whole = whole.and(&part?);
@@ -243,12 +244,9 @@ fn strays(ty: BlockType, numbers: &[f32], seen: &[f32], encoded: &[f32]) -> bool
     const WEIGHTED: f64 = 3.0;
     /// Rounding of a value that is computed in f32, in another order.
     const COMPUTED: f64 = 1e-6;
-    let squares = |one: &[f32], other: &[f32]| -> f64 {
-        one.iter().zip(other).map(|(x, y)| (f64::from(*x) - f64::from(*y)).powi(2)).sum()
-    };
     let power: f64 = numbers.iter().map(|x| f64::from(*x).powi(2)).sum();
-    let error = squares(numbers, seen);
-    let least = squares(numbers, encoded);
+    let error = squared_distance(numbers, seen);
+    let least = squared_distance(numbers, encoded);
     if !ty.is_quantized() {
         // Of f32, last bits of computed values; of the others, none.
         let rounding = if ty == BlockType::F32 { COMPUTED * COMPUTED * power } else { 0.0 };
@@ -260,4 +258,9 @@ fn strays(ty: BlockType, numbers: &[f32], seen: &[f32], encoded: &[f32]) -> bool
     // Zeros have an error of the values' power, exchanged rows of twice as much.
     let bound = explained.min(0.9 * power).max(1.5 * least);
     error.is_nan() || error > bound
+}
+
+/// Returns the sum of the squared differences.
+fn squared_distance(one: &[f32], other: &[f32]) -> f64 {
+    one.iter().zip(other).map(|(x, y)| (f64::from(*x) - f64::from(*y)).powi(2)).sum()
 }

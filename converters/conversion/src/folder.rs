@@ -94,9 +94,8 @@ pub fn items<'a>(
 ) -> Vec<FolderItem<'a>> {
     let mut items = Vec::with_capacity(tensors.len());
     for (n, (tensor, choice)) in tensors.iter().zip(choices).enumerate() {
-        let item = |outs| FolderItem { flow: tensor.flow.clone(), place: tensor.place, outs };
         if let Some(dtype) = choice.kept {
-            items.push(item(vec![unquantized(tensor, dtype)]));
+            items.push(item_of(tensor, vec![unquantized(tensor, dtype)]));
             continue;
         }
         let peak = peaks.and_then(|peaks| peaks.get(n)).copied().unwrap_or(1.0);
@@ -115,13 +114,18 @@ pub fn items<'a>(
         if let Some((dtype, shape)) = scheme.scales(rows, row) {
             outs.push(out(declared.scales, dtype, shape, QuantizedPart::Scales));
         }
-        items.push(item(outs));
+        items.push(item_of(tensor, outs));
         if let Some(SharedScale { name, dtype, .. }) = declared.shared {
             items.push(known(format!("{module}{name}"), dtype, format.single().1, shared));
         }
     }
     items.extend(scales.items(format));
     items
+}
+
+/// Returns the item that makes these tensors of a tensor.
+fn item_of<'a>(tensor: &FolderTensor<'a>, outs: Vec<OutTensor>) -> FolderItem<'a> {
+    FolderItem { flow: tensor.flow.clone(), place: tensor.place, outs }
 }
 
 /// Returns the output tensor of a copy or a cast.

@@ -107,7 +107,7 @@ pub struct GgufPlan {
 /// then each layer by name. `gguf` is the section that was resolved with these weights.
 pub fn tensors<'a>(
     gguf: &Gguf,
-    wanted: &[Weight],
+    model_weights: &[Weight],
     weights: &[WeightFlow<'a>],
     arithmetic: Arithmetic,
 ) -> Result<Vec<PlannedTensor<'a>>, Vec<TensorFault>> {
@@ -118,22 +118,21 @@ pub fn tensors<'a>(
     }
     let mut tensors: Vec<PlannedTensor<'a>> = Vec::new();
     let mut faults = Vec::new();
-    let groups = gguf.groups(wanted);
+    let groups = gguf.groups(model_weights);
     let groups =
         groups.map_err(|all| all.into_iter().map(TensorFault::from).collect::<Vec<_>>())?;
     for group in groups {
         let flows = group.weights.iter().map(|&n| weights[n].flow.clone()).collect();
         let place = group.weights.iter().map(|&n| weights[n].place).min().unwrap_or_default();
         let fixed = group.ty.as_deref().and_then(BlockType::parse);
-        let first = || group.tensors[0].0.clone();
         if let Some(ty) = group.ty.clone().filter(|_| fixed.is_none()) {
-            faults.push(TensorFault::NoType { tensor: first(), ty });
+            faults.push(TensorFault::NoType { tensor: group.tensors[0].0.clone(), ty });
         }
         let packed = packed(&group, weights);
         let half = arithmetic == Arithmetic::OfSource && in_half(&group, weights);
         match Flow::run(&group.steps, flows) {
-            Ok(made) => {
-                let named = group.tensors.iter().zip(made);
+            Ok(outputs) => {
+                let named = group.tensors.iter().zip(outputs);
                 tensors.extend(named.map(|((name, _), flow)| PlannedTensor {
                     name: name.clone(),
                     flow: if half { halved(flow) } else { flow },
@@ -142,7 +141,7 @@ pub fn tensors<'a>(
                     packed: packed.clone(),
                 }));
             }
-            Err(why) => faults.push(TensorFault::Steps { tensor: first(), why }),
+            Err(why) => faults.push(TensorFault::Steps { tensor: group.tensors[0].0.clone(), why }),
         }
     }
     tensors.sort_by_cached_key(|tensor| order(&tensor.name));
@@ -160,13 +159,13 @@ pub fn tensors<'a>(
 /// Adds to the section's keys the values of weights that a file stores as keys.
 pub fn with_scalars(
     mut gguf: Gguf,
-    wanted: &[Weight],
+    model_weights: &[Weight],
     weights: &[WeightFlow<'_>],
 ) -> Result<Gguf, Vec<TensorFault>> {
     let mut keys = Vec::new();
     let mut faults = Vec::new();
-    for (key, places) in gguf.scalar_weights(wanted) {
-        if scalars::count(&places, wanted).is_none() {
+    for (key, places) in gguf.scalar_weights(model_weights) {
+        if scalars::count(&places, model_weights).is_none() {
             faults.push(TensorFault::TooMany { key: key.to_owned() });
             continue;
         }
@@ -232,11 +231,9 @@ const QUANTIZATION_VERSION: u32 = 2;
 /// Converts a computed value to the type that llama.cpp's own writer would give it. Returns none for a
 /// value that no key can hold.
 fn value(scalar: &Scalar) -> Option<MetadataValue> {
-    let unsigned =
-        |n: i64| u32::try_from(n).map(MetadataValue::U32).unwrap_or(MetadataValue::I64(n));
     Some(match scalar {
         Scalar::Bool(b) => MetadataValue::Bool(*b),
-        Scalar::Int(n) => unsigned(*n),
+        Scalar::Int(n) => u32::try_from(*n).map_or(MetadataValue::I64(*n), MetadataValue::U32),
         Scalar::Float(x) => MetadataValue::F32(*x as f32),
         Scalar::Str(text) => MetadataValue::String(text.clone()),
         Scalar::List(items) => MetadataValue::Array(array(items)?),
@@ -294,7 +291,7 @@ pub fn lay_out(
             let layout = GgufLayout::new(&output.path, keys, &declared, output.dims)?;
             vec![(output.path.clone(), layout)]
         }
-        Some(most) => split::layouts(&prefix(&output.path), keys, &declared, most, output.dims)?,
+        Some(limit) => split::layouts(&prefix(&output.path), keys, &declared, limit, output.dims)?,
     };
     Ok(files.into_iter().map(|(path, layout)| GgufPlan { path, layout }).collect())
 }
@@ -341,11 +338,11 @@ pub fn work<'a>(
         let mut tensor = 0;
         let mut factors = output.factors.iter();
         for (no, plan) in planned.iter().enumerate() {
-            let wanted = output.shard.is_none_or(|shard| shard == no);
+            let is_written = output.shard.is_none_or(|shard| shard == no);
             for info in &plan.layout.tensors {
                 let factors = if tensor < tensors.len() { None } else { factors.next() };
                 match factors {
-                    _ if !wanted => {}
+                    _ if !is_written => {}
                     Some((_, factors)) => behind.push(beside(factors, info, files.len())),
                     None => {
                         if let Some(targets) = targets.get_mut(tensor) {
@@ -361,7 +358,7 @@ pub fn work<'a>(
                 }
                 tensor += 1;
             }
-            if wanted {
+            if is_written {
                 let header = plan.layout.header.clone();
                 let len = plan.layout.file_len;
                 files.push(OutFile { path: plan.path.clone(), header, len });
@@ -421,6 +418,6 @@ impl ValueReader for ConstantValues {
 /// Returns the sort key of a tensor: layer, then name, with tensors of no layer first. llama.cpp's own
 /// quantizer counts layers in this order.
 fn order(name: &str) -> (i64, String) {
-    let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
+    let layer = name.strip_prefix("blk.").and_then(|suffix| suffix.split('.').next()?.parse().ok());
     (layer.unwrap_or(-1), name.to_owned())
 }

@@ -141,10 +141,10 @@ impl HashedFile {
             return Ok(vec![Damage::Missing { file }]);
         }
         let map = FileMap::open(&file)?;
-        let found = map.len() as u64;
+        let actual = map.len() as u64;
         let expected = self.len;
-        if found != expected {
-            return Ok(vec![Damage::Length { file, found, expected }]);
+        if actual != expected {
+            return Ok(vec![Damage::Length { file, found: actual, expected }]);
         }
         let mut damage: Vec<Damage> = self.changed(&file, &map);
         let mut end = 0;
@@ -167,22 +167,22 @@ impl HashedFile {
             (0..range.len).step_by(step as usize).map(move |at| (n, at, step.min(range.len - at)))
         });
         let parts: Vec<(usize, u64, u64)> = parts.collect();
-        let part_hash = |&(n, at, len): &(usize, u64, u64)| {
+        let hashed = parts.par_iter().map(|&(n, at, len): &(usize, u64, u64)| {
             let range = &self.ranges[n];
             let from = (range.offset + at) as usize;
             let bytes = map.get(from..from + len as usize).unwrap_or_default();
             (n, hash(bytes, range.piece as usize, at / range.piece))
-        };
-        let hashed: Vec<(usize, u64)> = parts.par_iter().map(part_hash).collect();
+        });
+        let hashed: Vec<(usize, u64)> = hashed.collect();
         let mut sums = vec![0_u64; self.ranges.len()];
         for (n, part) in hashed {
             sums[n] = sums[n].wrapping_add(part);
         }
         let wrong = self.ranges.iter().zip(sums).filter(|(range, sum)| range.hash != *sum);
-        let damage = wrong.map(|(range, found)| Damage::Bytes {
+        let damage = wrong.map(|(range, sum)| Damage::Bytes {
             file: file.to_owned(),
             range: shown(&range.name),
-            found,
+            found: sum,
             expected: range.hash,
         });
         damage.collect()
@@ -209,35 +209,43 @@ fn quoted(name: &str) -> String {
 /// Reads a file with hashes.
 pub fn read(path: &Path) -> Result<Vec<HashedFile>, Error> {
     let bytes = registry::file::read(path, HASHES)?;
-    let damaged = |what: &str| Error::Damaged { file: path.to_owned(), what: what.to_owned() };
     let begin = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
     if begin != SCHEMA.as_bytes() {
-        let found = shown(&String::from_utf8_lossy(&begin[..begin.len().min(80)]));
-        return Err(Error::Schema { file: path.to_owned(), found });
+        let begin = shown(&String::from_utf8_lossy(&begin[..begin.len().min(80)]));
+        return Err(Error::Schema { file: path.to_owned(), found: begin });
     }
-    let text = std::str::from_utf8(&bytes).map_err(|_| damaged("it is not UTF-8"))?;
-    let last = text.rfind("\nend ").ok_or_else(|| damaged("its last line is missing"))? + 1;
+    let text = std::str::from_utf8(&bytes).map_err(|_| damaged(path, "it is not UTF-8"))?;
+    let last = text.rfind("\nend ").ok_or_else(|| damaged(path, "its last line is missing"))? + 1;
     let (body, end) = text.split_at(last);
     if end != format!("end {:016x}\n", XxHash3_64::oneshot(body.as_bytes())) {
-        return Err(damaged("its last line is not the hash of the lines before"));
+        return Err(damaged(path, "its last line is not the hash of the lines before"));
     }
     let mut files: Vec<HashedFile> = Vec::new();
     for line in body.lines().skip(1) {
-        let wrong = || damaged(&format!("`{}` is no line of it", shown(line)));
         if let Some(line) = line.strip_prefix("file ") {
-            files.push(file_line(line).ok_or_else(wrong)?);
+            files.push(file_line(line).ok_or_else(|| wrong_line(path, line))?);
             continue;
         }
-        let file = files.last_mut().ok_or_else(wrong)?;
-        let range = range_line(line).ok_or_else(wrong)?;
+        let file = files.last_mut().ok_or_else(|| wrong_line(path, line))?;
+        let range = range_line(line).ok_or_else(|| wrong_line(path, line))?;
         let begin = file.ranges.last().map_or(0, |before| before.offset + before.len);
         let end = range.offset.checked_add(range.len).filter(|end| *end <= file.len);
         if range.offset < begin || end.is_none() {
-            return Err(wrong());
+            return Err(wrong_line(path, line));
         }
         file.ranges.push(range);
     }
     Ok(files)
+}
+
+/// Returns the error for a file of hashes that was changed.
+fn damaged(file: &Path, what: &str) -> Error {
+    Error::Damaged { file: file.to_owned(), what: what.to_owned() }
+}
+
+/// Returns the error for a line that is no line of a file of hashes.
+fn wrong_line(file: &Path, line: &str) -> Error {
+    damaged(file, &format!("`{}` is no line of it", shown(line)))
 }
 
 fn file_line(line: &str) -> Option<HashedFile> {
@@ -250,10 +258,9 @@ fn file_line(line: &str) -> Option<HashedFile> {
 
 fn range_line(line: &str) -> Option<HashedRange> {
     let mut words = line.splitn(5, ' ');
-    let mut number = || words.next()?.parse::<u64>().ok();
-    let offset = number()?;
-    let len = number()?;
-    let piece = number()?;
+    let offset: u64 = words.next()?.parse().ok()?;
+    let len: u64 = words.next()?.parse().ok()?;
+    let piece: u64 = words.next()?.parse().ok()?;
     let hash = u64::from_str_radix(words.next()?, 16).ok()?;
     let name = serde_json::from_str(words.next()?).ok()?;
     (piece > 0 || len == 0).then_some(HashedRange { name, offset, len, piece, hash })

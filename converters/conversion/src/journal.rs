@@ -101,11 +101,11 @@ pub fn read(file: &mut fs_err::File) -> io::Result<Option<JournalContents>> {
     file.rewind()?;
     let bytes = registry::file::rest(file, JOURNAL)?;
     let text = String::from_utf8_lossy(&bytes);
-    let Some((head, rest)) = text.split_once('\n') else { return Ok(None) };
-    let naming = rest.lines().any(|line| line == NAMING);
+    let Some((head, body)) = text.split_once('\n') else { return Ok(None) };
+    let naming = body.lines().any(|line| line == NAMING);
     Ok(Some(JournalContents {
         head: head.to_owned(),
-        slabs: rest.lines().filter_map(line).collect(),
+        slabs: body.lines().filter_map(line).collect(),
         naming,
     }))
 }
@@ -114,8 +114,8 @@ fn line(text: &str) -> Option<(usize, Vec<SlabRecord>)> {
     let mut words = text.strip_suffix(" .")?.split(' ');
     let slab = words.next()?.parse().ok()?;
     let written = words.map(|word| {
-        let (hash, rest) = word.split_once(':')?;
-        let (source, measure) = rest.split_once(':')?;
+        let (hash, values) = word.split_once(':')?;
+        let (source, measure) = values.split_once(':')?;
         let hash = u64::from_str_radix(hash, 16).ok()?;
         let source = u64::from_str_radix(source, 16).ok()?;
         Some(SlabRecord { hash, source, measure: Measure::parse(measure)? })
@@ -125,6 +125,8 @@ fn line(text: &str) -> Option<(usize, Vec<SlabRecord>)> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use formats::output::DirectDisk;
 
@@ -132,28 +134,34 @@ mod tests {
     fn what_was_noted_is_read_and_what_was_cut_short_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("j");
-        let open = || formats::output::continue_or_create(&path).unwrap().0;
-        let read = || read(&mut open()).unwrap();
-        let journal = Journal::begin(open(), "head").unwrap();
+        let journal = Journal::begin(open(&path), "head").unwrap();
         let written = SlabRecord { hash: 7, source: 8, measure: Measure::of(&[1.0], &[1.5]) };
         journal.note(3, &[written, written]).unwrap();
         journal.note(4, &[]).unwrap();
         let whole = fs_err::read(&path).unwrap();
         let cut = whole.len() - 3;
         fs_err::write(&path, &whole[..cut]).unwrap();
-        let notes = read().unwrap();
+        let notes = read_back(&path).unwrap();
         assert_eq!((notes.head.as_str(), notes.slabs.len(), notes.naming), ("head", 1, false));
         assert_eq!(notes.slabs[&3], [written, written]);
-        let journal = Journal::append(open()).unwrap();
+        let journal = Journal::append(open(&path)).unwrap();
         journal.note(5, &[written]).unwrap();
-        assert_eq!(read().unwrap().slabs.len(), 2);
+        assert_eq!(read_back(&path).unwrap().slabs.len(), 2);
         journal.note_naming(&DirectDisk).unwrap();
-        assert!(read().unwrap().naming);
+        assert!(read_back(&path).unwrap().naming);
         for text in ["", "onboard conv"] {
             fs_err::write(&path, text).unwrap();
-            assert!(read().is_none(), "a head that was cut short is none");
+            assert!(read_back(&path).is_none(), "a head that was cut short is none");
         }
         fs_err::write(&path, b"\xff\n\xff\n").unwrap();
-        assert!(read().unwrap().slabs.is_empty());
+        assert!(read_back(&path).unwrap().slabs.is_empty());
+    }
+
+    fn open(path: &Path) -> fs_err::File {
+        formats::output::continue_or_create(path).unwrap().0
+    }
+
+    fn read_back(path: &Path) -> Option<JournalContents> {
+        super::read(&mut open(path)).unwrap()
     }
 }

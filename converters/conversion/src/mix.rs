@@ -89,19 +89,13 @@ impl MixFacts {
     /// Reads the facts from a file's keys. Head counts may be one integer, or one per layer.
     pub fn read(metadata: &Metadata, imatrix: bool) -> Result<Self, gguf::Error> {
         let arch = metadata.str("general.architecture")?.unwrap_or_default().to_owned();
-        let key = |name: &str| format!("{arch}.{name}");
-        let first = |name: &str| match metadata.get(&key(name)) {
-            Some(MetadataValue::Array(list)) => {
-                Ok(list.get(0).and_then(|first| u32::try_from(first.integer()?).ok()))
-            }
-            _ => metadata.u32(&key(name)),
-        };
-        let heads = first("attention.head_count")?.unwrap_or(0);
+        let heads = first_number(metadata, &format!("{arch}.attention.head_count"))?.unwrap_or(0);
+        let kv_heads = format!("{arch}.attention.head_count_kv");
         Ok(Self {
-            layers: metadata.u32(&key("block_count"))?.unwrap_or(0) as usize,
-            experts: metadata.u32(&key("expert_count"))?.unwrap_or(0),
+            layers: metadata.u32(&format!("{arch}.block_count"))?.unwrap_or(0) as usize,
+            experts: metadata.u32(&format!("{arch}.expert_count"))?.unwrap_or(0),
             heads,
-            kv_heads: first("attention.head_count_kv")?.unwrap_or(heads),
+            kv_heads: first_number(metadata, &kv_heads)?.unwrap_or(heads),
             imatrix,
             arch,
         })
@@ -159,11 +153,21 @@ fn role(table: &MixTable, name: &str) -> MixRole {
     fits.map_or(MixRole::Other, |(role, _)| *role)
 }
 
+/// Returns the number of a key, or the first of its list.
+fn first_number(metadata: &Metadata, key: &str) -> Result<Option<u32>, gguf::Error> {
+    match metadata.get(key) {
+        Some(MetadataValue::Array(list)) => {
+            Ok(list.get(0).and_then(|first| u32::try_from(first.integer()?).ok()))
+        }
+        _ => metadata.u32(key),
+    }
+}
+
 /// Parses the N of `blk.N`.
 fn layer(name: &str) -> Option<usize> {
-    let rest = name.strip_prefix("blk.")?;
-    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    rest[..end].parse().ok()
+    let suffix = name.strip_prefix("blk.")?;
+    let end = suffix.find(|c: char| !c.is_ascii_digit()).unwrap_or(suffix.len());
+    suffix[..end].parse().ok()
 }
 
 /// Number of tensors of each role seen so far.
@@ -205,9 +209,9 @@ impl Mix<'_> {
             });
         }
         let (ty, why) = self.wanted(tensor, role)?;
-        let asked = self.is_asked(tensor, role);
+        let is_asked = self.is_asked(tensor, role);
         let needs_importance = self.needs_importance(role, ty);
-        Ok(TypeAssignment { ty, why, asked, needs_importance })
+        Ok(TypeAssignment { ty, why, asked: is_asked, needs_importance })
     }
 
     /// Returns the reason for leaving a tensor unquantized; none if it is quantized.
@@ -223,10 +227,9 @@ impl Mix<'_> {
             return Some("kept: asked for".into());
         }
         let case = RuleInput { tensor, role: MixRole::Other, nth: 0 };
-        let keeps = |(name, conditions): &&(table::NamePattern, Vec<Condition>)| {
+        let (name, _) = self.table.keeps.iter().find(|(name, conditions)| {
             name.fits(tensor.name) && self.all_hold(conditions, &case) == Ok(true)
-        };
-        let (name, _) = self.table.keeps.iter().find(keeps)?;
+        })?;
         let (table::NamePattern::Is(part) | table::NamePattern::Has(part)) = name;
         Some(format!("kept: {part}"))
     }
@@ -237,10 +240,10 @@ impl Mix<'_> {
         tensor: &MixTensor<'_>,
         role: MixRole,
     ) -> Result<(BlockType, String), Error> {
-        let asked = self.overrides.tensors.iter().find(|wanted| wanted.fits(tensor.name));
+        let choice = self.overrides.tensors.iter().find(|choice| choice.fits(tensor.name));
         let embedding = self.overrides.embedding.filter(|_| role == MixRole::Embedding);
         // The embeddings of layers follow those of tokens unless they are named.
-        let named = asked.is_some() && tensor.name == "per_layer_token_embd.weight";
+        let named = choice.is_some() && tensor.name == "per_layer_token_embd.weight";
         if let Some(ty) = embedding.filter(|_| !named) {
             return Ok((ty, "asked for: embedding".into()));
         }
@@ -251,8 +254,8 @@ impl Mix<'_> {
         if !default.is_quantized() {
             return Ok((default, "default".into()));
         }
-        let (ty, why) = if let Some(wanted) = asked {
-            (wanted.ty, format!("asked for: {}", shown(wanted.pattern())))
+        let (ty, why) = if let Some(choice) = choice {
+            (choice.ty, format!("asked for: {}", shown(choice.pattern())))
         } else if self.overrides.pure {
             (default, "default".into())
         } else {
@@ -265,7 +268,7 @@ impl Mix<'_> {
     fn is_asked(&self, tensor: &MixTensor<'_>, role: MixRole) -> bool {
         let Overrides { tensors, output, embedding, .. } = self.overrides;
         let is_output = role == MixRole::Output || (self.tied && role == MixRole::Embedding);
-        tensors.iter().any(|wanted| wanted.fits(tensor.name))
+        tensors.iter().any(|choice| choice.fits(tensor.name))
             || (embedding.is_some() && role == MixRole::Embedding)
             || (output.is_some() && is_output)
     }
@@ -283,20 +286,20 @@ impl Mix<'_> {
         }
         let case = RuleInput { tensor, role, nth: self.count(role) };
         let default = self.target.default_type();
-        let mut found = (default, String::from("default"));
+        let mut assignment = (default, String::from("default"));
         for rule in &self.table.rules {
             if self.applies(rule, &case)? {
-                found = (rule.ty.unwrap_or(default), because(rule, role, tied));
+                assignment = (rule.ty.unwrap_or(default), because(rule, role, tied));
                 break;
             }
         }
-        for rule in self.table.raises.iter().filter(|rule| rule.from.contains(&found.0)) {
+        for rule in self.table.raises.iter().filter(|rule| rule.from.contains(&assignment.0)) {
             if self.applies(rule, &case)? {
-                found = (rule.ty.unwrap_or(default), because(rule, role, tied));
+                assignment = (rule.ty.unwrap_or(default), because(rule, role, tied));
                 break;
             }
         }
-        Ok(found)
+        Ok(assignment)
     }
 
     /// Counts the tensors of this role before the current one, then counts the current one.

@@ -33,17 +33,21 @@ pub(super) fn in_threads<T: Send>(
 /// Returns the largest absolute value in a range of a tensor, read in slabs.
 pub(super) fn peak(name: &str, flow: &Flow<'_>, numbers: Range<usize>) -> Result<f32, Error> {
     let slabs: Vec<usize> = numbers.clone().step_by(SLAB).collect();
-    let largest = |at: &usize| {
-        let mut slab = vec![0.0_f32; SLAB.min(numbers.end - at)];
-        flow.read(*at, &mut slab);
-        // A maximum would drop NaN, and an infinite peak is no valid scale.
-        match first_not_finite(&slab) {
-            Some(n) => {
-                let tensor = formats::shown(name);
-                Err(Error::NotFinite { tensor, at: at + n, found: slab[n] })
-            }
-            None => Ok(slab.iter().fold(0.0_f32, |most, x| most.max(x.abs()))),
+    let peaks = slabs.par_iter().map(|at| slab_peak(name, flow, *at..numbers.end));
+    peaks.try_reduce(|| 0.0, |a, b| Ok(a.max(b)))
+}
+
+/// Returns the largest absolute value of the first slab of these numbers.
+fn slab_peak(name: &str, flow: &Flow<'_>, numbers: Range<usize>) -> Result<f32, Error> {
+    let at = numbers.start;
+    let mut slab = vec![0.0_f32; SLAB.min(numbers.end - at)];
+    flow.read(at, &mut slab);
+    // A maximum would drop NaN, and an infinite peak is no valid scale.
+    match first_not_finite(&slab) {
+        Some(n) => {
+            let tensor = formats::shown(name);
+            Err(Error::NotFinite { tensor, at: at + n, found: slab[n] })
         }
-    };
-    slabs.par_iter().map(largest).try_reduce(|| 0.0, |a, b| Ok(a.max(b)))
+        None => Ok(slab.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()))),
+    }
 }

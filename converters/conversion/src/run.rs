@@ -187,11 +187,7 @@ pub fn run(
     let head = format!("{HEAD}{} work {}", settings.slab, work.fingerprint);
     let mut held = ConversionLock::take(work, &*settings.disk)?;
     let notes = if settings.resume { held.notes(&head)? } else { None };
-    let is_finished = || match finished::is_finished(work, &settings.sources) {
-        Err(Error::Older { .. }) if settings.force => Ok(false),
-        found => found,
-    };
-    if settings.resume && notes.is_none() && is_finished()? {
+    if settings.resume && notes.is_none() && is_finished(work, settings)? {
         let tensors = work.tasks.iter().map(|task| vec![Measure::default(); task.targets.len()]);
         return Ok(ConversionResult {
             tensors: tensors.collect(),
@@ -231,6 +227,14 @@ pub fn run(
     })
 }
 
+/// True if the output is finished already; with `force`, one that is older than its source is not.
+fn is_finished(work: &Work<'_>, settings: &RunOptions) -> Result<bool, Error> {
+    match finished::is_finished(work, &settings.sources) {
+        Err(Error::Older { .. }) if settings.force => Ok(false),
+        result => result,
+    }
+}
+
 /// Writes all slabs that an earlier run has not written.
 fn encode_all(
     work: &Work<'_>,
@@ -257,7 +261,7 @@ fn encode_all(
         done.insert(slab.number, slab.records.clone());
         Ok(())
     };
-    let worker = || {
+    on_threads(settings.threads, || {
         let mut buffers = slab::Buffers::default();
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed);
@@ -281,8 +285,7 @@ fn encode_all(
                 Err(error) => return fail(error),
             }
         }
-    };
-    on_threads(settings.threads, worker);
+    });
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(error) => Err(error),
         None => Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner)),
@@ -347,35 +350,6 @@ fn read_back(
 ) -> Result<(), Error> {
     let maps: Vec<FileMap> =
         parts.iter().map(|part| FileMap::open(&part.path)).collect::<Result<_, _>>()?;
-    let check = |n: usize, copied: &mut Vec<u8>| {
-        let job = &jobs[n];
-        let task = &work.tasks[jobs[n].task];
-        for (target, written) in task.targets.iter().zip(&done[&n]) {
-            let (from, len) = slab::place(task, target, job);
-            let wrong = || Error::ReadBack {
-                file: parts[target.file].path.clone(),
-                part: format!("tensor `{}`", shown(&target.name)),
-            };
-            let range = maps[target.file].range(from as usize..from as usize + len);
-            let range = range.ok_or_else(wrong)?;
-            let piece = slab::piece(task, target, job);
-            let step = (COPY / piece).max(1) * piece;
-            if copied.len() < step {
-                copied.resize(step, 0);
-            }
-            let mut found = 0_u64;
-            for at in (0..len).step_by(step) {
-                let copied = &mut copied[..step.min(len - at)];
-                range.copy(at, copied);
-                let place = job.first / job.piece + at / piece;
-                found = found.wrapping_add(hashes::hash(copied, piece, place as u64));
-            }
-            if found != written.hash {
-                return Err(wrong());
-            }
-        }
-        Ok(())
-    };
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(None);
     on_threads(threads, || {
@@ -385,7 +359,8 @@ fn read_back(
             if n >= jobs.len() {
                 return;
             }
-            if let Err(error) = check(n, &mut copied) {
+            let result = check_slab(work, (&jobs[n], &done[&n]), parts, &maps, &mut copied);
+            if let Err(error) = result {
                 let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                 // The first place is reported, whichever thread is faster.
                 if failed.as_ref().is_none_or(|(at, _)| n < *at) {
@@ -399,21 +374,59 @@ fn read_back(
         return Err(error);
     }
     for ((map, file), gaps) in maps.iter().zip(&work.files).zip(slab::padding(work)) {
-        let wrong = |part: &str| Error::ReadBack { file: file.path.clone(), part: part.into() };
         if map.len() as u64 != file.len {
-            return Err(wrong("its length"));
+            return Err(other_bytes(&file.path, "its length"));
         }
         if !map.starts_with(&file.header) {
-            return Err(wrong("its header"));
+            return Err(other_bytes(&file.path, "its header"));
         }
         if !gaps.iter().all(|&(from, len): &(u64, u64)| {
             let bytes = map.get(from as usize..(from + len) as usize);
             bytes.is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0))
         }) {
-            return Err(wrong("its padding"));
+            return Err(other_bytes(&file.path, "its padding"));
         }
     }
     Ok(())
+}
+
+/// Checks one slab in the files against the hashes of its written bytes. `copied` is a buffer.
+fn check_slab(
+    work: &Work<'_>,
+    (job, written): (&SlabJob, &[SlabRecord]),
+    parts: &[PartFile],
+    maps: &[FileMap],
+    copied: &mut Vec<u8>,
+) -> Result<(), Error> {
+    let task = &work.tasks[job.task];
+    for (target, written) in task.targets.iter().zip(written) {
+        let (from, len) = slab::place(task, target, job);
+        let file = &parts[target.file].path;
+        let part = format!("tensor `{}`", shown(&target.name));
+        let range = maps[target.file].range(from as usize..from as usize + len);
+        let range = range.ok_or_else(|| other_bytes(file, &part))?;
+        let piece = slab::piece(task, target, job);
+        let step = (COPY / piece).max(1) * piece;
+        if copied.len() < step {
+            copied.resize(step, 0);
+        }
+        let mut sum = 0_u64;
+        for at in (0..len).step_by(step) {
+            let copied = &mut copied[..step.min(len - at)];
+            range.copy(at, copied);
+            let place = job.first / job.piece + at / piece;
+            sum = sum.wrapping_add(hashes::hash(copied, piece, place as u64));
+        }
+        if sum != written.hash {
+            return Err(other_bytes(file, &part));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the error for a part of a file that has other bytes than were written.
+fn other_bytes(file: &Path, part: &str) -> Error {
+    Error::ReadBack { file: file.to_owned(), part: part.to_owned() }
 }
 
 /// Returns the path of the journal for a conversion whose first file has this path.
@@ -431,11 +444,11 @@ fn slab_and_work(head: &str) -> Option<(&str, &str)> {
 
 /// Returns the reason why a journal with this head does not fit the current run; none if the heads are
 /// equal.
-fn other_work(found: &str, head: &str) -> Option<String> {
-    if found == head {
+fn other_work(old_head: &str, head: &str) -> Option<String> {
+    if old_head == head {
         return None;
     }
-    Some(match (slab_and_work(found), slab_and_work(head)) {
+    Some(match (slab_and_work(old_head), slab_and_work(head)) {
         (Some((was, work)), Some((now, same))) if work == same => format!(
             "it was begun with slabs of {was} numbers, and this run has {now}: repeat the option `slab`"
         ),

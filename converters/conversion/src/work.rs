@@ -278,9 +278,9 @@ impl Encode for BlockEncoder {
         while !numbers.is_empty() {
             let rows = (matrix - first % matrix).min(numbers.len() / row);
             let (now, later) = numbers.split_at(rows * row);
-            let (bytes, rest) = out.split_at_mut(self.bytes(rows, row));
+            let (bytes, later_bytes) = out.split_at_mut(self.bytes(rows, row));
             self.encode_matrix(first / matrix, now, row, bytes)?;
-            (first, numbers, out) = (first + rows, later, rest);
+            (first, numbers, out) = (first + rows, later, later_bytes);
         }
         Ok(())
     }

@@ -151,8 +151,8 @@ pub fn encode_in(
         return Err(Error::Row { ty, row });
     }
     lengths(ty, numbers.len(), out.len())?;
-    if let Some(found) = importance.map(<[f32]>::len).filter(|&found| found != row) {
-        return Err(Error::Importance { found, row });
+    if let Some(length) = importance.map(<[f32]>::len).filter(|&length| length != row) {
+        return Err(Error::Importance { found: length, row });
     }
     if importance.is_none() && ty.needs_importance() {
         return Err(Error::NeedsImportance { ty });
@@ -211,12 +211,12 @@ fn finite(ty: BlockType, numbers: &[f32]) -> Result<(), Error> {
     }
 }
 
-fn lengths(ty: BlockType, numbers: usize, found: usize) -> Result<(), Error> {
+fn lengths(ty: BlockType, numbers: usize, bytes: usize) -> Result<(), Error> {
     let expected = numbers / ty.elements() * ty.bytes();
-    if numbers.is_multiple_of(ty.elements()) && found == expected {
+    if numbers.is_multiple_of(ty.elements()) && bytes == expected {
         Ok(())
     } else {
-        Err(Error::Length { ty, found, numbers, expected })
+        Err(Error::Length { ty, found: bytes, numbers, expected })
     }
 }
 

@@ -79,14 +79,14 @@ impl Imatrix {
         matrices: usize,
     ) -> Result<Option<&[f32]>, Error> {
         let Some(entry) = self.entries.get(tensor) else { return Ok(None) };
-        let found = entry.means.len();
-        if row.checked_mul(matrices) == Some(found) {
+        let length = entry.means.len();
+        if row.checked_mul(matrices) == Some(length) {
             return Ok(Some(&entry.means));
         }
         if matches!(tensor, "token_embd.weight" | "per_layer_token_embd.weight") {
             return Ok(None);
         }
-        Err(Error::OtherShape { tensor: shown(tensor), found, row, matrices })
+        Err(Error::OtherShape { tensor: shown(tensor), found: length, row, matrices })
     }
 }
 
@@ -112,8 +112,8 @@ mod tests {
             entries: names.map(|name| (name.to_owned(), entry.clone())).into(),
             ..Imatrix::default()
         };
-        let found = imatrix.weights_for(names[0], 2, 2).unwrap();
-        assert_eq!(found, Some(&[1.0, 2.0, 3.0, 4.0][..]));
+        let weights = imatrix.weights_for(names[0], 2, 2).unwrap();
+        assert_eq!(weights, Some(&[1.0, 2.0, 3.0, 4.0][..]));
         assert_eq!(imatrix.weights_for(names[1], 3, 1).unwrap(), None);
         assert_eq!(imatrix.weights_for("output.weight", 3, 1).unwrap(), None);
         let message = imatrix.weights_for(names[0], 2, 3).unwrap_err().to_string();

@@ -42,15 +42,18 @@ pub use safetensors::FileDtype;
 /// Escapes control characters in text from a file and shortens long text, so that it is safe to show.
 pub fn shown(text: &str) -> String {
     const MOST: usize = 160;
-    let escape =
-        |part: String| part.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'");
     let count = text.chars().count();
     if count <= MOST {
-        return escape(text.to_owned());
+        return escaped(text);
     }
     let head: String = text.chars().take(MOST / 2).collect();
     let tail: String = text.chars().skip(count - MOST / 2).collect();
-    format!("{} ... {}", escape(head), escape(tail))
+    format!("{} ... {}", escaped(&head), escaped(&tail))
+}
+
+/// Returns the text with control characters escaped, and quotes as they are.
+fn escaped(text: &str) -> String {
+    text.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
 }
 
 #[cfg(test)]

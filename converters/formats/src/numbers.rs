@@ -109,8 +109,8 @@ pub fn f32_to_f8_e4m3(value: f32) -> u8 {
     // As in `f32_to_f16`: subnormal steps are 2^-9, the last place of numbers from 2^14 on.
     let tiny = (f32::from_bits(body) + 16384.0).to_bits().wrapping_sub(16384.0_f32.to_bits());
     let finite = if body < 121 << 23 { tiny } else { normal };
-    let most = if body >= F8_E4M3_MAX.to_bits() { 0x7e } else { finite };
-    (sign | if body > 0x7f80_0000 { 0x7f } else { most }) as u8
+    let bounded = if body >= F8_E4M3_MAX.to_bits() { 0x7e } else { finite };
+    (sign | if body > 0x7f80_0000 { 0x7f } else { bounded }) as u8
 }
 
 /// Widens f8 e5m2 bits, which are the high half of f16.

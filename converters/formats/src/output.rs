@@ -91,8 +91,8 @@ pub fn create(path: &Path) -> io::Result<fs_err::File> {
 /// A link, a file with a second hard link and anything that is no regular file do not come from an earlier
 /// run. They are removed, because writing through them would change a file elsewhere.
 pub fn continue_or_create(path: &Path) -> io::Result<(fs_err::File, bool)> {
-    let found = std::fs::symlink_metadata(path);
-    if found.is_ok_and(|found| found.is_file() && found.nlink() == 1) {
+    let metadata = std::fs::symlink_metadata(path);
+    if metadata.is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1) {
         let mut options = fs_err::OpenOptions::new();
         options.read(true).write(true);
         options.options_mut().custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());

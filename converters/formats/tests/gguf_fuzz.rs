@@ -23,8 +23,8 @@ thread_local! {
 fn count(by: isize) {
     // A thread that is ending is not counted.
     let _ = HELD.try_with(|held| {
-        let (now, most) = held.get();
-        held.set((now + by, most.max(now + by)));
+        let (now, highest) = held.get();
+        held.set((now + by, highest.max(now + by)));
     });
 }
 
@@ -50,8 +50,8 @@ static ALLOCATOR: Counting = Counting;
 fn peak<T>(work: impl FnOnce() -> T) -> (T, isize) {
     let before = HELD.get().0;
     HELD.set((before, before));
-    let made = work();
-    (made, HELD.get().1 - before)
+    let result = work();
+    (result, HELD.get().1 - before)
 }
 
 fn whole(layout: &GgufLayout) -> Vec<u8> {
@@ -62,11 +62,6 @@ fn whole(layout: &GgufLayout) -> Vec<u8> {
 
 /// Returns valid files, for damaging.
 fn samples() -> Vec<Vec<u8>> {
-    let declared = |name: &str, shape: &[usize], ty| GgufTensorSpec {
-        name: name.into(),
-        shape: shape.into(),
-        ty,
-    };
     let tensors = [
         declared("token_embd.weight", &[3, 32], BlockType::Q80),
         declared("blk.0.ffn_up.weight", &[2, 1, 256], BlockType::Q4K),
@@ -83,23 +78,29 @@ fn samples() -> Vec<Vec<u8>> {
     keys.set("list", vec![1_u32, 2, 3]);
     keys.set("bools", vec![true, false]);
     keys.set("tokens", vec!["a".to_owned(), String::new(), "ü".to_owned()]);
-    let lay = |keys: &Metadata, tensors: &[GgufTensorSpec]| {
-        whole(&GgufLayout::new(Path::new("x"), keys, tensors, DimsStyle::AsGiven).expect("allowed"))
-    };
-    let mut samples = vec![lay(&keys, &tensors), lay(&keys, &[]), lay(&Metadata::new(), &tensors)];
+    let mut samples =
+        vec![laid_out(&keys, &tensors), laid_out(&keys, &[]), laid_out(&Metadata::new(), &tensors)];
     keys.set("general.alignment", 8_u32);
-    samples.push(lay(&keys, &tensors));
+    samples.push(laid_out(&keys, &tensors));
     let set =
         split::layouts(Path::new("x"), &keys, &tensors, 100, DimsStyle::Trimmed).expect("allowed");
     samples.extend(set.iter().map(|(_, layout)| whole(layout)));
     samples
 }
 
+fn laid_out(keys: &Metadata, tensors: &[GgufTensorSpec]) -> Vec<u8> {
+    whole(&GgufLayout::new(Path::new("x"), keys, tensors, DimsStyle::AsGiven).expect("allowed"))
+}
+
+fn declared(name: &str, shape: &[usize], ty: BlockType) -> GgufTensorSpec {
+    GgufTensorSpec { name: name.into(), shape: shape.into(), ty }
+}
+
 /// Judges a file. Rejecting is fine, and so is accepting a valid file; everything else is a failure.
 fn judge(bytes: &[u8]) {
     let file = Path::new("x");
-    let (read, most) = peak(|| GgufHeader::parse(file, bytes));
-    assert!(most as usize <= 32 * bytes.len() + 16_384, "{most} for {} bytes", bytes.len());
+    let (read, highest) = peak(|| GgufHeader::parse(file, bytes));
+    assert!(highest as usize <= 32 * bytes.len() + 16_384, "{highest} for {} bytes", bytes.len());
     let header = match read {
         Ok(header) => header,
         Err(error) => {
@@ -148,31 +149,31 @@ enum Damage {
 }
 
 fn damage(bytes: &mut Vec<u8>, by: &Damage) {
-    let at = |n: usize| n % bytes.len().max(1);
+    let len = bytes.len().max(1);
     match by {
         _ if bytes.is_empty() => {}
         Damage::Flip(n, bit) => {
-            let at = at(*n);
+            let at = *n % len;
             bytes[at] ^= 1 << (bit % 8);
         }
         Damage::Put(n, new) => {
-            let at = at(*n);
+            let at = *n % len;
             for (old, new) in bytes[at..].iter_mut().zip(new) {
                 *old = *new;
             }
         }
-        Damage::Cut(n) => bytes.truncate(at(*n)),
+        Damage::Cut(n) => bytes.truncate(*n % len),
         Damage::Insert(n, new) => {
-            let at = at(*n);
+            let at = *n % len;
             bytes.splice(at..at, new.iter().copied());
         }
         Damage::Remove(n, count) => {
-            let at = at(*n);
+            let at = *n % len;
             let end = (at + count % 40).min(bytes.len());
             bytes.drain(at..end);
         }
         Damage::Repeat(n, count) => {
-            let at = at(*n);
+            let at = *n % len;
             let end = (at + count % 40).min(bytes.len());
             let copy = bytes[at..end].to_vec();
             bytes.splice(end..end, copy);

@@ -42,33 +42,40 @@ pub(super) fn write(
     json: Option<&TokenizerJson>,
     rows: usize,
     identity: bool,
-    made: &mut Tokenizer,
+    tokenizer: &mut Tokenizer,
 ) -> Result<(), Error> {
     let config = Doc::read(dir, "tokenizer_config.json")?;
     let Some(json) = json else {
-        return if identity { Ok(()) } else { model_only_keys(config.as_ref(), made) };
+        return if identity { Ok(()) } else { model_only_keys(config.as_ref(), tokenizer) };
     };
-    let found = of(&ReferenceTokenizer::build(json)?)?;
+    let surrounding = of(&ReferenceTokenizer::build(json)?)?;
     if !identity {
-        write_surrounding(found.as_ref(), rows, &mut made.keys);
+        write_surrounding(surrounding.as_ref(), rows, &mut tokenizer.keys);
     }
-    warn_of_settings(config.as_ref(), made)?;
-    let name = if made.kind == TokenizerKind::Merges { pre_table::find(&made.pre) } else { None };
-    let (before, after) = loaded::around(&made.keys, made.kind, name.map(|(_, name)| name), rows)
-        .map_err(|why| Error::Component {
-        file: json.file.clone(),
-        component: "post_processor".into(),
-        why: why.to_string(),
-    })?;
+    warn_of_settings(config.as_ref(), tokenizer)?;
+    let name = if tokenizer.kind == TokenizerKind::Merges {
+        pre_table::find(&tokenizer.pre)
+    } else {
+        None
+    };
+    let (before, after) =
+        loaded::around(&tokenizer.keys, tokenizer.kind, name.map(|(_, name)| name), rows).map_err(
+            |why| Error::Component {
+                file: json.file.clone(),
+                component: "post_processor".into(),
+                why: why.to_string(),
+            },
+        )?;
     let written = (Vec::from_iter(before), Vec::from_iter(after));
-    made.around = found.as_ref() == Some(&written);
-    if !made.around {
-        let lost = describe_difference(json, found.as_ref(), &written);
+    tokenizer.around = surrounding.as_ref() == Some(&written);
+    if !tokenizer.around {
+        let lost = describe_difference(json, surrounding.as_ref(), &written);
         if identity {
-            made.notes
+            tokenizer
+                .notes
                 .push(format!("{lost}. These are the keys that llama.cpp's converter writes"));
         } else {
-            made.warnings.push(format!(
+            tokenizer.warnings.push(format!(
                 "{lost}. A file has room for one bos token before and one eos token behind: a prompt has to hold the others"
             ));
         }
@@ -77,8 +84,8 @@ pub(super) fn write(
 }
 
 /// Writes the tokens around texts, as far as keys can express them.
-fn write_surrounding(found: Option<&SurroundingTokens>, rows: usize, keys: &mut Metadata) {
-    let (before, after) = found.cloned().unwrap_or_default();
+fn write_surrounding(surrounding: Option<&SurroundingTokens>, rows: usize, keys: &mut Metadata) {
+    let (before, after) = surrounding.cloned().unwrap_or_default();
     let ends = [(before.first(), before.len()), (after.last(), after.len())];
     for (role, (token, count)) in ROLES.into_iter().zip(ends) {
         let id = format!("tokenizer.ggml.{role}_token_id");
@@ -126,7 +133,7 @@ fn of(reference: &ReferenceTokenizer) -> Result<Option<SurroundingTokens>, Error
 
 /// Derives the keys of a tokenizer.model without a tokenizer.json, which no reference can run. Transformers
 /// 5.23 follows the settings, and without settings adds no tokens, except for a few classes.
-fn model_only_keys(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
+fn model_only_keys(config: Option<&Doc>, tokenizer: &mut Tokenizer) -> Result<(), Error> {
     let class = config.and_then(|config| config.get("tokenizer_class"));
     let class = class.and_then(|class| class.value.as_str()).unwrap_or_default();
     for role in ROLES {
@@ -136,7 +143,7 @@ fn model_only_keys(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Err
             None if role == "eos" => false,
             None if LONE.begin.iter().any(|known| known == class) => true,
             None => {
-                made.warnings.push(
+                tokenizer.warnings.push(
                     "tokenizer.model does not say whether texts begin with the bos token: none is put before them, as in \
                      transformers 5; earlier ones put one for some classes. `add_bos_token` in \
                      tokenizer_config.json settles it"
@@ -145,21 +152,21 @@ fn model_only_keys(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Err
                 false
             }
         };
-        made.keys.set(flag(role), adds);
+        tokenizer.keys.set(flag(role), adds);
     }
     Ok(())
 }
 
 /// Warns of settings that contradict the keys: transformers 5 ignores them beside a tokenizer.json.
-fn warn_of_settings(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Error> {
+fn warn_of_settings(config: Option<&Doc>, tokenizer: &mut Tokenizer) -> Result<(), Error> {
     for role in ROLES {
         let setting = format!("add_{role}_token");
         let stated = config.and_then(|config| config.get(&setting));
         let Some(stated) = stated.map(|node| node.bool()).transpose()? else { continue };
-        if let Ok(Some(written)) = made.keys.bool(&flag(role))
+        if let Ok(Some(written)) = tokenizer.keys.bool(&flag(role))
             && written != stated
         {
-            made.warnings.push(format!(
+            tokenizer.warnings.push(format!(
                 "`{setting}` of tokenizer_config.json is {stated}, but the tokenizer itself says {written}, \
                  which is written"
             ));
@@ -171,26 +178,34 @@ fn warn_of_settings(config: Option<&Doc>, made: &mut Tokenizer) -> Result<(), Er
 /// Describes the tokens around texts in the checkpoint, and those that the file's keys give.
 fn describe_difference(
     json: &TokenizerJson,
-    found: Option<&SurroundingTokens>,
+    surrounding: Option<&SurroundingTokens>,
     written: &SurroundingTokens,
 ) -> String {
-    let name = |id: &u32| {
-        let mut listed = json.added.iter().map(|token| (token.text.as_str(), token.id));
-        let mut vocab = json.vocab.iter().map(|(text, id)| (text.as_str(), *id));
-        let is = |(_, known): &(&str, u64)| *known == u64::from(*id);
-        let token = listed.find(is).or_else(|| vocab.find(is));
-        token.map_or_else(|| format!("token {id}"), |(text, _)| format!("`{}`", shown(text)))
-    };
-    let list = |ids: &[u32]| match ids {
-        [] => "nothing".to_owned(),
-        ids => ids.iter().map(name).collect::<Vec<_>>().join(" "),
-    };
-    let around = |(before, after): &SurroundingTokens| {
-        format!("{} before and {} behind", list(before), list(after))
-    };
-    let theirs = match found {
-        Some(found) => format!("puts {} every text", around(found)),
+    let theirs = match surrounding {
+        Some(surrounding) => format!("puts {} every text", describe(json, surrounding)),
         None => "does not put the same tokens around every text".into(),
     };
-    format!("tokenizer.json {theirs}; by the keys of the file it will be {}", around(written))
+    let ours = describe(json, written);
+    format!("tokenizer.json {theirs}; by the keys of the file it will be {ours}")
+}
+
+/// Describes the tokens before and behind a text.
+fn describe(json: &TokenizerJson, (before, after): &SurroundingTokens) -> String {
+    format!("{} before and {} behind", token_names(json, before), token_names(json, after))
+}
+
+/// Returns the names of tokens, with spaces between them.
+fn token_names(json: &TokenizerJson, ids: &[u32]) -> String {
+    if ids.is_empty() {
+        return "nothing".to_owned();
+    }
+    ids.iter().map(|&id| token_name(json, id)).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the text of a token in backquotes, or its number if the tokenizer does not list it.
+fn token_name(json: &TokenizerJson, id: u32) -> String {
+    let added = json.added.iter().map(|token| (token.text.as_str(), token.id));
+    let vocab = json.vocab.iter().map(|(text, id)| (text.as_str(), *id));
+    let token = added.chain(vocab).find(|(_, known)| *known == u64::from(id));
+    token.map_or_else(|| format!("token {id}"), |(text, _)| format!("`{}`", shown(text)))
 }

@@ -6,7 +6,6 @@ use super::json::TokenizerJson;
 use super::table::{TokenType, VocabTable};
 use super::{Error, ReferenceTokenizer, TokenizerOptions, pre, pre_table, structure};
 use formats::gguf::Metadata;
-use formats::shown;
 
 /// Writes the vocabulary. Returns the name of the pre-tokenizer.
 pub(super) fn write(
@@ -50,23 +49,15 @@ fn table(
     let mut table = VocabTable::new(rows)?;
     // Texts by row: of two tokens with one row, or two rows with one text, one would be lost.
     let mut taken: IndexMap<u64, &str> = IndexMap::new();
-    let row = |id: u64, text: &str| match usize::try_from(id) {
-        Ok(row) if row < rows => Ok(row),
-        _ => {
-            let file = json.file.clone();
-            let token = shown(text);
-            Err(Error::Outside { file, token, id, vocab_size: rows })
-        }
-    };
     for (text, id) in &json.vocab {
-        let row = row(*id, text)?;
+        let row = super::row_of(json, *id, text, rows)?;
         if let Some(other) = taken.insert(*id, text) {
             return Err(super::same_id(json, *id, other, text));
         }
         table.set(row, text.clone(), TokenType::Normal, 0.0);
     }
     for token in &json.added {
-        let row = row(token.id, &token.text)?;
+        let row = super::row_of(json, token.id, &token.text, rows)?;
         if let Some(other) = taken.insert(token.id, &token.text)
             && other != token.text
         {

@@ -139,8 +139,11 @@ fn differs_always(json: &TokenizerJson, text: &str) -> bool {
         !token.special && table::looks_special(&token.text) && text.contains(&token.text)
     });
     // Added tokens of `▁` runs are written as spaces, which they represent.
-    let run = |text: &str| text.chars().count() > 1 && text.chars().all(|c| c == '▁');
-    let runs = text.contains("▁▁") && json.added.iter().any(|token| run(&token.text));
+    let runs = text.contains("▁▁")
+        && json
+            .added
+            .iter()
+            .any(|token| token.text.chars().count() > 1 && token.text.chars().all(|c| c == '▁'));
     blank || control || runs
 }
 
@@ -152,31 +155,31 @@ fn compare(
     text: &str,
 ) -> Result<(), Mismatch> {
     let expected = theirs.encode(text, false)?;
-    let made =
+    let ids =
         ours.encode(text).map_err(|why| Mismatch::Unusable { why: shown(&why.to_string()) })?;
-    if made != expected {
-        let same = made.iter().zip(&expected).take_while(|(a, b)| a == b).count();
+    if ids != expected {
+        let same = ids.iter().zip(&expected).take_while(|(a, b)| a == b).count();
         return Err(Mismatch::Tokens {
             file: json.file.clone(),
             pre: tokenizer.pre.clone(),
             text: text.to_owned(),
             theirs: ours.names(&expected[same..]),
-            ours: ours.names(&made[same..]),
+            ours: ours.names(&ids[same..]),
         });
     }
     if tokenizer.around {
         let expected = theirs.encode(text, true)?;
-        let made = ours.surrounded(&made);
-        if made != expected {
+        let surrounded = ours.surrounded(&ids);
+        if surrounded != expected {
             return Err(Mismatch::Around {
                 file: json.file.clone(),
                 text: text.to_owned(),
                 theirs: ours.names(&expected),
-                ours: ours.names(&made),
+                ours: ours.names(&surrounded),
             });
         }
     }
-    let back = ours.decode(&made);
+    let back = ours.decode(&ids);
     // Pieces spell a space and the character `▁` alike.
     let text = if ours.kind == TokenizerKind::Pieces {
         // Replacements and merged spaces cannot be reversed.
@@ -192,8 +195,8 @@ fn compare(
 /// Unescapes a line of the corpus.
 fn unescape(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
-    let mut rest = line;
-    while let Some((before, after)) = rest.split_once('\\') {
+    let mut remaining = line;
+    while let Some((before, after)) = remaining.split_once('\\') {
         text.push_str(before);
         let mut chars = after.chars();
         match chars.next() {
@@ -207,15 +210,15 @@ fn unescape(line: &str) -> String {
                     .unwrap_or(("fffd", ""));
                 let code = u32::from_str_radix(hex, 16).ok().and_then(char::from_u32);
                 text.push(code.unwrap_or('\u{fffd}'));
-                rest = tail;
+                remaining = tail;
                 continue;
             }
             Some(other) => text.push(other),
             None => text.push('\\'),
         }
-        rest = chars.as_str();
+        remaining = chars.as_str();
     }
-    text.push_str(rest);
+    text.push_str(remaining);
     text
 }
 

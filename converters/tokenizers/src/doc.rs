@@ -98,6 +98,11 @@ impl<'a> DocNode<'a> {
         self.value.as_bool().ok_or_else(|| self.wrong("true or false"))
     }
 
+    /// Returns the flag of a key; false if it is absent.
+    pub(super) fn flag(&self, key: &str) -> Result<bool, Error> {
+        self.get(key).map_or(Ok(false), |node| node.bool())
+    }
+
     /// Returns the value of a required key.
     pub(super) fn need(&self, key: &str, expected: &'static str) -> Result<Self, Error> {
         self.get(key).ok_or_else(|| {
@@ -106,14 +111,14 @@ impl<'a> DocNode<'a> {
     }
 
     pub(super) fn wrong(&self, expected: &'static str) -> Error {
-        let mut found = self.value.to_string();
-        if found.len() > 80 {
-            found = match self.value {
+        let mut text = self.value.to_string();
+        if text.len() > 80 {
+            text = match self.value {
                 Value::Object(_) => "an object".into(),
                 Value::Array(_) => "a list".into(),
-                _ => found,
+                _ => text,
             };
         }
-        Error::key(self.file, &self.at, found, expected)
+        Error::key(self.file, &self.at, text, expected)
     }
 }

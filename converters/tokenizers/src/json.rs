@@ -125,21 +125,8 @@ impl TokenizerJson {
 
     fn of(file: PathBuf, whole: TokenizerFields) -> Result<Self, Error> {
         let raw = whole.model;
-        let flag = |key: &str, value: &Value| match DocNode::set(&file, key, value) {
-            Some(node) => node.bool(),
-            None => Ok(false),
-        };
-        let text = |key: &str, value: &Value| {
-            let node = DocNode::set(&file, key, value);
-            node.map(|node| node.str().map(str::to_owned)).transpose()
-        };
-        let number = |key: &str, value: &Value| {
-            let node = DocNode::set(&file, key, value);
-            Ok::<_, Error>(node.map(|node| node.u64()).transpose()?.map(|number| number as usize))
-        };
-        let missing = |expected| Error::key(&file, "model.vocab", "not there", expected);
         // The first file versions have no type.
-        let kind = match text("model.type", &raw.kind)? {
+        let kind = match text_of(&file, "model.type", &raw.kind)? {
             Some(kind) => kind,
             None if matches!(raw.vocab, Vocab::Scores(_)) => "Unigram".to_owned(),
             None => "BPE".to_owned(),
@@ -154,42 +141,51 @@ impl TokenizerJson {
                 unused.push(name);
             }
         }
-        let unknown = text("model.unk_token", &raw.unk_token)?;
-        let prefix = text("model.continuing_subword_prefix", &raw.continuing_subword_prefix)?;
+        let unknown = text_of(&file, "model.unk_token", &raw.unk_token)?;
+        let prefix =
+            text_of(&file, "model.continuing_subword_prefix", &raw.continuing_subword_prefix)?;
         let (model, vocab) = match (kind.as_str(), raw.vocab) {
             ("BPE", Vocab::Ids(vocab)) => {
-                let suffix = text("model.end_of_word_suffix", &raw.end_of_word_suffix)?;
-                let fuse_unknown = flag("model.fuse_unk", &raw.fuse_unk)?;
+                let suffix = text_of(&file, "model.end_of_word_suffix", &raw.end_of_word_suffix)?;
+                let fuse_unknown = flag_of(&file, "model.fuse_unk", &raw.fuse_unk)?;
                 (JsonModel::Merges { prefix, suffix, fuse_unknown }, vocab)
             }
             ("WordPiece", Vocab::Ids(vocab)) => {
-                let longest =
-                    number("model.max_input_chars_per_word", &raw.max_input_chars_per_word)?;
+                let longest = number_of(
+                    &file,
+                    "model.max_input_chars_per_word",
+                    &raw.max_input_chars_per_word,
+                )?;
                 let prefix = prefix.unwrap_or_else(|| "##".into());
                 (JsonModel::WordPiece { prefix, longest: longest.unwrap_or(100) }, vocab)
             }
             ("WordLevel", Vocab::Ids(vocab)) => (JsonModel::Words, vocab),
             ("Unigram", Vocab::Scores(pieces)) => {
-                let unknown = number("model.unk_id", &raw.unk_id)?;
+                let unknown = number_of(&file, "model.unk_id", &raw.unk_id)?;
                 let (texts, scores): (Vec<String>, _) = pieces.into_iter().unzip();
                 (JsonModel::Scores { scores, unknown }, texts.into_iter().zip(0..).collect())
             }
             ("BPE" | "WordPiece" | "WordLevel", _) => {
-                return Err(missing("an object of texts and ids"));
+                let expected = "an object of texts and ids";
+                return Err(Error::key(&file, "model.vocab", "not there", expected));
             }
-            ("Unigram", _) => return Err(missing("a list of texts and scores")),
+            ("Unigram", _) => {
+                let expected = "a list of texts and scores";
+                return Err(Error::key(&file, "model.vocab", "not there", expected));
+            }
             (other, _) => {
-                let expected = "expected BPE, Unigram, WordPiece or WordLevel";
-                let found = formats::shown(other);
-                let file = file.clone();
-                return Err(Error::Unsupported { file, found, expected });
+                return Err(Error::Unsupported {
+                    file: file.clone(),
+                    found: formats::shown(other),
+                    expected: "expected BPE, Unigram, WordPiece or WordLevel",
+                });
             }
         };
         Ok(Self {
             added: added(&file, &whole.added_tokens)?,
             byte_level: has(&whole.pre_tokenizer, "ByteLevel") || has(&whole.decoder, "ByteLevel"),
-            byte_fallback: flag("model.byte_fallback", &raw.byte_fallback)?,
-            ignore_merges: flag("model.ignore_merges", &raw.ignore_merges)?,
+            byte_fallback: flag_of(&file, "model.byte_fallback", &raw.byte_fallback)?,
+            ignore_merges: flag_of(&file, "model.ignore_merges", &raw.ignore_merges)?,
             model,
             vocab,
             merges: raw.merges.unwrap_or_default().into_iter().map(|Merge(a, b)| (a, b)).collect(),
@@ -230,9 +226,33 @@ impl TokenizerJson {
     /// Returns the merges as lines of a file: a space within a part is spelled in byte-level form.
     pub(super) fn merge_lines(&self) -> Vec<String> {
         let blank = table::BLANK.to_string();
-        let part = |text: &str| text.replace(' ', &blank);
-        self.merges.iter().map(|(left, right)| format!("{} {}", part(left), part(right))).collect()
+        self.merges
+            .iter()
+            .map(|(left, right)| {
+                format!("{} {}", left.replace(' ', &blank), right.replace(' ', &blank))
+            })
+            .collect()
     }
+}
+
+/// Returns a flag of the file; false if it is null.
+fn flag_of(file: &Path, key: &str, value: &Value) -> Result<bool, Error> {
+    match DocNode::set(file, key, value) {
+        Some(node) => node.bool(),
+        None => Ok(false),
+    }
+}
+
+/// Returns a text of the file; none if it is null.
+fn text_of(file: &Path, key: &str, value: &Value) -> Result<Option<String>, Error> {
+    let node = DocNode::set(file, key, value);
+    node.map(|node| node.str().map(str::to_owned)).transpose()
+}
+
+/// Returns a number of the file; none if it is null.
+fn number_of(file: &Path, key: &str, value: &Value) -> Result<Option<usize>, Error> {
+    let node = DocNode::set(file, key, value);
+    Ok(node.map(|node| node.u64()).transpose()?.map(|number| number as usize))
 }
 
 /// True if a predicate holds for any step of a pipeline.
@@ -263,19 +283,20 @@ fn added(file: &Path, value: &Value) -> Result<Vec<AddedToken>, Error> {
     if value.is_null() {
         return Ok(Vec::new());
     }
-    let token = |node: DocNode<'_>| -> Result<AddedToken, Error> {
-        let flag = |key| node.get(key).map_or(Ok(false), |node| node.bool());
-        Ok(AddedToken {
-            id: node.need("id", "a number")?.u64()?,
-            text: node.need("content", "a text")?.str()?.to_owned(),
-            special: flag("special")?,
-            normalized: flag("normalized")?,
-            single_word: flag("single_word")?,
-            lstrip: flag("lstrip")?,
-            rstrip: flag("rstrip")?,
-        })
-    };
-    DocNode::new(file, "added_tokens", value).list()?.map(token).collect()
+    DocNode::new(file, "added_tokens", value).list()?.map(|node| added_token(&node)).collect()
+}
+
+/// Parses an added token. Missing flags are false.
+fn added_token(node: &DocNode<'_>) -> Result<AddedToken, Error> {
+    Ok(AddedToken {
+        id: node.need("id", "a number")?.u64()?,
+        text: node.need("content", "a text")?.str()?.to_owned(),
+        special: node.flag("special")?,
+        normalized: node.flag("normalized")?,
+        single_word: node.flag("single_word")?,
+        lstrip: node.flag("lstrip")?,
+        rstrip: node.flag("rstrip")?,
+    })
 }
 
 /// Splits a merge into its parts: like loaders, at the only space after the first byte.
@@ -301,8 +322,8 @@ impl<'de> Deserialize<'de> for Merge {
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merge, A::Error> {
                 let left = list.next_element()?;
                 let right = list.next_element()?;
-                let rest = list.next_element::<de::IgnoredAny>()?;
-                match (left, right, rest) {
+                let surplus = list.next_element::<de::IgnoredAny>()?;
+                match (left, right, surplus) {
                     (Some(left), Some(right), None) => Ok(Merge(left, right)),
                     _ => Err(de::Error::invalid_value(de::Unexpected::Seq, &self)),
                 }

@@ -124,9 +124,11 @@ pub fn read(dir: &Path, vocab_size: usize, options: &TokenizerOptions) -> Result
             (TokenizerKind::Pieces, pre)
         }
         Some(json) if !matches!(json.model, json::JsonModel::Merges { .. }) => {
-            let found = "whole words".into();
-            let expected = "those that merge pairs (BPE) or score pieces (Unigram) are written";
-            return Err(Error::Unsupported { file: json.file.clone(), found, expected });
+            return Err(Error::Unsupported {
+                file: json.file.clone(),
+                found: "whole words".into(),
+                expected: "those that merge pairs (BPE) or score pieces (Unigram) are written",
+            });
         }
         Some(json) if json.byte_level => {
             let pre = bpe::write(json, vocab_size, options, &mut keys, &mut warnings)?;
@@ -138,18 +140,20 @@ pub fn read(dir: &Path, vocab_size: usize, options: &TokenizerOptions) -> Result
             let json = json.as_ref();
             let (pre, off) = spm::write(dir, json, vocab_size, &mut keys, &mut warnings)?;
             blank_off = off;
-            if let Some(asked) = options.pre.as_ref().filter(|asked| **asked != pre) {
+            if let Some(requested) = options.pre.as_ref().filter(|requested| **requested != pre) {
                 warnings.push(format!(
                     "the pre-tokenizer `{}` was asked for, but pieces with scores have none",
-                    shown(asked)
+                    shown(requested)
                 ));
             }
             (TokenizerKind::Scores, pre)
         }
         Some(json) => {
-            let found = "merges of characters".into();
-            let expected = "those that merge bytes (ByteLevel) or fall back to bytes are written";
-            return Err(Error::Unsupported { file: json.file.clone(), found, expected });
+            return Err(Error::Unsupported {
+                file: json.file.clone(),
+                found: "merges of characters".into(),
+                expected: "those that merge bytes (ByteLevel) or fall back to bytes are written",
+            });
         }
         None => return Err(Error::Missing { dir: dir.to_owned() }),
     };
@@ -177,9 +181,9 @@ pub fn read(dir: &Path, vocab_size: usize, options: &TokenizerOptions) -> Result
         spm::turn_blank_off(&mut keys);
     }
     let notes = json.as_ref().map_or_else(Vec::new, |json| notes(json, kind));
-    let mut made = Tokenizer { keys, warnings, notes, kind, pre, around: true };
-    around::write(dir, json.as_ref(), vocab_size, options.identity, &mut made)?;
-    Ok(made)
+    let mut tokenizer = Tokenizer { keys, warnings, notes, kind, pre, around: true };
+    around::write(dir, json.as_ref(), vocab_size, options.identity, &mut tokenizer)?;
+    Ok(tokenizer)
 }
 
 /// Describes the texts on which llama.cpp differs from every tokenizer with these steps.
@@ -206,8 +210,11 @@ fn notes(json: &json::TokenizerJson, kind: TokenizerKind) -> Vec<String> {
                 .to_owned(),
         );
     }
-    let strict = |token: &&json::AddedToken| token.lstrip || token.rstrip || token.single_word;
-    let strict: Vec<&json::AddedToken> = json.added.iter().filter(strict).collect();
+    let strict: Vec<&json::AddedToken> = json
+        .added
+        .iter()
+        .filter(|token| token.lstrip || token.rstrip || token.single_word)
+        .collect();
     if let Some(first) = strict.first() {
         notes.push(format!(
             "llama.cpp takes white space beside added tokens for a few model names alone, and finds them inside of words; \
@@ -220,8 +227,20 @@ fn notes(json: &json::TokenizerJson, kind: TokenizerKind) -> Vec<String> {
     notes
 }
 
+/// Returns the row of a token, or an error if the embedding has no row for its id.
+fn row_of(json: &json::TokenizerJson, id: u64, text: &str, rows: usize) -> Result<usize, Error> {
+    match usize::try_from(id) {
+        Ok(row) if row < rows => Ok(row),
+        _ => {
+            let file = json.file.clone();
+            let token = shown(text);
+            Err(Error::Outside { file, token, id, vocab_size: rows })
+        }
+    }
+}
+
 /// Returns an error about two tokens with one id.
 fn same_id(json: &json::TokenizerJson, id: u64, one: &str, two: &str) -> Error {
-    let found = format!("the id of `{one}` and of `{two}`");
-    Error::key(&json.file, &id.to_string(), found, "one token for each id")
+    let value = format!("the id of `{one}` and of `{two}`");
+    Error::key(&json.file, &id.to_string(), value, "one token for each id")
 }

@@ -77,18 +77,18 @@ mod tests {
     #[test]
     fn a_file_of_the_name_gets_the_token() {
         let name = RULES[0].names[0].to_uppercase();
-        let mut made = keys(&[2, 3, 3, 1, 5]);
+        let mut metadata = keys(&[2, 3, 3, 1, 5]);
         let mut warnings = Vec::new();
-        complete("other", &mut made, &mut warnings);
+        complete("other", &mut metadata, &mut warnings);
         assert!(warnings.is_empty());
-        complete(&name, &mut made, &mut warnings);
-        assert_eq!(made.strings("tokenizer.ggml.tokens").unwrap().unwrap()[4], "<|endoftext|>");
+        complete(&name, &mut metadata, &mut warnings);
+        assert_eq!(metadata.strings("tokenizer.ggml.tokens").unwrap().unwrap()[4], "<|endoftext|>");
         assert!(warnings.len() == 1 && warnings[0].contains("row 4"), "{warnings:?}");
-        complete(&name, &mut made, &mut warnings);
+        complete(&name, &mut metadata, &mut warnings);
         assert_eq!(warnings.len(), 1);
-        let mut made = keys(&[2, 3, 3, 1, 1]);
+        let mut metadata = keys(&[2, 3, 3, 1, 1]);
         let mut warnings = Vec::new();
-        complete(&name, &mut made, &mut warnings);
+        complete(&name, &mut metadata, &mut warnings);
         assert!(warnings[0].contains("will not open"), "{warnings:?}");
     }
 }

@@ -68,28 +68,19 @@ fn pair(dir: &Path) -> Result<Option<TokenizerJson>, Error> {
             continue;
         }
         let pair = halves(line).ok_or_else(|| {
-            let found = format!("`{line}`");
-            Error::key(&file, &format!("line {}", n + 1), found, "two texts with a blank between")
+            let key = format!("line {}", n + 1);
+            Error::key(&file, &key, format!("`{line}`"), "two texts with a blank between")
         })?;
         merges.push(pair);
     }
-    let flag = |key: &str| match config.as_ref().and_then(|config| config.get(key)) {
-        Some(node) => node.bool(),
-        None => Ok(false),
-    };
     let added = added(dir, config.as_ref(), class, &vocab.0)?;
     let mut pre_tokenizer = class.pre_tokenizer.clone();
-    if flag("add_prefix_space")? {
+    if flag(config.as_ref(), "add_prefix_space")? {
         pre_tokenizer["add_prefix_space"] = true.into();
     }
-    let token = |role: &str| -> Result<Option<&AddedToken>, Error> {
-        if !flag(&format!("add_{role}_token"))? {
-            return Ok(None);
-        }
-        let text = word(role, config.as_ref(), class);
-        Ok(text.and_then(|text| added.iter().find(|token| token.text == text)))
-    };
-    let post_processor = around(token("bos")?, token("eos")?);
+    let before = surrounding_token("bos", config.as_ref(), class, &added)?;
+    let after = surrounding_token("eos", config.as_ref(), class, &added)?;
+    let post_processor = around(before, after);
     Ok(Some(TokenizerJson {
         normalizer: class.normalizer.clone(),
         pre_tokenizer,
@@ -108,6 +99,28 @@ fn pair(dir: &Path) -> Result<Option<TokenizerJson>, Error> {
         unused: Vec::new(),
         file: vocab_file,
     }))
+}
+
+/// Returns a flag of the config; false if it is missing.
+fn flag(config: Option<&Doc>, key: &str) -> Result<bool, Error> {
+    match config.and_then(|config| config.get(key)) {
+        Some(node) => node.bool(),
+        None => Ok(false),
+    }
+}
+
+/// Returns the token of a role, if the config adds it to every text.
+fn surrounding_token<'a>(
+    role: &str,
+    config: Option<&Doc>,
+    class: &TokenizerClass,
+    added: &'a [AddedToken],
+) -> Result<Option<&'a AddedToken>, Error> {
+    if !flag(config, &format!("add_{role}_token"))? {
+        return Ok(None);
+    }
+    let text = word(role, config, class);
+    Ok(text.and_then(|text| added.iter().find(|token| token.text == text)))
 }
 
 /// Returns the class that the files name, or the default of the model type.
@@ -185,19 +198,26 @@ fn around(before: Option<&AddedToken>, after: Option<&AddedToken>) -> Value {
         let entry = json!({"id": token.text, "ids": [token.id], "tokens": [token.text]});
         listed.insert(token.text.clone(), entry);
     }
-    let special = |token: &AddedToken| json!({"SpecialToken": {"id": token.text, "type_id": 0}});
-    let wrapped = |id: &str| -> Vec<Value> {
-        let text = json!({"Sequence": {"id": id, "type_id": 0}});
-        let steps = before.map(special).into_iter().chain([text]);
-        steps.chain(after.map(special)).collect()
-    };
-    let pair = [wrapped("A"), wrapped("B")].concat();
+    let single = template_steps("A", before, after);
+    let pair = [single.clone(), template_steps("B", before, after)].concat();
     json!({
         "type": "TemplateProcessing",
-        "single": wrapped("A"),
+        "single": single,
         "pair": pair,
         "special_tokens": listed,
     })
+}
+
+/// Returns the steps of a template for one text, with its tokens before and after.
+fn template_steps(id: &str, before: Option<&AddedToken>, after: Option<&AddedToken>) -> Vec<Value> {
+    let text = json!({"Sequence": {"id": id, "type_id": 0}});
+    let steps = before.map(special_step).into_iter().chain([text]);
+    steps.chain(after.map(special_step)).collect()
+}
+
+/// Returns the step of a template that adds a token.
+fn special_step(token: &AddedToken) -> Value {
+    json!({"SpecialToken": {"id": token.text, "type_id": 0}})
 }
 
 /// Texts and ids in file order.

@@ -80,16 +80,8 @@ fn table(
     rows: usize,
 ) -> Result<VocabTable, Error> {
     let mut table = VocabTable::new(rows)?;
-    let row = |id: u64, text: &str| match usize::try_from(id) {
-        Ok(row) if row < rows => Ok(row),
-        _ => {
-            let file = json.file.clone();
-            let token = shown(text);
-            Err(Error::Outside { file, token, id, vocab_size: rows })
-        }
-    };
     for ((text, id), score) in json.vocab.iter().zip(scores) {
-        let row = row(*id, text)?;
+        let row = super::row_of(json, *id, text, rows)?;
         let ty = if unknown == Some(row) {
             TokenType::Unknown
         } else if spm::byte(text).is_some() {
@@ -100,7 +92,7 @@ fn table(
         table.set(row, text.clone(), ty, *score as f32);
     }
     for token in &json.added {
-        let row = row(token.id, &token.text)?;
+        let row = super::row_of(json, token.id, &token.text, rows)?;
         let listed = row < json.vocab.len();
         if listed && table.types[row] != TokenType::Normal {
             continue;

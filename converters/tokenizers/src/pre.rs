@@ -50,8 +50,8 @@ pub(super) fn choose(
         .map(|(_, pre)| pre.clone());
     let steps = structure::steps(&json.pre_tokenizer);
     let by_steps = group(&steps);
-    let said = options.pre.clone();
-    let Some(chosen) = said
+    let requested = options.pre.clone();
+    let Some(chosen) = requested
         .clone()
         .or_else(|| by_hash.clone())
         .or_else(|| by_steps.map(|group| group.name(json.ignore_merges).to_owned()))
@@ -63,7 +63,7 @@ pub(super) fn choose(
         let known = names().collect::<Vec<_>>().join(", ");
         return Err(Error::UnknownPre { name: shown(&chosen), known });
     };
-    if let (Some(_), Some(other)) = (&said, &by_hash)
+    if let (Some(_), Some(other)) = (&requested, &by_hash)
         && find(other).is_none_or(|(other, _)| other.split != group.split)
     {
         warnings.push(format!(
@@ -76,7 +76,11 @@ pub(super) fn choose(
     {
         warnings.push(format!(
             "the pre-tokenizer is `{chosen}` {}, but the steps of tokenizer.json are those of `{}`",
-            if said.is_some() { "because it was asked for" } else { "by the hash of a test text" },
+            if requested.is_some() {
+                "because it was asked for"
+            } else {
+                "by the hash of a test text"
+            },
             other.name(json.ignore_merges)
         ));
     }

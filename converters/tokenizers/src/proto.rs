@@ -202,21 +202,24 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_with_its_place() {
-        let fault = |bytes: &[u8]| parse(bytes).unwrap_err();
-        assert_eq!(fault(b""), ("no pieces".into(), 0));
+        assert_eq!(fault_of(b""), ("no pieces".into(), 0));
         assert_eq!(
-            fault(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01").0,
+            fault_of(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01").0,
             "a field ends beyond its message"
         );
-        assert_eq!(fault(b"\x0a\x03\x0a\x01\xff"), ("piece 0 is not UTF-8".into(), 4));
-        assert_eq!(fault(b"\x0a\x05\x0a\x01a\x18\x09").0, "piece 0 is of type 9, not 1 to 6,");
-        assert_eq!(fault(b"\x0a\x08\x0a\x01a\x15\0\0\xc0\x7f").0, "the score of piece 0 is NaN");
-        assert_eq!(fault(b"\x0b"), ("wire type 3, which no field has,".into(), 1));
-        assert_eq!(fault(b"\x0a\x02\x18\x01").0, "piece 0 has no text");
+        assert_eq!(fault_of(b"\x0a\x03\x0a\x01\xff"), ("piece 0 is not UTF-8".into(), 4));
+        assert_eq!(fault_of(b"\x0a\x05\x0a\x01a\x18\x09").0, "piece 0 is of type 9, not 1 to 6,");
+        assert_eq!(fault_of(b"\x0a\x08\x0a\x01a\x15\0\0\xc0\x7f").0, "the score of piece 0 is NaN");
+        assert_eq!(fault_of(b"\x0b"), ("wire type 3, which no field has,".into(), 1));
+        assert_eq!(fault_of(b"\x0a\x02\x18\x01").0, "piece 0 has no text");
         for cut in 1..FILE.len() {
             // A cut between two fields leaves a valid model.
             let _whole_or_fault = parse(&FILE[..cut]);
         }
+    }
+
+    fn fault_of(bytes: &[u8]) -> ProtoFault {
+        parse(bytes).unwrap_err()
     }
 
     proptest! {

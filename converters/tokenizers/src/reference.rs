@@ -60,32 +60,26 @@ impl ReferenceTokenizer {
     }
 
     pub(super) fn build(json: &TokenizerJson) -> Result<Self, Error> {
-        let fault = |at: &str, why: String| Error::Component {
-            file: json.file.clone(),
-            component: at.to_owned(),
-            why,
-        };
+        let file = &json.file;
         let ids: IndexSet<u64> = json.ids().collect();
         let mut budget = Budget::new(&ids);
-        let mut part = |role: ComponentRole, value: &Value| {
-            parts::check(role, value, &mut budget).map_err(|(at, why)| fault(&at, why))
+        let (normalizer, normalized) = checked(json, ComponentRole::Normalizer, &mut budget)?;
+        let (pre_tokenizer, split) = checked(json, ComponentRole::PreTokenizer, &mut budget)?;
+        let (post_processor, _) = checked(json, ComponentRole::PostProcessor, &mut budget)?;
+        let (decoder, _) = checked(json, ComponentRole::Decoder, &mut budget)?;
+        model::check(json).map_err(|(at, why)| component_error(file, &at, why))?;
+        let model = match quiet::call(|| wrapped(json)) {
+            Ok(Ok(model)) => model,
+            Ok(Err(why)) | Err(why) => {
+                return Err(component_error(file, "model", formats::shown(&why)));
+            }
         };
-        let (normalizer, normalized) = part(ComponentRole::Normalizer, &json.normalizer)?;
-        let (pre_tokenizer, split) = part(ComponentRole::PreTokenizer, &json.pre_tokenizer)?;
-        let (post_processor, _) = part(ComponentRole::PostProcessor, &json.post_processor)?;
-        let (decoder, _) = part(ComponentRole::Decoder, &json.decoder)?;
-        model::check(json).map_err(|(at, why)| fault(&at, why))?;
-        let make = |at: &str, made: Result<Result<_, String>, String>| match made {
-            Ok(Ok(made)) => Ok(made),
-            Ok(Err(why)) | Err(why) => Err(fault(at, formats::shown(&why))),
-        };
-        let model = make("model", quiet::call(|| wrapped(json)))?;
         let normalizer: Option<NormalizerWrapper> =
             component(json, ComponentRole::Normalizer, normalizer)?;
         if let Some(normalizer) = &normalizer {
             let texts = json.added.iter().filter(|token| token.normalized);
             grown(normalizer, texts.map(|token| token.text.as_str()))
-                .map_err(|why| fault("added_tokens", why))?;
+                .map_err(|why| component_error(file, "added_tokens", why))?;
         }
         let pre_tokenizer: Option<PreTokenizerWrapper> =
             component(json, ComponentRole::PreTokenizer, pre_tokenizer)?;
@@ -103,7 +97,9 @@ impl ReferenceTokenizer {
         });
         let inner = match built {
             Ok(Ok(inner)) => inner,
-            Ok(Err(why)) | Err(why) => return Err(fault("added_tokens", formats::shown(&why))),
+            Ok(Err(why)) | Err(why) => {
+                return Err(component_error(file, "added_tokens", formats::shown(&why)));
+            }
         };
         // The crate numbers added tokens itself; other ids in a file belong to another vocabulary.
         for (n, token) in json.added.iter().enumerate().filter(|(_, token)| !token.text.is_empty())
@@ -117,7 +113,7 @@ impl ReferenceTokenizer {
                     token.id,
                     given.map_or_else(|| "not at all".into(), |id| id.to_string())
                 );
-                return Err(fault(&format!("added_tokens[{n}]"), why));
+                return Err(component_error(file, &format!("added_tokens[{n}]"), why));
             }
         }
         Ok(Self {
@@ -150,18 +146,14 @@ impl ReferenceTokenizer {
 
     /// Returns the tokens of a text, with the special tokens around it if `around` is set.
     pub fn encode(&self, text: &str, around: bool) -> Result<Vec<u32>, Error> {
-        let fault = |component: &str, why| Error::Component {
-            file: self.file.clone(),
-            component: component.to_owned(),
-            why,
-        };
         if text.len() as f64 * self.growth * KEPT > UNMEASURED
             && let Some(normalizer) = self.inner.get_normalizer()
         {
-            grown(normalizer, std::iter::once(text)).map_err(|why| fault("normalizer", why))?;
+            grown(normalizer, std::iter::once(text))
+                .map_err(|why| component_error(&self.file, "normalizer", why))?;
         }
         match quiet::call(|| self.inner.encode_fast(text, around)) {
-            Ok(Ok(made)) => Ok(made.get_ids().to_vec()),
+            Ok(Ok(encoding)) => Ok(encoding.get_ids().to_vec()),
             Ok(Err(why)) => Err(self.failed("tokenize a text", &why.to_string())),
             Err(why) => Err(self.failed("tokenize a text", &why)),
         }
@@ -190,30 +182,38 @@ fn component<T: DeserializeOwned>(
     if value.is_null() {
         return Ok(None);
     }
-    let fault = |why: String| Error::Component {
-        file: json.file.clone(),
-        component: role.key().to_owned(),
-        why: formats::shown(&why),
+    let why = match quiet::call(|| serde_json::from_value::<T>(value)) {
+        Ok(Ok(component)) => return Ok(Some(component)),
+        Ok(Err(why)) => why.to_string(),
+        Err(why) => why,
     };
-    match quiet::call(|| serde_json::from_value::<T>(value)) {
-        Ok(Ok(made)) => Ok(Some(made)),
-        Ok(Err(why)) => Err(fault(why.to_string())),
-        Err(why) => Err(fault(why)),
-    }
+    Err(component_error(&json.file, role.key(), formats::shown(&why)))
+}
+
+/// Checks a component. Returns its known fields, and the maximum growth of a byte in it.
+fn checked(
+    json: &TokenizerJson,
+    role: ComponentRole,
+    budget: &mut Budget<'_>,
+) -> Result<(Value, f64), Error> {
+    let value = match role {
+        ComponentRole::Normalizer => &json.normalizer,
+        ComponentRole::PreTokenizer => &json.pre_tokenizer,
+        ComponentRole::PostProcessor => &json.post_processor,
+        ComponentRole::Decoder => &json.decoder,
+    };
+    parts::check(role, value, budget).map_err(|(at, why)| component_error(&json.file, &at, why))
+}
+
+fn component_error(file: &Path, component: &str, why: String) -> Error {
+    Error::Component { file: file.to_owned(), component: component.to_owned(), why }
 }
 
 fn wrapped(json: &TokenizerJson) -> Result<ModelWrapper, String> {
-    let error = |why: tokenizers::Error| why.to_string();
-    let vocab = || -> Vocab {
-        json.vocab
-            .iter()
-            .filter_map(|(text, id): &(String, u64)| Some((text.clone(), u32::try_from(*id).ok()?)))
-            .collect()
-    };
     Ok(match &json.model {
         JsonModel::Merges { prefix, suffix, fuse_unknown } => {
             let mut builder = BPE::builder()
-                .vocab_and_merges(vocab(), json.merges.clone())
+                .vocab_and_merges(vocab_of(json), json.merges.clone())
                 .fuse_unk(*fuse_unknown)
                 .byte_fallback(json.byte_fallback)
                 .ignore_merges(json.ignore_merges);
@@ -226,28 +226,38 @@ fn wrapped(json: &TokenizerJson) -> Result<ModelWrapper, String> {
             if let Some(suffix) = suffix {
                 builder = builder.end_of_word_suffix(suffix.clone());
             }
-            builder.build().map_err(error)?.into()
+            builder.build().map_err(|why| why.to_string())?.into()
         }
         JsonModel::Scores { scores, unknown } => {
             let texts = json.vocab.iter().map(|(text, _)| text.clone());
             let pieces = texts.zip(scores.iter().copied()).collect();
-            Unigram::from(pieces, *unknown, json.byte_fallback).map_err(error)?.into()
+            Unigram::from(pieces, *unknown, json.byte_fallback)
+                .map_err(|why| why.to_string())?
+                .into()
         }
         JsonModel::WordPiece { prefix, longest } => WordPiece::builder()
-            .vocab(vocab())
+            .vocab(vocab_of(json))
             .unk_token(json.unknown.clone().unwrap_or_default())
             .continuing_subword_prefix(prefix.clone())
             .max_input_chars_per_word(*longest)
             .build()
-            .map_err(error)?
+            .map_err(|why| why.to_string())?
             .into(),
         JsonModel::Words => WordLevel::builder()
-            .vocab(vocab())
+            .vocab(vocab_of(json))
             .unk_token(json.unknown.clone().unwrap_or_default())
             .build()
-            .map_err(error)?
+            .map_err(|why| why.to_string())?
             .into(),
     })
+}
+
+/// Returns the texts and ids of the model's vocabulary.
+fn vocab_of(json: &TokenizerJson) -> Vocab {
+    json.vocab
+        .iter()
+        .filter_map(|(text, id): &(String, u64)| Some((text.clone(), u32::try_from(*id).ok()?)))
+        .collect()
 }
 
 fn token(token: &super::json::AddedToken) -> AddedToken {
@@ -265,20 +275,20 @@ fn grown<'a>(
 ) -> Result<(), String> {
     let mut before = 0;
     let mut after = 0;
-    for mut rest in texts {
-        while !rest.is_empty() {
-            let mut end = rest.len().min(SAMPLE);
-            while !rest.is_char_boundary(end) {
+    for mut remaining in texts {
+        while !remaining.is_empty() {
+            let mut end = remaining.len().min(SAMPLE);
+            while !remaining.is_char_boundary(end) {
                 end += 1;
             }
-            let (piece, next) = rest.split_at(end);
-            rest = next;
-            let made = quiet::call(|| {
+            let (piece, next) = remaining.split_at(end);
+            remaining = next;
+            let length = quiet::call(|| {
                 let mut text = NormalizedString::from(piece);
                 normalizer.normalize(&mut text).map(|()| text.get().len())
             });
             before += piece.len();
-            after += made?.map_err(|why| why.to_string())?;
+            after += length?.map_err(|why| why.to_string())?;
             if after > before.saturating_mul(GROWTH) + (1 << 20) {
                 return Err(format!(
                     "the normalizer makes {after} bytes of {before}, more than {GROWTH} for each"

@@ -3,8 +3,6 @@
 //! The keys say less than the files did. Steps before the pre-tokenizer follow from its name
 //! (`data/pre_tokenizers.json`), and merges of pieces with scores are those that transformers derives.
 
-use std::cmp::Reverse;
-
 use indexmap::IndexMap;
 use serde_json::{Map, Value, json};
 
@@ -136,15 +134,15 @@ pub fn restore(keys: &Metadata) -> Result<TokenizerFiles, RestoreError> {
 
 /// Returns the tokens that end a model's output.
 fn ends(keys: &Metadata, tokens: usize) -> Vec<u32> {
-    let mut found = Vec::new();
+    let mut ids = Vec::new();
     for role in ["eos", "eot", "eom"] {
         if let Some(id) = token_id(keys, &format!("tokenizer.ggml.{role}_token_id"), tokens)
-            && !found.contains(&id)
+            && !ids.contains(&id)
         {
-            found.push(id);
+            ids.push(id);
         }
     }
-    found
+    ids
 }
 
 fn token_id(keys: &Metadata, key: &str, tokens: usize) -> Option<u32> {
@@ -190,12 +188,16 @@ fn scored_merges(
         let score = scores[id as usize];
         merges.extend(halves.into_iter().map(|(.., left, right)| (score, left, right)));
     }
-    let length = |text: &str| Reverse(text.chars().count());
     merges.sort_by(|a, b| {
         b.0.total_cmp(&a.0)
-            .then_with(|| (length(a.1), length(a.2)).cmp(&(length(b.1), length(b.2))))
+            .then_with(|| char_count(b.1).cmp(&char_count(a.1)))
+            .then_with(|| char_count(b.2).cmp(&char_count(a.2)))
     });
     Ok(merges.into_iter().map(|(_, left, right)| [left.to_owned(), right.to_owned()]).collect())
+}
+
+fn char_count(text: &str) -> usize {
+    text.chars().count()
 }
 
 /// Returns the step before everything else.
@@ -215,21 +217,23 @@ fn normalizer(pre: Option<&PreTokenizer>, name: Option<&PreName>, blank: bool) -
 /// Returns the steps that split text: those of a known tokenizer.json if they are plain splits, else the expressions
 /// of llama.cpp, which keep every match and what lies between.
 fn pre_tokenizer(pre: &PreTokenizer) -> Value {
-    let split = |regex: &str| {
-        json!({
-            "type": "Split", "pattern": { "Regex": regex }, "behavior": "Isolated", "invert": false,
-        })
-    };
     let known = pre.steps().into_iter().find_map(|steps| {
         let splits = steps.iter().filter(|step| *step != "bytes");
         splits.map(|step| step.strip_prefix("split ")).collect::<Option<Vec<_>>>()
     });
     let regexes = known.unwrap_or_else(|| pre.split.iter().map(String::as_str).collect());
-    let mut steps: Vec<Value> = regexes.into_iter().map(split).collect();
+    let mut steps: Vec<Value> = regexes.into_iter().map(split_step).collect();
     if pre.bytes {
         steps.push(byte_level(false, false));
     }
     json!({ "type": "Sequence", "pretokenizers": steps })
+}
+
+/// Returns the step that splits text at the matches of an expression, and keeps them.
+fn split_step(regex: &str) -> Value {
+    json!({
+        "type": "Split", "pattern": { "Regex": regex }, "behavior": "Isolated", "invert": false,
+    })
 }
 
 fn byte_level(add_prefix_space: bool, use_regex: bool) -> Value {
@@ -252,33 +256,41 @@ fn piece_decoder(blank: bool) -> Value {
 }
 
 /// Returns the step that puts tokens around texts.
-fn post_processor(
-    texts: &[String],
-    (before, after): (Option<u32>, Option<u32>),
-    bytes: bool,
-) -> Value {
+fn post_processor(texts: &[String], around: (Option<u32>, Option<u32>), bytes: bool) -> Value {
+    let (before, after) = around;
     let plain = byte_level(false, false);
     if before.is_none() && after.is_none() {
         return if bytes { plain } else { Value::Null };
     }
-    let special =
-        |id: u32, ty: u8| json!({ "SpecialToken": { "id": texts[id as usize], "type_id": ty } });
-    let one = |name: &str, ty: u8| {
-        let first = before.map(|id| special(id, ty));
-        let text = json!({ "Sequence": { "id": name, "type_id": ty } });
-        let last = after.map(|id| special(id, ty));
-        first.into_iter().chain([text]).chain(last).collect::<Vec<_>>()
-    };
     let named = before.into_iter().chain(after).map(|id| {
         let text = &texts[id as usize];
         (text.clone(), json!({ "id": text, "ids": [id], "tokens": [text] }))
     });
-    let pair = [one("A", 0), one("B", 1)].concat();
+    let single = template_steps("A", 0, texts, around);
+    let pair = [single.clone(), template_steps("B", 1, texts, around)].concat();
     let template = json!({
-        "type": "TemplateProcessing", "single": one("A", 0), "pair": pair,
+        "type": "TemplateProcessing", "single": single, "pair": pair,
         "special_tokens": named.collect::<Map<String, Value>>(),
     });
     if bytes { json!({ "type": "Sequence", "processors": [plain, template] }) } else { template }
+}
+
+/// Returns the steps of a template for one text, with its tokens before and after.
+fn template_steps(
+    name: &str,
+    ty: u8,
+    texts: &[String],
+    (before, after): (Option<u32>, Option<u32>),
+) -> Vec<Value> {
+    let text = json!({ "Sequence": { "id": name, "type_id": ty } });
+    let first = before.map(|id| special_step(&texts[id as usize], ty));
+    let last = after.map(|id| special_step(&texts[id as usize], ty));
+    first.into_iter().chain([text]).chain(last).collect()
+}
+
+/// Returns the step of a template that adds a token.
+fn special_step(token: &str, ty: u8) -> Value {
+    json!({ "SpecialToken": { "id": token, "type_id": ty } })
 }
 
 /// Returns `tokenizer_config.json`.

@@ -83,8 +83,10 @@ pub(super) fn read(
     if let Some(config) = Doc::read(dir, "config.json")? {
         for role in &roles {
             let key = format!("{role}_token_id");
-            let inner = || INNER.iter().find_map(|place| config.find(place));
-            let node = config.get(&key).or_else(|| inner()?.get(&key));
+            let node = config.get(&key).or_else(|| {
+                let inner = INNER.iter().find_map(|place| config.find(place))?;
+                inner.get(&key)
+            });
             // A list of ids names no single token.
             if let Some(id) = node.and_then(|node| node.value.as_i64()) {
                 special.put(role, i128::from(id), rows, warnings);
@@ -107,36 +109,42 @@ pub(super) fn read(
 /// Returns the special tokens of a checkpoint, by their keys (`bos_token`), as transformers hands them to
 /// chat templates: those of tokenizer_config.json, with special_tokens_map.json for older checkpoints.
 pub fn special_texts(dir: &Path) -> Result<Vec<(String, String)>, Error> {
-    let text = |value: &Value| match value {
-        Value::Object(map) => map.get("content").and_then(Value::as_str).map(str::to_owned),
-        value => value.as_str().map(str::to_owned),
-    };
-    let mut found = BTreeMap::new();
-    let mut collect = |map: &Value| {
-        for (key, value) in map.as_object().into_iter().flatten() {
-            if let (true, Some(text)) = (key.ends_with("_token"), text(value)) {
-                found.insert(key.clone(), text);
-            }
-        }
-        // Tokens of this model alone, by their names.
-        for (key, value) in
-            map.get("extra_special_tokens").and_then(Value::as_object).into_iter().flatten()
-        {
-            if let Some(text) = text(value) {
-                found.insert(key.clone(), text);
-            }
-        }
-    };
+    let mut texts = BTreeMap::new();
     let config = Doc::read(dir, "tokenizer_config.json")?;
     if let Some(config) = &config {
-        collect(&config.value);
+        collect_texts(&config.value, &mut texts);
     }
     if config.is_none_or(|config| config.get("added_tokens_decoder").is_none())
         && let Some(map) = Doc::read(dir, "special_tokens_map.json")?
     {
-        collect(&map.value);
+        collect_texts(&map.value, &mut texts);
     }
-    Ok(found.into_iter().collect())
+    Ok(texts.into_iter().collect())
+}
+
+/// Collects the texts of the special tokens of a map, by their keys.
+fn collect_texts(map: &Value, texts: &mut BTreeMap<String, String>) {
+    for (key, value) in map.as_object().into_iter().flatten() {
+        if let (true, Some(text)) = (key.ends_with("_token"), content(value)) {
+            texts.insert(key.clone(), text.to_owned());
+        }
+    }
+    // Tokens of this model alone, by their names.
+    for (key, value) in
+        map.get("extra_special_tokens").and_then(Value::as_object).into_iter().flatten()
+    {
+        if let Some(text) = content(value) {
+            texts.insert(key.clone(), text.to_owned());
+        }
+    }
+}
+
+/// Returns the text of a token, which is a text or an object with its content.
+fn content(token: &Value) -> Option<&str> {
+    match token {
+        Value::Object(map) => map.get("content").and_then(Value::as_str),
+        value => value.as_str(),
+    }
 }
 
 /// Returns the texts that tokenizer_config.json names, by role.
@@ -145,11 +153,7 @@ fn named(config: Option<&Doc>) -> BTreeMap<String, String> {
     let Some(config) = config else { return words };
     for (role, _) in &ROLES[..NAMED] {
         let Some(node) = config.get(&format!("{role}_token")) else { continue };
-        let text = match node.value {
-            Value::Object(map) => map.get("content").and_then(Value::as_str),
-            value => value.as_str(),
-        };
-        if let Some(text) = text {
+        if let Some(text) = content(node.value) {
             words.insert((*role).to_owned(), text.to_owned());
         }
     }
@@ -294,12 +298,8 @@ impl SpecialTokens {
         words: &mut BTreeMap<String, String>,
         roles: &mut Vec<String>,
     ) -> Result<(), Error> {
-        let steps = |key| -> Result<Vec<TemplateStep>, Error> {
-            let Some(list) = node.get(key) else { return Ok(Vec::new()) };
-            list.list()?.map(|node| step(&node)).collect()
-        };
-        let single = steps("single")?;
-        let pair = steps("pair")?;
+        let single = steps(node, "single")?;
+        let pair = steps(node, "pair")?;
         let mut first = None;
         let mut last = None;
         if single.len() > 1 {
@@ -307,13 +307,12 @@ impl SpecialTokens {
             last = single.last().and_then(TemplateStep::special).map(str::to_owned);
         }
         if let Some(first) = &first {
-            let is = |words: &BTreeMap<String, String>, role: &str| words.get(role) == Some(first);
-            if !is(words, "bos") && !is(words, "cls") {
+            if words.get("bos") != Some(first) && words.get("cls") != Some(first) {
                 for role in ["bos", "cls"] {
                     words.entry(role.into()).or_insert_with(|| first.clone());
                 }
             }
-            let known = is(words, "bos") || is(words, "cls");
+            let known = words.get("bos") == Some(first) || words.get("cls") == Some(first);
             self.set("bos", known);
         }
         if let Some(last) = &last {
@@ -338,15 +337,8 @@ impl SpecialTokens {
             && (a.as_str(), b.as_str()) == ("A", "B")
             && !between.is_empty()
         {
-            let splits = |step: &TemplateStep| {
-                let word = step.special();
-                word.is_some()
-                    && [words.get("sep"), words.get("eos")]
-                        .iter()
-                        .any(|known| known.map(String::as_str) == word)
-            };
-            let yes = (splits(&between[0]) && last.is_none())
-                || (between.len() == 2 && splits(&between[1]));
+            let yes = (between[0].separates(words) && last.is_none())
+                || (between.len() == 2 && between[1].separates(words));
             self.set("sep", yes);
             if let (true, None, Some(eos)) = (yes, words.get("sep"), words.get("eos").cloned()) {
                 words.insert("sep".into(), eos);
@@ -369,15 +361,33 @@ impl TemplateStep {
             Self::Sequence(_) => None,
         }
     }
+
+    /// True for a token that separates texts or ends them.
+    fn separates(&self, words: &BTreeMap<String, String>) -> bool {
+        let word = self.special();
+        word.is_some()
+            && [words.get("sep"), words.get("eos")]
+                .iter()
+                .any(|known| known.map(String::as_str) == word)
+    }
+}
+
+/// Returns the steps of a template; none if it is missing.
+fn steps(node: &DocNode<'_>, key: &str) -> Result<Vec<TemplateStep>, Error> {
+    let Some(list) = node.get(key) else { return Ok(Vec::new()) };
+    list.list()?.map(|node| step(&node)).collect()
 }
 
 fn step(node: &DocNode<'_>) -> Result<TemplateStep, Error> {
-    let id = |node: DocNode<'_>| Ok::<_, Error>(node.need("id", "a text")?.str()?.to_owned());
     if let Some(special) = node.get("SpecialToken") {
-        return Ok(TemplateStep::Special(id(special)?));
+        let id = special.need("id", "a text")?.str()?;
+        return Ok(TemplateStep::Special(id.to_owned()));
     }
     match node.get("Sequence") {
-        Some(sequence) => Ok(TemplateStep::Sequence(id(sequence)?)),
+        Some(sequence) => {
+            let id = sequence.need("id", "a text")?.str()?;
+            Ok(TemplateStep::Sequence(id.to_owned()))
+        }
         None => Err(node.wrong("a `SpecialToken` or a `Sequence`")),
     }
 }

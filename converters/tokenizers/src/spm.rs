@@ -74,9 +74,11 @@ fn from_model(
 ) -> Result<(VocabTable, bool), Error> {
     let model = proto::read(file)?;
     if model.made_by.is_some_and(|kind| kind != 2) {
-        let expected = "only those made by merging (BPE) are written";
-        let found = "a SentencePiece model that was not made by merging".into();
-        return Err(Error::Unsupported { file: file.to_owned(), found, expected });
+        return Err(Error::Unsupported {
+            file: file.to_owned(),
+            found: "a SentencePiece model that was not made by merging".into(),
+            expected: "only those made by merging (BPE) are written",
+        });
     }
     for (yes, what) in [
         (model.normalizes, "replaces characters before all else"),
@@ -98,26 +100,17 @@ fn from_model(
         }
         table.set(n, piece.text.clone(), piece.ty, piece.score);
     }
-    let mut outside = |id: u64, text: &str| {
-        let row = usize::try_from(id).ok().filter(|&row| row < rows);
-        if row.is_none() {
-            let text = shown(text);
-            warnings
-                .push(format!("token {id} `{text}` has no row in the embedding and is left out"));
-        }
-        row
-    };
     if let Some(added) = Doc::read(dir, "added_tokens.json")? {
         for (text, _) in added.value.as_object().into_iter().flatten() {
             let Some(node) = added.get(text) else { continue };
-            if let Some(row) = outside(node.u64()?, text) {
+            if let Some(row) = row_or_warning(node.u64()?, text, rows, warnings) {
                 table.set(row, text.clone(), TokenType::UserDefined, ADDED);
             }
         }
     }
     let listed = config.map(special::decoder).transpose()?.unwrap_or_default();
     for (id, text, special) in &listed {
-        if let Some(row) = outside(*id, text) {
+        if let Some(row) = row_or_warning(*id, text, rows, warnings) {
             table.add(row, text, *special);
         }
     }
@@ -126,11 +119,21 @@ fn from_model(
         if listed.iter().any(|(id, ..)| *id == token.id) {
             continue;
         }
-        let Some(row) = outside(token.id, &token.text) else { continue };
+        let Some(row) = row_or_warning(token.id, &token.text, rows, warnings) else { continue };
         table.add_stated(row, &token.text, token.special);
     }
     // If both files exist, transformers follows tokenizer.json.
     Ok((table, json.map_or(model.dummy_prefix, prepends)))
+}
+
+/// Returns the row of a token, or warns that the embedding has no row for its id.
+fn row_or_warning(id: u64, text: &str, rows: usize, warnings: &mut Vec<String>) -> Option<usize> {
+    let row = usize::try_from(id).ok().filter(|&row| row < rows);
+    if row.is_none() {
+        let text = shown(text);
+        warnings.push(format!("token {id} `{text}` has no row in the embedding and is left out"));
+    }
+    row
 }
 
 /// Derives scores for pieces without scores. Merges are listed in order of priority, so a piece scores by
@@ -141,15 +144,9 @@ fn from_json(json: &TokenizerJson, rows: usize) -> Result<VocabTable, Error> {
     for (n, (left, right)) in json.merges.iter().enumerate() {
         rank.entry(format!("{left}{right}")).or_insert(n);
     }
-    let outside = |text: &str, id: u64| {
-        let file = json.file.clone();
-        let token = shown(text);
-        Error::Outside { file, token, id, vocab_size: rows }
-    };
     let mut taken: IndexMap<u64, &str> = IndexMap::new();
     for (text, id) in &json.vocab {
-        let row = usize::try_from(*id).ok().filter(|&row| row < rows);
-        let row = row.ok_or_else(|| outside(text, *id))?;
+        let row = super::row_of(json, *id, text, rows)?;
         if let Some(other) = taken.insert(*id, text) {
             return Err(super::same_id(json, *id, other, text));
         }
@@ -165,8 +162,7 @@ fn from_json(json: &TokenizerJson, rows: usize) -> Result<VocabTable, Error> {
         table.set(row, text.clone(), ty, -(score as f32));
     }
     for token in &json.added {
-        let row = usize::try_from(token.id).ok().filter(|&row| row < rows);
-        let row = row.ok_or_else(|| outside(&token.text, token.id))?;
+        let row = super::row_of(json, token.id, &token.text, rows)?;
         if let Some(other) = taken.insert(token.id, &token.text)
             && other != token.text
         {

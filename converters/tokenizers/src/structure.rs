@@ -9,19 +9,17 @@ const WORDS: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}
 
 /// Returns the steps, in order: `split REGEX`, `bytes`, and others by their type.
 pub(super) fn steps(pre: &Value) -> Vec<String> {
-    let mut found = Vec::new();
-    collect(pre, &mut found);
-    found
+    let mut list = Vec::new();
+    collect(pre, &mut list);
+    list
 }
 
-fn collect(pre: &Value, found: &mut Vec<String>) {
-    let word = |key: &str| pre.get(key).and_then(Value::as_str).unwrap_or_default();
-    let flag = |key: &str| pre.get(key).and_then(Value::as_bool);
-    match word("type") {
+fn collect(pre: &Value, steps: &mut Vec<String>) {
+    match word(pre, "type") {
         "" if pre.is_null() => {}
         "Sequence" => {
             for inner in pre.get("pretokenizers").and_then(Value::as_array).into_iter().flatten() {
-                collect(inner, found);
+                collect(inner, steps);
             }
         }
         "Split" => {
@@ -30,26 +28,38 @@ fn collect(pre: &Value, found: &mut Vec<String>) {
             let text = pattern.and_then(|p| p.get("String")).and_then(Value::as_str);
             let regex = regex.map(spelled).or_else(|| text.map(quoted)).unwrap_or_default();
             // Isolating every match and keeping only matches are equivalent if all text matches.
-            let how = match (word("behavior"), flag("invert").unwrap_or(false)) {
+            let how = match (word(pre, "behavior"), flag(pre, "invert").unwrap_or(false)) {
                 ("Isolated", _) | ("Removed", true) => "split".to_owned(),
                 (behavior, false) => format!("split[{}]", behavior.to_lowercase()),
                 (behavior, true) => format!("split[{} between]", behavior.to_lowercase()),
             };
-            found.push(format!("{how} {regex}"));
+            steps.push(format!("{how} {regex}"));
         }
         "Digits" => {
-            let each = flag("individual_digits").unwrap_or(false);
-            found.push(if each { r"split \p{N}" } else { r"split \p{N}+" }.into());
+            let each = flag(pre, "individual_digits").unwrap_or(false);
+            steps.push(if each { r"split \p{N}" } else { r"split \p{N}+" }.into());
         }
         "ByteLevel" => {
-            if flag("use_regex").unwrap_or(true) {
-                found.push(format!("split {WORDS}"));
+            if flag(pre, "use_regex").unwrap_or(true) {
+                steps.push(format!("split {WORDS}"));
             }
-            found.push("bytes".into());
+            steps.push("bytes".into());
         }
-        "Punctuation" => found.push(format!("punctuation {}", word("behavior").to_lowercase())),
-        other => found.push(other.to_lowercase()),
+        "Punctuation" => {
+            steps.push(format!("punctuation {}", word(pre, "behavior").to_lowercase()));
+        }
+        other => steps.push(other.to_lowercase()),
     }
+}
+
+/// Returns the text of a key; empty if it is missing.
+fn word<'a>(pre: &'a Value, key: &str) -> &'a str {
+    pre.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Returns the flag of a key.
+fn flag(pre: &Value, key: &str) -> Option<bool> {
+    pre.get(key).and_then(Value::as_bool)
 }
 
 /// Escapes a text as a regular expression that matches it alone.

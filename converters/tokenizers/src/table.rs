@@ -94,8 +94,9 @@ impl VocabTable {
 /// True for tokens that models forget to mark as special, by the list of llama.cpp's converter.
 pub(super) fn looks_special(text: &str) -> bool {
     const WORDS: [&str; 4] = ["<pad>", "<mask>", "<2mass>", "[@BOS@]"];
-    let within = |begin: &str, end: &str| text.starts_with(begin) && text.ends_with(end);
-    WORDS.contains(&text) || within("<|", "|>") || within("<｜", "｜>") || within("<unused", ">")
+    const BRACKETS: [(&str, &str); 3] = [("<|", "|>"), ("<｜", "｜>"), ("<unused", ">")];
+    WORDS.contains(&text)
+        || BRACKETS.iter().any(|(begin, end)| text.starts_with(begin) && text.ends_with(end))
 }
 
 #[cfg(test)]

@@ -69,18 +69,20 @@ pub(super) fn write(dir: &Path, keys: &mut Metadata) -> Result<(), Error> {
 
 /// Parses a text, or a list of names and texts.
 fn of(node: &DocNode<'_>, file: &Path) -> Result<Vec<ChatTemplate>, Error> {
-    let place = |key: &str| format!("`{key}` of `{}`", file.display());
     if let Some(text) = node.value.as_str() {
-        let place = place("chat_template");
+        let place = format!("`chat_template` of `{}`", file.display());
         return Ok(vec![ChatTemplate { name: "default".into(), place, text: text.into() }]);
     }
-    let one = |node: DocNode<'_>| -> Result<ChatTemplate, Error> {
-        let text = |key| Ok::<_, Error>(node.need(key, "a text")?.str()?.to_owned());
-        let name = text("name")?;
-        let place = place(&format!("chat_template.{}", formats::shown(&name)));
-        Ok(ChatTemplate { name, place, text: text("template")? })
-    };
-    node.list().map_err(|_| node.wrong("a text, or a list of named ones"))?.map(one).collect()
+    let list = node.list().map_err(|_| node.wrong("a text, or a list of named ones"))?;
+    list.map(|node| named(&node, file)).collect()
+}
+
+/// Parses a template with a name.
+fn named(node: &DocNode<'_>, file: &Path) -> Result<ChatTemplate, Error> {
+    let name = node.need("name", "a text")?.str()?.to_owned();
+    let place = format!("`chat_template.{}` of `{}`", formats::shown(&name), file.display());
+    let text = node.need("template", "a text")?.str()?.to_owned();
+    Ok(ChatTemplate { name, place, text })
 }
 
 /// Returns an error if a file is a link out of the checkpoint: its text would be published.
@@ -97,31 +99,33 @@ fn inside(dir: &Path, file: &Path) -> Result<String, Error> {
     Ok(read_text(file, TEMPLATE)?)
 }
 
+/// Reads a file as a template.
+fn read(dir: &Path, name: &str, file: &Path) -> Result<ChatTemplate, Error> {
+    let place = format!("`{}`", file.display());
+    Ok(ChatTemplate { name: name.to_owned(), place, text: inside(dir, file)? })
+}
+
 /// Reads `chat_template.jinja`, and the templates beside it by their file names.
 fn files(dir: &Path) -> Result<Vec<ChatTemplate>, Error> {
-    let read = |name: &str, file: &Path| -> Result<ChatTemplate, Error> {
-        let place = format!("`{}`", file.display());
-        Ok(ChatTemplate { name: name.to_owned(), place, text: inside(dir, file)? })
-    };
     let file = dir.join("chat_template.jinja");
-    let mut found = Vec::new();
+    let mut templates = Vec::new();
     // Any existing entry of that name is read, or rejected.
     if file.symlink_metadata().is_ok() {
-        found.push(read("default", &file)?);
+        templates.push(read(dir, "default", &file)?);
     }
     let folder = dir.join("additional_chat_templates");
     if folder.is_dir() {
-        let mut others = Vec::new();
+        let mut additional = Vec::new();
         for entry in fs_err::read_dir(folder)? {
             let path = entry?.path();
             if path.extension().is_some_and(|end| end == "jinja")
                 && let Some(name) = path.file_stem().and_then(|name| name.to_str())
             {
-                others.push(read(name, &path)?);
+                additional.push(read(dir, name, &path)?);
             }
         }
-        others.sort_by(|a, b| a.name.cmp(&b.name));
-        found.extend(others);
+        additional.sort_by(|a, b| a.name.cmp(&b.name));
+        templates.extend(additional);
     }
-    Ok(found)
+    Ok(templates)
 }

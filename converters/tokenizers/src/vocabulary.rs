@@ -21,8 +21,11 @@ pub(super) fn spelled_bytes(text: &str) -> Option<Vec<u8>> {
 
 /// Returns the character that spells a byte: the visible ones of Latin-1 unchanged, others from U+0100 on.
 pub(super) fn spelled(byte: u8) -> char {
-    let others = |byte: u8| (0..byte).filter(|&byte| !is_itself(byte)).count() as u32;
-    let number = if is_itself(byte) { u32::from(byte) } else { 256 + others(byte) };
+    let number = if is_itself(byte) {
+        u32::from(byte)
+    } else {
+        256 + (0..byte).filter(|&byte| !is_itself(byte)).count() as u32
+    };
     char::from_u32(number).unwrap_or('\u{fffd}')
 }
 

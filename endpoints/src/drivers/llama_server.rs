@@ -133,13 +133,15 @@ impl LlamaServer {
         let reply: LlamaCompletion = answer.json()?;
         if reply.truncated {
             let help = "start the server with a longer context (--ctx-size)";
-            let found = format!("it cut the prompt of {} tokens short", tokens.len());
-            return Err(Error::Answer { url: answer.url, found, help });
+            let problem = format!("it cut the prompt of {} tokens short", tokens.len());
+            return Err(Error::Answer { url: answer.url, found: problem, help });
         }
-        if let Some(found) = reply.tokens_evaluated.filter(|found| *found != tokens.len()) {
+        if let Some(evaluated) =
+            reply.tokens_evaluated.filter(|evaluated| *evaluated != tokens.len())
+        {
             let want = tokens.len();
             return Err(
-                answer.unusable(format!("it counts {found} tokens of a prompt of {want} ids"))
+                answer.unusable(format!("it counts {evaluated} tokens of a prompt of {want} ids"))
             );
         }
         Ok((answer, reply))
@@ -163,35 +165,35 @@ impl LlamaServer {
         top: usize,
     ) -> Result<(LogprobRow, Option<u32>), Error> {
         let (mut answer, reply) = self.ask(ask, tokens, 1, top, None)?;
-        let mut found = reply.completion_probabilities.into_iter().next();
-        let chosen = found.as_ref().map(|chosen| chosen.id);
-        if found.is_none() {
+        let mut probabilities = reply.completion_probabilities.into_iter().next();
+        let chosen = probabilities.as_ref().map(|chosen| chosen.id);
+        if probabilities.is_none() {
             let known = *self.plain.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             let spread =
                 (0..TRIED).map(|n| (u64::from(n) * self.vocab as u64 / u64::from(TRIED)) as u32);
             for token in known.into_iter().chain(spread) {
                 let (other, reply) = self.ask(ask, tokens, 1, top, Some(token))?;
                 answer = other;
-                found = reply.completion_probabilities.into_iter().next();
-                if found.is_some() {
+                probabilities = reply.completion_probabilities.into_iter().next();
+                if probabilities.is_some() {
                     *self.plain.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
                         Some(token);
                     break;
                 }
             }
         }
-        let Some(found) = found else {
+        let Some(probabilities) = probabilities else {
             let words = "it has no `completion_probabilities`, which were asked for (`n_probs`)";
             return Err(answer.unusable(words));
         };
-        let row = self.row(&found, None).map_err(|why| answer.unusable(why.to_string()))?;
+        let row = self.row(&probabilities, None).map_err(|why| answer.unusable(why.to_string()))?;
         Ok((row, chosen))
     }
 
     /// Generates token by token over a warm cache. An incomplete character, whose row the server hides, is
     /// taken from the row itself, as its most likely token.
     fn step_by_step(&self, ask: &PromptRequest<'_>, count: usize) -> Result<Generation, Error> {
-        let mut made = Generation::default();
+        let mut generation = Generation::default();
         let mut tokens = ask.tokens.to_vec();
         for _ in 0..count {
             let (mut row, chosen) = self.last(ask, &tokens, self.facts.generates.unwrap_or(1))?;
@@ -200,10 +202,10 @@ impl LlamaServer {
             let Some(id) = chosen.or(likeliest) else { break };
             row.target = row.at(id);
             tokens.push(id);
-            made.ids.push(id);
-            made.rows.push(row);
+            generation.ids.push(id);
+            generation.rows.push(row);
         }
-        Ok(made)
+        Ok(generation)
     }
 }
 

@@ -24,8 +24,12 @@ fn open(
     options: &EndpointOptions,
 ) -> Result<Box<dyn Endpoint>, Error> {
     let report: Value = http.get("/health")?.report()?;
-    let text = |key: &str| report.get(key).and_then(Value::as_str).map(str::to_owned);
-    facts.version = text("version");
-    facts.dtype = text("dtype");
+    facts.version = text_of(&report, "version");
+    facts.dtype = text_of(&report, "dtype");
     vllm::open(http, facts, options)
+}
+
+/// Returns the text under a key of the server's report.
+fn text_of(report: &Value, key: &str) -> Option<String> {
+    report.get(key).and_then(Value::as_str).map(str::to_owned)
 }

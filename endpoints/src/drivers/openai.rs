@@ -130,21 +130,11 @@ fn open(
 ) -> Result<Box<dyn Endpoint>, Error> {
     let mut server = OpenAi { http, facts, vocab: options.vocab };
     let probe = PromptRequest { tokens: &[0, 1], cache: crate::PrefixCache::Default };
-    // A rejected request shows what the server hides; anything else is an error.
-    let refused = |error: Error| match error {
-        Error::Status { code: 400..=499, ref words, .. }
-            if !matches!(error.status(), Some(401 | 403 | 429)) =>
-        {
-            Ok(words.clone())
-        }
-        Error::Answer { ref found, .. } => Ok(found.clone()),
-        other => Err(other),
-    };
     server.facts.scores = LogprobSupport::Target;
     let words = match server.score(&probe, &[0]) {
         Ok(scored) if scored.rows.iter().all(|row| row.target.is_some()) => None,
         Ok(_) => Some("the log-probability of a token of the prompt is null".to_owned()),
-        Err(error) => Some(refused(error)?),
+        Err(error) => Some(rejection(error)?),
     };
     if let Some(words) = words {
         server.facts.scores = LogprobSupport::None;
@@ -155,11 +145,24 @@ fn open(
     }
     server.facts.generates = Some(USUAL);
     if let Err(error) = server.generate(&probe, 1) {
-        let words = refused(error)?;
+        let words = rejection(error)?;
         server.facts.generates = None;
         server.facts.hidden.push(format!("ids of generated tokens (`return_token_ids`): {words}"));
     }
     Ok(Box::new(server))
+}
+
+/// Returns the message of a rejected request, which shows what the server hides; any other failure is an error.
+fn rejection(error: Error) -> Result<String, Error> {
+    match error {
+        Error::Status { code: 400..=499, ref words, .. }
+            if !matches!(error.status(), Some(401 | 403 | 429)) =>
+        {
+            Ok(words.clone())
+        }
+        Error::Answer { found: ref problem, .. } => Ok(problem.clone()),
+        other => Err(other),
+    }
 }
 
 impl OpenAi {
@@ -197,11 +200,11 @@ impl Endpoint for OpenAi {
             return Err(answer.unusable("it has no `logprobs`, which were asked for"));
         };
         // The prompt, and at most one token after it.
-        let found = logprobs.chosen.len();
+        let length = logprobs.chosen.len();
         let want = ask.tokens.len();
-        if found != want && found != want + 1 {
+        if length != want && length != want + 1 {
             return Err(answer.unusable(format!(
-                "`token_logprobs` has {found} entries for {want} tokens: `echo` has no effect"
+                "`token_logprobs` has {length} entries for {want} tokens: `echo` has no effect"
             )));
         }
         let mut rows = Vec::with_capacity(positions.len());

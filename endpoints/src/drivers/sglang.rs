@@ -52,11 +52,12 @@ impl<'de> Deserialize<'de> for SglangReply {
                 SglangGeneration::deserialize(MapAccessDeserializer::new(map)).map(SglangReply)
             }
             fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<SglangReply, S::Error> {
-                let wrong = |count| serde::de::Error::invalid_length(count, &self);
-                let first = list.next_element()?.ok_or_else(|| wrong(0))?;
+                let first = list
+                    .next_element()?
+                    .ok_or_else(|| <S::Error as serde::de::Error>::invalid_length(0, &self))?;
                 match list.next_element::<IgnoredAny>()? {
                     None => Ok(SglangReply(first)),
-                    Some(_) => Err(wrong(2)),
+                    Some(_) => Err(serde::de::Error::invalid_length(2, &self)),
                 }
             }
         }
@@ -117,12 +118,12 @@ impl Sglang {
         }
         let answer = self.http.post("/generate", &body)?;
         let SglangReply(reply) = answer.json()?;
-        if let Some(found) =
-            reply.meta_info.prompt_tokens.filter(|found| *found != ask.tokens.len())
+        if let Some(counted) =
+            reply.meta_info.prompt_tokens.filter(|counted| *counted != ask.tokens.len())
         {
             let want = ask.tokens.len();
             return Err(
-                answer.unusable(format!("it counts {found} tokens of a prompt of {want} ids"))
+                answer.unusable(format!("it counts {counted} tokens of a prompt of {want} ids"))
             );
         }
         Ok((answer, reply))
@@ -131,18 +132,22 @@ impl Sglang {
     fn row(
         &self,
         top: &[LogprobPair],
-        own: Option<LogprobPair>,
+        chosen: Option<LogprobPair>,
     ) -> Result<LogprobRow, LogprobRowError> {
-        let target = own.and_then(|own| own.logprob);
-        let entry = |pair: &LogprobPair| Some((pair.id, pair.logprob?));
-        let mut entries: Vec<(u32, f32)> = top.iter().filter_map(entry).collect();
-        if let Some(own) = own.as_ref().and_then(entry)
-            && !entries.iter().any(|entry| entry.0 == own.0)
+        let target = chosen.and_then(|chosen| chosen.logprob);
+        let mut entries: Vec<(u32, f32)> = top.iter().filter_map(entry_of).collect();
+        if let Some(chosen) = chosen.as_ref().and_then(entry_of)
+            && !entries.iter().any(|entry| entry.0 == chosen.0)
         {
-            entries.push(own);
+            entries.push(chosen);
         }
         LogprobRow::of(entries, target, self.vocab)
     }
+}
+
+/// Returns the token and log-probability of a pair; none without a log-probability.
+fn entry_of(pair: &LogprobPair) -> Option<(u32, f32)> {
+    Some((pair.id, pair.logprob?))
 }
 
 impl Endpoint for Sglang {
@@ -153,15 +158,15 @@ impl Endpoint for Sglang {
     fn score(&self, ask: &PromptRequest<'_>, positions: &[usize]) -> Result<PromptScores, Error> {
         let (answer, reply) = self.ask(ask, 1, self.top, 0)?;
         let meta = reply.meta_info;
-        let (Some(own), Some(top)) = (meta.input_token_logprobs, meta.input_top_logprobs) else {
+        let (Some(chosen), Some(top)) = (meta.input_token_logprobs, meta.input_top_logprobs) else {
             return Err(answer.unusable(
                 "it has no `input_token_logprobs` and `input_top_logprobs`, which were asked for",
             ));
         };
-        if own.len() != ask.tokens.len() || top.len() != own.len() {
+        if chosen.len() != ask.tokens.len() || top.len() != chosen.len() {
             return Err(answer.unusable(format!(
                 "`input_token_logprobs` has {} entries and `input_top_logprobs` {} for {} tokens",
-                own.len(),
+                chosen.len(),
                 top.len(),
                 ask.tokens.len()
             )));
@@ -170,33 +175,36 @@ impl Endpoint for Sglang {
         let mut rows = Vec::with_capacity(positions.len());
         for &position in positions {
             let next = position + 1;
-            let wrong = |why: String| answer.unusable(format!("position {position}: {why}"));
-            let (top, own) = match (top.get(next), &behind) {
-                (Some(Some(top)), _) => (top, own.get(next).copied()),
+            let (top, chosen) = match (top.get(next), &behind) {
+                (Some(Some(top)), _) => (top, chosen.get(next).copied()),
                 (None, Some(top)) => (top, None),
-                _ => return Err(wrong("it has no log-probabilities".to_owned())),
+                _ => {
+                    return Err(answer
+                        .unusable(format!("position {position}: it has no log-probabilities")));
+                }
             };
-            rows.push(self.row(top, own).map_err(|why| wrong(why.to_string()))?);
+            let row = self.row(top, chosen);
+            rows.push(row.map_err(|why| answer.unusable(format!("position {position}: {why}")))?);
         }
-        let echo = own.iter().map(|pair| pair.id).collect();
+        let echo = chosen.iter().map(|pair| pair.id).collect();
         Ok(PromptScores { rows, echo: Some(echo) })
     }
 
     fn generate(&self, ask: &PromptRequest<'_>, count: usize) -> Result<Generation, Error> {
         let top = self.facts.generates.unwrap_or(1);
         let (answer, reply) = self.ask(ask, count, top, -1)?;
-        let Some(own) = reply.meta_info.output_token_logprobs else {
+        let Some(chosen) = reply.meta_info.output_token_logprobs else {
             return Err(answer.unusable("it has no `output_token_logprobs`, which were asked for"));
         };
         let none = Vec::new();
         let tops = reply.meta_info.output_top_logprobs.unwrap_or_default();
-        let mut rows = Vec::with_capacity(own.len());
-        for (n, pair) in own.iter().enumerate() {
+        let mut rows = Vec::with_capacity(chosen.len());
+        for (n, pair) in chosen.iter().enumerate() {
             let top = tops.get(n).and_then(Option::as_ref).unwrap_or(&none);
             let row = self.row(top, Some(*pair));
             rows.push(row.map_err(|why| answer.unusable(format!("generated token {n}: {why}")))?);
         }
-        let ids: Vec<u32> = own.iter().map(|pair| pair.id).collect();
+        let ids: Vec<u32> = chosen.iter().map(|pair| pair.id).collect();
         if let Some(other) = reply.output_ids.filter(|other| *other != ids) {
             return Err(answer.unusable(format!(
                 "`output_ids` and `output_token_logprobs` are of other tokens ({} and {})",

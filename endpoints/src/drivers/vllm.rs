@@ -64,12 +64,9 @@ pub(super) fn open(
     server.facts.cache_off = true;
     server.facts.ignores_eos = true;
     let probe = PromptRequest { tokens: &[0, 0], cache: PrefixCache::Off };
-    let most = options.top.min(vocab);
-    let counts = |most: usize| {
-        std::iter::once(most).chain(FEWER.into_iter().filter(move |fewer| *fewer < most))
-    };
+    let largest = options.top.min(vocab);
     let mut refused = None;
-    for count in counts(most) {
+    for count in counts_from(largest) {
         server.facts.scores = match count {
             0 => LogprobSupport::Target,
             _ if count == vocab => LogprobSupport::Full,
@@ -92,7 +89,7 @@ pub(super) fn open(
         ));
     }
     let mut refused = None;
-    for count in counts(FEWER[0].min(most)) {
+    for count in counts_from(FEWER[0].min(largest)) {
         server.facts.generates = Some(count);
         match limited(server.generate(&probe, 1))? {
             Ok(_) => return Ok(Box::new(server)),
@@ -103,6 +100,11 @@ pub(super) fn open(
     let words = refused.unwrap_or_default();
     server.facts.hidden.push(format!("ids of generated tokens: {words}"));
     Ok(Box::new(server))
+}
+
+/// Returns the numbers of log-probabilities to request in turn: the largest, then fewer.
+fn counts_from(largest: usize) -> impl Iterator<Item = usize> {
+    std::iter::once(largest).chain(FEWER.into_iter().filter(move |fewer| *fewer < largest))
 }
 
 /// Separates a rejected request, with the server's message, from other failures.
@@ -159,10 +161,10 @@ impl Endpoint for Vllm {
             return Err(answer.unusable("it has no `prompt_logprobs`, which were asked for"));
         };
         if all.len() != tokens.len() {
-            let found = all.len();
+            let count = all.len();
             let want = tokens.len();
             return Err(
-                answer.unusable(format!("`prompt_logprobs` has {found} entries for {want} tokens"))
+                answer.unusable(format!("`prompt_logprobs` has {count} entries for {want} tokens"))
             );
         }
         let mut rows = Vec::with_capacity(positions.len());

@@ -101,17 +101,21 @@ struct UsageJson {
     completion_tokens: Option<u64>,
 }
 
+/// True if there is text, and not an empty one.
+fn is_filled(text: Option<&String>) -> bool {
+    text.is_some_and(|text| !text.is_empty())
+}
+
 impl ChoiceJson {
     /// True if the chunk carries output. A token may decode to no text, but the chunks that only open or
     /// finish an answer are no tokens.
     fn is_output(&self, rule: ChunkRule) -> bool {
-        let filled = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         let unfinished = self.finish_reason.is_none();
         match &self.delta {
             Some(delta) => {
-                let text = filled(&delta.content)
-                    || filled(&delta.reasoning_content)
-                    || filled(&delta.reasoning);
+                let text = is_filled(delta.content.as_ref())
+                    || is_filled(delta.reasoning_content.as_ref())
+                    || is_filled(delta.reasoning.as_ref());
                 if rule == ChunkRule::Text {
                     return text;
                 }
@@ -122,8 +126,10 @@ impl ChoiceJson {
             }
             None => match rule {
                 ChunkRule::Choice => true,
-                ChunkRule::Text => filled(&self.text),
-                ChunkRule::Output => filled(&self.text) || (self.text.is_some() && unfinished),
+                ChunkRule::Text => is_filled(self.text.as_ref()),
+                ChunkRule::Output => {
+                    is_filled(self.text.as_ref()) || (self.text.is_some() && unfinished)
+                }
             },
         }
     }
@@ -139,17 +145,27 @@ impl ChoiceJson {
     }
 }
 
+/// Returns a count of the server's usage; none if it is 0 or missing.
+fn plausible_count(count: Option<u64>) -> Result<Option<u64>, LoadFailure> {
+    match count {
+        Some(count) if count > MOST_TOKENS => {
+            Err(LoadFailure::malformed(format!("`usage` counts {count} tokens")))
+        }
+        Some(0) | None => Ok(None),
+        count => Ok(count),
+    }
+}
+
 impl RequestRecord {
-    /// Fills in the times and counts of an answer. `most` is the largest number of tokens that was asked
+    /// Fills in the times and counts of an answer. `limit` is the largest number of tokens that was asked
     /// for; the text is kept if `keep_text`.
     pub(super) fn read(
         &mut self,
         stream: &TimedBytes,
-        most: usize,
+        limit: usize,
         keep_text: bool,
         rule: ChunkRule,
     ) -> Result<(), LoadFailure> {
-        let malformed = |words| LoadFailure::new(LoadFailureKind::Malformed, words);
         let mut text = String::new();
         let mut last: Option<Duration> = None;
         let mut done = false;
@@ -166,7 +182,10 @@ impl RequestRecord {
             }
             let chunk: ChunkJson = serde_json::from_str(&event.data).map_err(|error| {
                 let near = shown(&event.data.chars().take(80).collect::<String>());
-                malformed(format!("event `{near}` is no chunk: {}", shown(&error.to_string())))
+                LoadFailure::malformed(format!(
+                    "event `{near}` is no chunk: {}",
+                    shown(&error.to_string())
+                ))
             })?;
             if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
                 let message = error.get("message").and_then(Value::as_str);
@@ -176,18 +195,11 @@ impl RequestRecord {
             let choice = chunk.choices.and_then(|list| list.into_iter().next());
             let output = choice.as_ref().is_some_and(|choice| choice.is_output(rule));
             if let Some(usage) = chunk.usage {
-                let believed = |count: Option<u64>| match count {
-                    Some(count) if count > MOST_TOKENS => {
-                        Err(malformed(format!("`usage` counts {count} tokens")))
-                    }
-                    Some(0) | None => Ok(None),
-                    count => Ok(count),
-                };
-                self.prompt_tokens = believed(usage.prompt_tokens)?.or(self.prompt_tokens);
-                let made = believed(usage.completion_tokens)?;
+                self.prompt_tokens = plausible_count(usage.prompt_tokens)?.or(self.prompt_tokens);
+                let generated = plausible_count(usage.completion_tokens)?;
                 // The client of that rule does not see a count beside output.
                 if rule != ChunkRule::Choice || !output {
-                    self.output_tokens = made.or(self.output_tokens);
+                    self.output_tokens = generated.or(self.output_tokens);
                 }
             }
             let Some(choice) = choice else { continue };
@@ -205,9 +217,9 @@ impl RequestRecord {
             }
             last = Some(event.at);
             self.chunks += 1;
-            if self.chunks > most.saturating_mul(2).saturating_add(64) {
-                let words = format!("more than {} chunks for {most} tokens", self.chunks - 1);
-                return Err(malformed(words));
+            if self.chunks > limit.saturating_mul(2).saturating_add(64) {
+                let words = format!("more than {} chunks for {limit} tokens", self.chunks - 1);
+                return Err(LoadFailure::malformed(words));
             }
             if keep_text {
                 choice.add_text(&mut text);
@@ -289,9 +301,10 @@ mod tests {
     #[test]
     fn a_last_chunk_with_text_counts_and_one_without_does_not() {
         let first = r#"{"choices": [{"text": "a"}]}"#;
-        let chunks = |last| read(&[first, last]).unwrap().chunks;
-        assert_eq!(chunks(r#"{"choices": [{"text": "", "finish_reason": "length"}]}"#), 1);
-        assert_eq!(chunks(r#"{"choices": [{"text": "b", "finish_reason": "length"}]}"#), 2);
+        let empty = r#"{"choices": [{"text": "", "finish_reason": "length"}]}"#;
+        assert_eq!(read(&[first, empty]).unwrap().chunks, 1);
+        let last = r#"{"choices": [{"text": "b", "finish_reason": "length"}]}"#;
+        assert_eq!(read(&[first, last]).unwrap().chunks, 2);
     }
 
     /// Times as the clients of the two engines record them, from their sources.

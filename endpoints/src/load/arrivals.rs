@@ -19,6 +19,11 @@ pub enum ArrivalProcess {
 /// Latest arrival time: about 3 years.
 const LATEST: f64 = 1e8;
 
+/// Returns the time after that many seconds, at most the latest arrival time.
+fn arrival_time(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.clamp(0.0, LATEST))
+}
+
 impl ArrivalProcess {
     /// Returns the requests per second; none if all are sent at once.
     pub fn rate(self) -> Option<f64> {
@@ -33,10 +38,9 @@ impl ArrivalProcess {
     /// As in `vllm bench serve`, intervals of the Poisson process are scaled so that the last request
     /// arrives after `count / rate` seconds. The offered rate is then the same for every seed.
     pub fn times(self, count: usize, seed: u64) -> Vec<Duration> {
-        let seconds = |time: f64| Duration::from_secs_f64(time.clamp(0.0, LATEST));
         match self {
             Self::Immediate => vec![Duration::ZERO; count],
-            Self::Constant(rate) => (1..=count).map(|n| seconds(n as f64 / rate)).collect(),
+            Self::Constant(rate) => (1..=count).map(|n| arrival_time(n as f64 / rate)).collect(),
             Self::Poisson(rate) => {
                 let mut rng = Rng::with_seed(seed);
                 let mut sum = 0.0;
@@ -47,7 +51,7 @@ impl ArrivalProcess {
                     times.push(sum);
                 }
                 let scale = if sum > 0.0 { count as f64 / rate / sum } else { 0.0 };
-                times.into_iter().map(|time| seconds(time * scale)).collect()
+                times.into_iter().map(|time| arrival_time(time * scale)).collect()
             }
         }
     }
@@ -83,8 +87,11 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_same_times_again() {
-        let times = |seed| ArrivalProcess::Poisson(9.0).times(50, seed);
-        assert!(times(1) == times(1) && times(1) != times(2));
+        assert!(poisson_times(1) == poisson_times(1) && poisson_times(1) != poisson_times(2));
+    }
+
+    fn poisson_times(seed: u64) -> Vec<Duration> {
+        ArrivalProcess::Poisson(9.0).times(50, seed)
     }
 
     #[test]

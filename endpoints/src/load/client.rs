@@ -58,8 +58,8 @@ pub struct LoadPlan {
 impl LoadPlan {
     /// Returns the number of requests that may be in flight at once.
     fn connections(&self) -> usize {
-        let most = self.concurrency.unwrap_or(MOST_CONNECTIONS);
-        most.min(self.prompts.len()).clamp(1, MOST_CONNECTIONS)
+        let limit = self.concurrency.unwrap_or(MOST_CONNECTIONS);
+        limit.min(self.prompts.len()).clamp(1, MOST_CONNECTIONS)
     }
 }
 
@@ -115,6 +115,15 @@ struct RunState {
     changed: Condvar,
 }
 
+/// Returns the entry of the requested model in a server's list of models, or the first without a request.
+fn model_entry(listed: &Value, requested: Option<&str>) -> Option<Value> {
+    let mut models = listed.get("data")?.as_array()?.iter();
+    let entry = models.find(|entry| {
+        requested.is_none_or(|name| entry.get("id").and_then(Value::as_str) == Some(name))
+    });
+    entry.cloned()
+}
+
 impl LoadClient {
     /// Connects to the server at `url`. Its list of models gives the served name, unless
     /// `endpoint.model` is set.
@@ -125,27 +134,15 @@ impl LoadClient {
     ) -> Result<Self, Error> {
         let http = ServerConnection::for_load(url, endpoint)?;
         let listed = http.get("/v1/models").and_then(|answer| answer.report());
-        let entry = |listed: &Value| {
-            let models = listed.get("data")?.as_array()?;
-            models
-                .iter()
-                .find(|entry: &&Value| {
-                    let wanted = endpoint.model.as_deref();
-                    wanted.is_none_or(|wanted| {
-                        entry.get("id").and_then(Value::as_str) == Some(wanted)
-                    })
-                })
-                .cloned()
-        };
         let (name, vocab) = match (listed, &endpoint.model) {
-            (Ok(listed), wanted) => {
-                let entry = entry(&listed).unwrap_or(Value::Null);
+            (Ok(listed), requested) => {
+                let entry = model_entry(&listed, requested.as_deref()).unwrap_or(Value::Null);
                 let name = entry.get("id").and_then(Value::as_str).map(str::to_owned);
                 // llama-server describes its models in `meta`.
                 let vocab = entry.pointer("/meta/n_vocab").and_then(Value::as_u64);
-                (wanted.clone().or(name), vocab)
+                (requested.clone().or(name), vocab)
             }
-            (Err(_), Some(wanted)) => (Some(wanted.clone()), None),
+            (Err(_), Some(requested)) => (Some(requested.clone()), None),
             (Err(error), None) => return Err(error),
         };
         let model = name.ok_or_else(|| Error::Answer {
@@ -256,9 +253,9 @@ impl RunState {
         loop {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(prompt) = self.plan.prompts.get(index) else { return };
-            let most = prompt.output.unwrap_or(self.plan.output).max(1);
+            let limit = prompt.output.unwrap_or(self.plan.output).max(1);
             // The body is written before the request is due, so that its size is no delay.
-            let body = self.sender.body(&prompt.content, most);
+            let body = self.sender.body(&prompt.content, limit);
             let due = self.due[index];
             while let Some(left) = due.checked_sub(begun.elapsed())
                 && !left.is_zero()
@@ -270,7 +267,7 @@ impl RunState {
                 return;
             }
             self.in_flight.fetch_add(1, Ordering::Relaxed);
-            let mut record = self.sender.send(&body, most, begun);
+            let mut record = self.sender.send(&body, limit, begun);
             record.index = index;
             record.due = due.as_secs_f64();
             record.prompt_length = prompt.tokens;
@@ -286,7 +283,7 @@ impl RunState {
 }
 
 impl RequestSender {
-    fn body(&self, content: &PromptContent, most: usize) -> Vec<u8> {
+    fn body(&self, content: &PromptContent, limit: usize) -> Vec<u8> {
         let mut body = Map::new();
         body.insert("model".to_owned(), json!(self.model));
         match (self.options.api, content) {
@@ -310,7 +307,7 @@ impl RequestSender {
             CompletionsApi::Completions => "max_tokens",
             CompletionsApi::Chat => "max_completion_tokens",
         };
-        body.insert(key.to_owned(), json!(most));
+        body.insert(key.to_owned(), json!(limit));
         body.insert("temperature".to_owned(), json!(0.0));
         body.insert("stream".to_owned(), json!(true));
         body.insert("stream_options".to_owned(), json!({ "include_usage": true }));
@@ -327,14 +324,14 @@ impl RequestSender {
         Value::Object(body).to_string().into_bytes()
     }
 
-    fn send(&self, body: &[u8], most: usize, begun: Instant) -> RequestRecord {
+    fn send(&self, body: &[u8], limit: usize, begun: Instant) -> RequestRecord {
         let path = self.options.api.path();
         let (sent, stream, result) = exchange(&self.http, path, body, &self.budget);
         let ended = begun.elapsed().as_secs_f64();
         let sent = sent.saturating_duration_since(begun).as_secs_f64();
         let mut record = RequestRecord { sent, ended, ..RequestRecord::default() };
         let result = result
-            .and_then(|()| record.read(&stream, most, self.options.keep_text, self.options.rule));
+            .and_then(|()| record.read(&stream, limit, self.options.keep_text, self.options.rule));
         if let Err(failure) = result {
             record = RequestRecord {
                 sent,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use ureq::Timeout;
+use ureq::http::HeaderMap;
 
 use super::failure::{LoadFailure, LoadFailureKind};
 use super::sse::TimedBytes;
@@ -33,18 +34,20 @@ impl AnswerBudget {
     fn charge(&self, bytes: u64, of_answer: &mut u64) -> Result<(), LoadFailure> {
         *of_answer += bytes;
         let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let over = |what: &str, most: u64| {
-            let words = format!("{what} longer than {most} bytes");
-            Err(LoadFailure::new(LoadFailureKind::TooLong, words))
-        };
         if *of_answer > self.one {
-            over("the answer is", self.one)
+            Err(too_long("the answer is", self.one))
         } else if held > self.all {
-            over("the answers of all requests are together", self.all)
+            Err(too_long("the answers of all requests are together", self.all))
         } else {
             Ok(())
         }
     }
+}
+
+/// Returns the failure of an answer, or of all answers, beyond a limit of bytes.
+fn too_long(what: &str, limit: u64) -> LoadFailure {
+    let words = format!("{what} longer than {limit} bytes");
+    LoadFailure::new(LoadFailureKind::TooLong, words)
 }
 
 /// Sends a request on a connection of its own and reads the answer to its last event. Times count from the moment of sending, which is
@@ -94,10 +97,8 @@ fn receive(
 ) -> Result<(), LoadFailure> {
     let mut answer = http.send_once(path, body).map_err(|error| failure(&error))?;
     let status = answer.status().as_u16();
-    let header = |name: &str| {
-        answer.headers().get(name).map(|value| shown(&String::from_utf8_lossy(value.as_bytes())))
-    };
-    if let Some(coding) = header("content-encoding").filter(|coding| coding != "identity")
+    if let Some(coding) =
+        header(answer.headers(), "content-encoding").filter(|coding| coding != "identity")
         && status == 200
     {
         let words = format!(
@@ -105,7 +106,9 @@ fn receive(
         );
         return Err(LoadFailure::new(LoadFailureKind::Malformed, words));
     }
-    if let Some(location) = header("location").filter(|_| (300..400).contains(&status)) {
+    if let Some(location) =
+        header(answer.headers(), "location").filter(|_| (300..400).contains(&status))
+    {
         let words = format!(
             "it redirects to `{location}`, and no redirect is followed; give the address of the server itself"
         );
@@ -123,6 +126,11 @@ fn receive(
         message.extend_from_slice(&part[..count]);
     }
     Err(LoadFailure::new(LoadFailureKind::Status(status), words(&message)))
+}
+
+/// Returns the value of a header as it is shown in messages.
+fn header(headers: &HeaderMap, name: &str) -> Option<String> {
+    headers.get(name).map(|value| shown(&String::from_utf8_lossy(value.as_bytes())))
 }
 
 fn failure(error: &ureq::Error) -> LoadFailure {

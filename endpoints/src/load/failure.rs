@@ -53,4 +53,9 @@ impl LoadFailure {
     pub(super) fn new(kind: LoadFailureKind, words: impl Into<String>) -> Self {
         Self { kind, words: words.into() }
     }
+
+    /// Returns the failure of an answer of another form.
+    pub(super) fn malformed(words: String) -> Self {
+        Self { kind: LoadFailureKind::Malformed, words }
+    }
 }

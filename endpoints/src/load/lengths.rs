@@ -36,7 +36,12 @@ impl LengthDistribution {
     /// Draws `count` lengths, each at least 1.
     pub fn draw(self, count: usize, seed: u64) -> Vec<usize> {
         let mut rng = Rng::with_seed(seed);
-        let one = || match self {
+        std::iter::repeat_with(|| self.draw_one(&mut rng)).take(count).collect()
+    }
+
+    /// Draws one length.
+    fn draw_one(self, rng: &mut Rng) -> usize {
+        match self {
             Self::Fixed(length) => length.max(1),
             Self::Uniform(low, high) => rng.usize(low.min(high)..=high.max(low)).max(1),
             Self::Normal(mean, deviation) => {
@@ -46,8 +51,7 @@ impl LengthDistribution {
                 let length = mean + deviation * normal.clamp(-4.0, 4.0);
                 length.round().max(1.0) as usize
             }
-        };
-        std::iter::repeat_with(one).take(count).collect()
+        }
     }
 }
 

@@ -70,10 +70,10 @@ const MOST_PROMPTS: usize = 1_000_000;
 /// Keys of the number of generated tokens.
 const OUTPUT: [&str; 4] = ["output_tokens", "max_tokens", "max_completion_tokens", "output_len"];
 
-/// Parses a file of prompts: JSON lines, or one JSON list. At most `most` prompts are read.
-pub fn parse_prompts(text: &str, most: usize) -> Result<Vec<LoadPrompt>, PromptFileError> {
-    let most = most.min(MOST_PROMPTS);
-    let mut found = Vec::new();
+/// Parses a file of prompts: JSON lines, or one JSON list. At most `limit` prompts are read.
+pub fn parse_prompts(text: &str, limit: usize) -> Result<Vec<LoadPrompt>, PromptFileError> {
+    let limit = limit.min(MOST_PROMPTS);
+    let mut prompts = Vec::new();
     // A list of numbers on the first line is a prompt; a list with objects is a file of ShareGPT.
     let list: Option<Vec<Value>> = text
         .trim_start()
@@ -85,64 +85,79 @@ pub fn parse_prompts(text: &str, most: usize) -> Result<Vec<LoadPrompt>, PromptF
         .flatten();
     if let Some(list) = list {
         for (n, entry) in list.into_iter().enumerate() {
-            if found.len() == most {
+            if prompts.len() == limit {
                 break;
             }
-            found.extend(prompt(entry, &format!("entry {}", n + 1))?);
+            prompts.extend(prompt(entry, &format!("entry {}", n + 1))?);
         }
     } else {
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         for (n, line) in lines {
-            if found.len() == most {
+            if prompts.len() == limit {
                 break;
             }
             let place = format!("line {}", n + 1);
             let entry = serde_json::from_str(line)
                 .map_err(|error| PromptFileError::Json { place: place.clone(), error })?;
-            found.extend(prompt(entry, &place)?);
+            prompts.extend(prompt(entry, &place)?);
         }
     }
-    if found.is_empty() { Err(PromptFileError::Empty) } else { Ok(found) }
+    if prompts.is_empty() { Err(PromptFileError::Empty) } else { Ok(prompts) }
 }
 
 /// Reads one prompt; none for a conversation with fewer than two turns, which other clients skip too.
 fn prompt(entry: Value, place: &str) -> Result<Option<LoadPrompt>, PromptFileError> {
-    let wrong = |found: String| PromptFileError::Entry { place: place.to_owned(), found };
     let mut object = match entry {
         Value::Object(object) => object,
-        other => return content(other).map(|c| Some(LoadPrompt::new(c))).map_err(wrong),
+        other => {
+            return content(other)
+                .map(|c| Some(LoadPrompt::new(c)))
+                .map_err(|problem| wrong_entry(place, problem));
+        }
     };
-    let output = output(&object).map_err(wrong)?;
+    let output = output(&object).map_err(|problem| wrong_entry(place, problem))?;
     if let Some(turns) = object.remove("conversations").or_else(|| object.remove("conversation")) {
         let Value::Array(turns) = turns else {
-            return Err(wrong("`conversations` is no list".to_owned()));
+            return Err(wrong_entry(place, "`conversations` is no list".to_owned()));
         };
-        let mut texts = turns.into_iter().map(|turn| {
-            let text = turn.get("value").or_else(|| turn.get("content"))?;
+        let mut texts = turns.into_iter().map(|message| {
+            let text = message.get("value").or_else(|| message.get("content"))?;
             text.as_str().map(str::to_owned)
         });
         let (Some(first), Some(second)) = (texts.next(), texts.next()) else { return Ok(None) };
-        let missing = || wrong("a turn has no text in `value` or `content`".to_owned());
-        let first = first.ok_or_else(missing)?;
+        let (Some(first), Some(second)) = (first, second) else {
+            let problem = "a turn has no text in `value` or `content`".to_owned();
+            return Err(wrong_entry(place, problem));
+        };
         let mut prompt = LoadPrompt::new(PromptContent::Text(first));
         prompt.output = output;
-        prompt.reply = Some(second.ok_or_else(missing)?);
+        prompt.reply = Some(second);
         return Ok(Some(prompt));
     }
     let content = match (object.remove("prompt"), object.remove("messages")) {
-        (Some(prompt), None) => content(prompt).map_err(wrong)?,
+        (Some(prompt), None) => content(prompt).map_err(|problem| wrong_entry(place, problem))?,
         (None, Some(Value::Array(messages))) if messages.iter().all(Value::is_object) => {
             PromptContent::Messages(messages)
         }
-        (None, Some(_)) => return Err(wrong("`messages` is no list of objects".to_owned())),
+        (None, Some(_)) => {
+            return Err(wrong_entry(place, "`messages` is no list of objects".to_owned()));
+        }
         (None, None) => {
-            return Err(wrong("the object has none of the keys of a prompt".to_owned()));
+            return Err(wrong_entry(
+                place,
+                "the object has none of the keys of a prompt".to_owned(),
+            ));
         }
         (Some(_), Some(_)) => {
-            return Err(wrong("the object has `prompt` and `messages`".to_owned()));
+            return Err(wrong_entry(place, "the object has `prompt` and `messages`".to_owned()));
         }
     };
     Ok(Some(LoadPrompt { output, ..LoadPrompt::new(content) }))
+}
+
+/// Returns the error for an entry that is no prompt.
+fn wrong_entry(place: &str, problem: String) -> PromptFileError {
+    PromptFileError::Entry { place: place.to_owned(), found: problem }
 }
 
 fn content(value: Value) -> Result<PromptContent, String> {

@@ -39,20 +39,22 @@ pub(super) struct StreamEvent {
 /// Parses the events of a stream, by the rules of the HTML standard. Lines with unknown fields, which the
 /// standard ignores, are refused: they show that the answer is no stream.
 pub(super) fn events(stream: &TimedBytes) -> Result<Vec<StreamEvent>, LoadFailure> {
-    let malformed = |words: String| LoadFailure::new(LoadFailureKind::Malformed, words);
     let text = std::str::from_utf8(&stream.bytes).map_err(|error| {
-        malformed(format!("the answer is not UTF-8 from byte {} on", error.valid_up_to()))
+        LoadFailure::malformed(format!(
+            "the answer is not UTF-8 from byte {} on",
+            error.valid_up_to()
+        ))
     })?;
-    let mut found = Vec::new();
+    let mut events = Vec::new();
     let mut open: Option<StreamEvent> = None;
     let mut arrivals = stream.arrivals.iter();
     let mut arrival = arrivals.next();
     let mut begin = 0;
     while begin < text.len() {
-        let rest = &text[begin..];
-        let length = rest.find(['\n', '\r']).unwrap_or(rest.len());
-        let line = &rest[..length];
-        let newline = if rest[length..].starts_with("\r\n") { 2 } else { 1 };
+        let remaining = &text[begin..];
+        let length = remaining.find(['\n', '\r']).unwrap_or(remaining.len());
+        let line = &remaining[..length];
+        let newline = if remaining[length..].starts_with("\r\n") { 2 } else { 1 };
         begin = (begin + length + newline).min(text.len());
         // A line is complete with the part that holds its last character or the newline.
         let end = begin.saturating_sub(newline - 1);
@@ -63,7 +65,7 @@ pub(super) fn events(stream: &TimedBytes) -> Result<Vec<StreamEvent>, LoadFailur
         }
         let at = arrival.or(stream.arrivals.last()).map_or(Duration::ZERO, |(_, at)| *at);
         if line.is_empty() {
-            found.extend(open.take());
+            events.extend(open.take());
             continue;
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
@@ -87,12 +89,12 @@ pub(super) fn events(stream: &TimedBytes) -> Result<Vec<StreamEvent>, LoadFailur
                     "line `{}` is no field of an event; expected `data: {{...}}`",
                     shown(line)
                 );
-                return Err(malformed(words));
+                return Err(LoadFailure::malformed(words));
             }
         }
     }
-    found.extend(open);
-    Ok(found)
+    events.extend(open);
+    Ok(events)
 }
 
 #[cfg(test)]
@@ -116,7 +118,6 @@ mod tests {
 
     #[test]
     fn an_event_has_the_time_of_its_last_line() {
-        let pair = |text: &str, at| (text.to_owned(), at);
         assert_eq!(
             parsed(&["data: a\n\ndata: b\n", "\n", "data:c\n\n"]),
             [pair("a", 0), pair("b", 0), pair("c", 2)]
@@ -130,6 +131,10 @@ mod tests {
         assert!(!stream(&["data: {\"text\": \"data: [DONE]"]).is_done());
         assert!(stream(&["data: 1\n\ndata:[DONE]"]).is_done());
         assert!(parsed(&["", "\n\n"]).is_empty());
+    }
+
+    fn pair(text: &str, at: u64) -> (String, u64) {
+        (text.to_owned(), at)
     }
 
     #[test]

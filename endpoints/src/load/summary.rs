@@ -30,14 +30,16 @@ impl LatencyStatistics {
         let count = seconds.len();
         let mean = total(&seconds) / count.max(1) as f64;
         let squares: Vec<f64> = seconds.iter().map(|value| (value - mean).powi(2)).collect();
-        let at = |rank: f64| percentile(&seconds, rank) * 1e3;
         Self {
             count,
             mean: mean * 1e3,
-            median: at(50.0),
+            median: percentile(&seconds, 50.0) * 1e3,
             std: (total(&squares) / count.max(1) as f64).sqrt() * 1e3,
-            max: at(100.0),
-            percentiles: ranks.iter().map(|rank| (*rank, at(*rank))).collect(),
+            max: percentile(&seconds, 100.0) * 1e3,
+            percentiles: ranks
+                .iter()
+                .map(|rank| (*rank, percentile(&seconds, *rank) * 1e3))
+                .collect(),
         }
     }
 }
@@ -74,6 +76,18 @@ pub struct ServiceObjective {
     pub metric: SloMetric,
     /// Bound in milliseconds.
     pub milliseconds: f64,
+}
+
+impl ServiceObjective {
+    /// True if a request, with this time per output token, meets the objective.
+    fn is_met(&self, record: &RequestRecord, per_token: f64) -> bool {
+        let seconds = match self.metric {
+            SloMetric::Ttft => record.ttft,
+            SloMetric::Tpot => per_token,
+            SloMetric::E2el => record.latency,
+        };
+        seconds * 1e3 <= self.milliseconds
+    }
 }
 
 /// Counts tokens of a text; none if it cannot be encoded.
@@ -212,15 +226,9 @@ impl LoadSummary {
             ttft.push(record.ttft);
             e2el.push(record.latency);
             itl.extend(&record.itl);
-            let meets = |objective: &ServiceObjective| {
-                let seconds = match objective.metric {
-                    SloMetric::Ttft => record.ttft,
-                    SloMetric::Tpot => per_token,
-                    SloMetric::E2el => record.latency,
-                };
-                seconds * 1e3 <= objective.milliseconds
-            };
-            let met: Vec<bool> = options.objectives.iter().map(meets).collect();
+            let objectives = options.objectives.iter();
+            let met: Vec<bool> =
+                objectives.map(|objective| objective.is_met(record, per_token)).collect();
             for (count, met) in summary.met.iter_mut().zip(&met) {
                 *count += usize::from(*met);
             }
@@ -230,12 +238,11 @@ impl LoadSummary {
         summary.concurrency = total(&e2el) / run.duration.max(f64::MIN_POSITIVE);
         (summary.peak_output_rate, summary.peak_concurrent) = peaks_by_second(&done);
         summary.peak_in_flight = peak_in_flight(&run.records);
-        let statistics = |values| LatencyStatistics::of(values, options.percentiles);
-        summary.ttft = statistics(ttft);
-        summary.tpot = statistics(tpot);
-        summary.itl = statistics(itl);
-        summary.e2el = statistics(e2el);
-        summary.delay = statistics(delay);
+        summary.ttft = LatencyStatistics::of(ttft, options.percentiles);
+        summary.tpot = LatencyStatistics::of(tpot, options.percentiles);
+        summary.itl = LatencyStatistics::of(itl, options.percentiles);
+        summary.e2el = LatencyStatistics::of(e2el, options.percentiles);
+        summary.delay = LatencyStatistics::of(delay, options.percentiles);
         summary
     }
 
@@ -269,27 +276,31 @@ fn output(record: &RequestRecord, counter: Option<&TokenCounter<'_>>) -> (u64, T
 fn peaks_by_second(records: &[&RequestRecord]) -> (f64, usize) {
     let first = records.iter().map(|record| record.sent).fold(f64::INFINITY, f64::min);
     // The second of a time is at most that of 3 years, so a map holds only seconds with events.
-    let second = |time: f64| (time - first).max(0.0) as u64;
     let mut chunks: BTreeMap<u64, u64> = BTreeMap::new();
     let mut changes: BTreeMap<u64, i64> = BTreeMap::new();
     for record in records {
         let mut time = record.sent + record.ttft;
-        *chunks.entry(second(time)).or_default() += 1;
+        *chunks.entry(second_after(first, time)).or_default() += 1;
         for gap in &record.itl {
             time += gap;
-            *chunks.entry(second(time)).or_default() += 1;
+            *chunks.entry(second_after(first, time)).or_default() += 1;
         }
-        *changes.entry(second(record.sent)).or_default() += 1;
-        *changes.entry(second(record.sent + record.latency) + 1).or_default() -= 1;
+        *changes.entry(second_after(first, record.sent)).or_default() += 1;
+        *changes.entry(second_after(first, record.sent + record.latency) + 1).or_default() -= 1;
     }
     let peak = chunks.values().copied().max().unwrap_or(0);
     let mut active = 0_i64;
-    let mut most = 0;
+    let mut peak_active = 0;
     for change in changes.values() {
         active += change;
-        most = most.max(active);
+        peak_active = peak_active.max(active);
     }
-    (peak as f64, most as usize)
+    (peak as f64, peak_active as usize)
+}
+
+/// Returns the number of the second of a time; seconds count from `first`.
+fn second_after(first: f64, time: f64) -> u64 {
+    (time - first).max(0.0) as u64
 }
 
 /// Returns the most requests in flight at one moment.
@@ -301,12 +312,12 @@ fn peak_in_flight(records: &[RequestRecord]) -> usize {
     // A request that ends at the moment at which another begins comes first.
     changes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     let mut active = 0_i64;
-    let mut most = 0;
+    let mut peak_active = 0;
     for (_, change) in changes {
         active += change;
-        most = most.max(active);
+        peak_active = peak_active.max(active);
     }
-    most as usize
+    peak_active as usize
 }
 
 #[cfg(test)]
@@ -336,13 +347,16 @@ mod tests {
     fn statistics_are_those_of_numpy() {
         let values = vec![0.004, 0.001, 0.003, 0.002, 0.010];
         let of = LatencyStatistics::of(values, &[90.0, 95.0, 99.0, 12.5]);
-        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
         assert!(near(of.mean, 4.0) && near(of.median, 3.0) && near(of.std, 3.162_277_660_168));
         let percentiles: Vec<f64> = of.percentiles.iter().map(|(_, value)| *value).collect();
         for (value, expected) in percentiles.iter().zip([7.6, 8.8, 9.76, 1.5]) {
             assert!(near(*value, expected), "{value} {expected}");
         }
         assert_eq!(LatencyStatistics::of(Vec::new(), &[50.0]).percentiles, [(50.0, 0.0)]);
+    }
+
+    fn near(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9
     }
 
     #[test]
@@ -353,7 +367,6 @@ mod tests {
         let records =
             vec![record(0, 0.0, 1.0, &[0.5, 0.5], 5), record(1, 1.5, 0.25, &[], 1), failed];
         let run = LoadRun { records, duration: 2.0, unfinished: 1, unsent: 2 };
-        let bound = |metric, milliseconds| ServiceObjective { metric, milliseconds };
         let objectives = [bound(SloMetric::Ttft, 500.0), bound(SloMetric::Tpot, 250.0)];
         let options = SummaryOptions {
             percentiles: &[99.0],
@@ -375,6 +388,10 @@ mod tests {
         assert_eq!(summary.failures[&LoadFailureKind::Status(500)], (1, "full".to_owned()));
     }
 
+    fn bound(metric: SloMetric, milliseconds: f64) -> ServiceObjective {
+        ServiceObjective { metric, milliseconds }
+    }
+
     #[test]
     fn tokens_are_counted_by_the_best_source() {
         let mut one = record(0, 0.0, 1.0, &[1.0], 9);
@@ -384,19 +401,22 @@ mod tests {
         two.text = Some("a b c".to_owned());
         one.prompt_length = Some(2);
         let run = LoadRun { records: vec![one, two], duration: 1.0, ..LoadRun::default() };
-        let counter = |text: &str| Some(text.split(' ').count() as u64);
-        let mut options = SummaryOptions { counter: Some(&counter), ..SummaryOptions::default() };
+        let mut options = SummaryOptions {
+            counter: Some(&|text: &str| Some(text.split(' ').count() as u64)),
+            ..SummaryOptions::default()
+        };
         let summary = LoadSummary::of(&run, &options);
         assert_eq!((summary.input_tokens, summary.output_tokens), (2, 12));
-        let sources = |sources: &BTreeMap<TokenSource, usize>| {
-            sources.iter().map(|(source, count)| (source.name(), *count)).collect::<Vec<_>>()
-        };
-        assert_eq!(sources(&summary.input_sources), [("prompt", 1), ("unknown", 1)]);
-        assert_eq!(sources(&summary.output_sources), [("usage", 1), ("tokenizer", 1)]);
+        assert_eq!(source_counts(&summary.input_sources), [("prompt", 1), ("unknown", 1)]);
+        assert_eq!(source_counts(&summary.output_sources), [("usage", 1), ("tokenizer", 1)]);
         options.counter = None;
         let summary = LoadSummary::of(&run, &options);
         assert_eq!(summary.output_tokens, 11);
-        assert_eq!(sources(&summary.output_sources), [("usage", 1), ("chunks", 1)]);
+        assert_eq!(source_counts(&summary.output_sources), [("usage", 1), ("chunks", 1)]);
+    }
+
+    fn source_counts(sources: &BTreeMap<TokenSource, usize>) -> Vec<(&'static str, usize)> {
+        sources.iter().map(|(source, count)| (source.name(), *count)).collect()
     }
 
     #[test]

@@ -49,7 +49,7 @@ struct ConformanceTest {
     hello: Hello,
     opened: OpenModel,
     limit: f64,
-    found: Vec<ConformanceResult>,
+    results: Vec<ConformanceResult>,
     slots: usize,
 }
 
@@ -62,15 +62,21 @@ pub fn conformance(
     let (mut wire, hello) = greet(launch)?;
     let opened = open_model(&mut wire, model, dtype.name(), ROOM)?;
     let limit = noise(dtype);
-    let mut test =
-        ConformanceTest { wire, hello: hello.clone(), opened, limit, found: Vec::new(), slots: 0 };
-    test.found.push(ConformanceResult {
+    let mut test = ConformanceTest {
+        wire,
+        hello: hello.clone(),
+        opened,
+        limit,
+        results: Vec::new(),
+        slots: 0,
+    };
+    test.results.push(ConformanceResult {
         verb: "hello",
         check: "protocol, engine, version, verbs",
         holds: Some(true),
         words: format!("{} {}, can {}", hello.engine, hello.version, hello.can.join(", ")),
     });
-    test.found.push(ConformanceResult {
+    test.results.push(ConformanceResult {
         verb: "open",
         check: "dtype and vocabulary",
         holds: Some(true),
@@ -78,14 +84,14 @@ pub fn conformance(
     });
     // A broken protocol ends the test: the process is gone.
     if let Err(error) = test.run() {
-        test.found.push(ConformanceResult {
+        test.results.push(ConformanceResult {
             verb: "(all)",
             check: "the protocol is kept to the end",
             holds: Some(false),
             words: error.to_string(),
         });
     }
-    Ok((hello, test.found))
+    Ok((hello, test.results))
 }
 
 impl ConformanceTest {
@@ -112,7 +118,7 @@ impl ConformanceTest {
         let can = self.hello.can(verb);
         if !can {
             let words = "not claimed in `can`".to_owned();
-            self.found.push(ConformanceResult { verb, check, holds: None, words });
+            self.results.push(ConformanceResult { verb, check, holds: None, words });
         }
         can
     }
@@ -161,7 +167,7 @@ impl ConformanceTest {
     fn note(&mut self, verb: &'static str, check: &'static str, outcome: Result<String, String>) {
         let holds = Some(outcome.is_ok());
         let words = outcome.unwrap_or_else(|words| words);
-        self.found.push(ConformanceResult { verb, check, holds, words });
+        self.results.push(ConformanceResult { verb, check, holds, words });
     }
 
     /// Notes how far rows are apart.
@@ -269,11 +275,11 @@ impl ConformanceTest {
             for (n, token) in chosen.iter().enumerate() {
                 let row = &rows[prompt.len() - 1 + n];
                 let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let own = row.get(*token as usize).copied().unwrap_or(f32::NEG_INFINITY);
-                if f64::from(best - own) > limit {
+                let logprob = row.get(*token as usize).copied().unwrap_or(f32::NEG_INFINITY);
+                if f64::from(best - logprob) > limit {
                     return Err(format!(
                         "token {n} is {token}, {:.2} nats below the likeliest: choose greedily, without sampling or penalties",
-                        best - own
+                        best - logprob
                     ));
                 }
             }
@@ -285,7 +291,7 @@ impl ConformanceTest {
 
     fn too_long(&mut self, prompt: &[u32]) -> Result<(), Error> {
         const CHECK: &str = "a prompt beyond the limit is refused, and the engine lives on";
-        let Some(most) = self.opened.tokens else {
+        let Some(limit) = self.opened.tokens else {
             self.note(
                 "open",
                 CHECK,
@@ -294,7 +300,7 @@ impl ConformanceTest {
             return Ok(());
         };
         let long: Vec<u32> =
-            prompt.iter().copied().cycle().take(most.saturating_add(1).min(1 << 20)).collect();
+            prompt.iter().copied().cycle().take(limit.saturating_add(1).min(1 << 20)).collect();
         let verb = if self.hello.can("score") { "score" } else { "step" };
         let scores = verb == "score";
         let slot = self.fresh();
@@ -305,7 +311,7 @@ impl ConformanceTest {
             if scores { self.score_rows(prompt)? } else { self.feed(&[(slot, 0, prompt)])? };
         let outcome = match (refused, after) {
             (Ok(_), _) => Err(format!(
-                "{} tokens were taken, and `open` said {most}: answer with `error`",
+                "{} tokens were taken, and `open` said {limit}: answer with `error`",
                 long.len()
             )),
             (Err(_), Err(words)) => Err(format!("it does not work after a refusal: {words}")),

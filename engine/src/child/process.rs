@@ -42,7 +42,7 @@ pub(super) struct Process {
     input: Sender<Vec<u8>>,
     output: Receiver<Vec<u8>>,
     /// Bytes that were received and not taken.
-    rest: VecDeque<u8>,
+    unread: VecDeque<u8>,
     stderr_lines: Arc<Mutex<VecDeque<String>>>,
 }
 
@@ -152,7 +152,8 @@ impl Process {
         let (pieces, output) = sync_channel(PIECES);
         let stderr_lines = Arc::new(Mutex::new(VecDeque::new()));
         let kept = Arc::clone(&stderr_lines);
-        let mut process = Self { child, mark, input, output, rest: VecDeque::new(), stderr_lines };
+        let mut process =
+            Self { child, mark, input, output, unread: VecDeque::new(), stderr_lines };
         let threads = [
             std::thread::Builder::new().name("engine input".to_owned()).spawn(move || {
                 for bytes in requests {
@@ -188,24 +189,24 @@ impl Process {
     fn more(&mut self, deadline: Instant) -> Result<(), ReadFailure> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.output.recv_timeout(left) {
-            Ok(piece) => self.rest.extend(piece),
+            Ok(piece) => self.unread.extend(piece),
             Err(RecvTimeoutError::Timeout) => return Err(ReadFailure::Timeout),
             Err(RecvTimeoutError::Disconnected) => return Err(ReadFailure::Closed),
         }
         Ok(())
     }
 
-    /// Reads a line of at most `most` bytes, without its end.
-    pub(super) fn line(&mut self, most: usize, deadline: Instant) -> Result<Vec<u8>, ReadFailure> {
+    /// Reads a line of at most `limit` bytes, without its end.
+    pub(super) fn line(&mut self, limit: usize, deadline: Instant) -> Result<Vec<u8>, ReadFailure> {
         let mut seen = 0;
         loop {
-            if let Some(at) = self.rest.iter().skip(seen).position(|byte| *byte == b'\n') {
-                let mut line: Vec<u8> = self.rest.drain(..=seen + at).collect();
+            if let Some(at) = self.unread.iter().skip(seen).position(|byte| *byte == b'\n') {
+                let mut line: Vec<u8> = self.unread.drain(..=seen + at).collect();
                 line.pop();
                 return Ok(line);
             }
-            seen = self.rest.len();
-            if seen > most {
+            seen = self.unread.len();
+            if seen > limit {
                 return Err(ReadFailure::LineTooLong);
             }
             self.more(deadline)?;
@@ -220,12 +221,12 @@ impl Process {
     ) -> Result<Vec<f32>, ReadFailure> {
         let mut numbers = Vec::with_capacity(count.min(PIECE));
         while numbers.len() < count {
-            let whole = (self.rest.len() / 4).min(count - numbers.len());
+            let whole = (self.unread.len() / 4).min(count - numbers.len());
             if whole == 0 {
                 self.more(deadline)?;
                 continue;
             }
-            let mut bytes = self.rest.drain(..whole * 4);
+            let mut bytes = self.unread.drain(..whole * 4);
             while let (Some(a), Some(b), Some(c), Some(d)) =
                 (bytes.next(), bytes.next(), bytes.next(), bytes.next())
             {
@@ -237,7 +238,7 @@ impl Process {
 
     /// Returns the start of the received and unread bytes, for messages.
     pub(super) fn pending(&self) -> String {
-        let bytes: Vec<u8> = self.rest.iter().take(WIDTH).copied().collect();
+        let bytes: Vec<u8> = self.unread.iter().take(WIDTH).copied().collect();
         plain(&String::from_utf8_lossy(&bytes))
     }
 
@@ -251,7 +252,7 @@ impl Process {
                 Ok(None) if Instant::now() < until => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                found => break found.ok().flatten(),
+                status => break status.ok().flatten(),
             }
         };
         self.kill();

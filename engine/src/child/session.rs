@@ -26,7 +26,7 @@ pub(super) struct ChildSession {
     /// Width of the engine's rows; ids that the model has are the first of them.
     vocab: usize,
     /// Most tokens of a slot.
-    most: usize,
+    limit: usize,
     /// The tokens that each slot has seen.
     slots: Vec<Option<usize>>,
     /// Parts of states by layer and part.
@@ -60,7 +60,7 @@ impl ChildSession {
                 parts: parts.into_iter().collect(),
             },
             vocab: opened.vocab,
-            most: opened.tokens.unwrap_or(usize::MAX).min(known),
+            limit: opened.tokens.unwrap_or(usize::MAX).min(known),
             slots: Vec::new(),
             states,
             model,
@@ -110,9 +110,9 @@ impl ChildSession {
                 let vocab = self.model.vocab;
                 return Err(Error::Token { id, position: start + n, slot, vocab });
             }
-            let wanted = start.saturating_add(chunk.tokens.len());
-            if wanted > self.most {
-                return Err(Error::Context { slot, wanted, context: self.most });
+            let end = start.saturating_add(chunk.tokens.len());
+            if end > self.limit {
+                return Err(Error::Context { slot, wanted: end, context: self.limit });
             }
         }
         Ok(())
@@ -123,6 +123,17 @@ impl ChildSession {
         let vocab = self.model.vocab;
         let each = data.chunks_exact(self.vocab.max(1)).flat_map(|row| &row[..vocab]);
         Logits { rows, vocab, data: each.copied().collect() }
+    }
+
+    /// Returns the chunk as the verb `step` takes it.
+    fn request(&self, chunk: &Chunk<'_>) -> Value {
+        let rows = match chunk.rows {
+            OutputRows::None => "none",
+            OutputRows::Last => "last",
+            OutputRows::All => "all",
+        };
+        let at = self.slots[chunk.slot.0].unwrap_or(0);
+        json!({ "slot": chunk.slot.0, "at": at, "tokens": chunk.tokens, "rows": rows })
     }
 
     fn score(&mut self, chunk: &Chunk<'_>) -> Result<Vec<Logits>, Error> {
@@ -219,7 +230,7 @@ impl Session for ChildSession {
                 Ok(all)
             });
         }
-        let wanted: BTreeSet<String> =
+        let taps: BTreeSet<String> =
             self.shown.taps.iter().filter(|tap| probe.wants(tap)).cloned().collect();
         let counts: Vec<usize> = chunks
             .iter()
@@ -229,23 +240,14 @@ impl Session for ChildSession {
                 OutputRows::All => chunk.tokens.len(),
             })
             .collect();
-        let words = |chunk: &Chunk<'_>| {
-            let rows = match chunk.rows {
-                OutputRows::None => "none",
-                OutputRows::Last => "last",
-                OutputRows::All => "all",
-            };
-            let at = self.slots[chunk.slot.0].unwrap_or(0);
-            json!({ "slot": chunk.slot.0, "at": at, "tokens": chunk.tokens, "rows": rows })
-        };
-        let asked: Vec<Value> = chunks.iter().map(words).collect();
+        let requests: Vec<Value> = chunks.iter().map(|chunk| self.request(chunk)).collect();
         let expect = ExpectedFrames::Rows {
             rows: counts.iter().sum(),
             vocab: self.vocab,
-            taps: &wanted,
+            taps: &taps,
             tokens: chunks.iter().map(|chunk| chunk.tokens.len()).sum(),
         };
-        let ask = json!({ "chunks": asked, "taps": wanted });
+        let ask = json!({ "chunks": requests, "taps": taps });
         let mut frames = self.wire.get_mut().call("step", ask, &expect)?.frames.into_iter();
         let rows = frames.next().map(|frame| frame.data).unwrap_or_default();
         for Frame { head, mut data } in frames {
@@ -280,10 +282,9 @@ impl Session for ChildSession {
 
     fn truncate(&mut self, slot: SlotId, length: usize) -> Result<(), Error> {
         let seen = self.position(slot)?;
-        let refused =
-            |reason: &str| Error::Truncate { slot: slot.0, length, reason: reason.to_owned() };
         if length > seen {
-            return Err(refused("it is shorter than that already"));
+            let reason = "it is shorter than that already".to_owned();
+            return Err(Error::Truncate { slot: slot.0, length, reason });
         }
         if length < seen {
             let verb = if length == 0 { "release" } else { "truncate" };
@@ -309,13 +310,13 @@ impl Session for ChildSession {
         self.has("states")?;
         let ask = json!({ "slot": slot.0 });
         let frames = self.wire.borrow_mut().call("states", ask, &ExpectedFrames::States)?.frames;
-        let value = |Frame { head, data }: Frame| {
+        let values = frames.into_iter().filter_map(|Frame { head, data }| {
             let layer = head.layer?;
             // States that the spec does not have are the engine's own affair.
             let state = *self.states.get(&(layer, head.name.clone()))?;
             Some(StateValue { state, layer, part: head.name, shape: head.shape, data })
-        };
-        Ok(frames.into_iter().filter_map(value).collect())
+        });
+        Ok(values.collect())
     }
 }
 

@@ -125,8 +125,8 @@ impl Wire {
             Err(error) => return Err(self.garbage(verb, &line, &error)),
         };
         if line.id != id {
-            let found = line.id;
-            return Err(self.lost(verb, &format!("the answer has id {found}; expected {id}")));
+            let received = line.id;
+            return Err(self.lost(verb, &format!("the answer has id {received}; expected {id}")));
         }
         if let Some(words) = line.error {
             if line.ok.is_some() || !line.frames.is_empty() {
@@ -205,18 +205,18 @@ impl Wire {
         let mut text = format!("engine `{}`, verb `{verb}`: {words}", self.name());
         if let Some(mut process) = self.process.take() {
             process.end();
-            let said = process.last_words();
-            if said.is_empty() {
+            let last_lines = process.last_words();
+            if last_lines.is_empty() {
                 text.push_str("\nit wrote nothing to standard error");
             } else {
                 text.push_str("\nits last lines on standard error:");
-                for line in &said {
+                for line in &last_lines {
                     text.push_str("\n  ");
                     text.push_str(line);
                 }
             }
             if let Some(advice) = self.launch.advice.as_ref().filter(|_| {
-                said.iter().any(|line: &String| {
+                last_lines.iter().any(|line: &String| {
                     line.contains("ModuleNotFoundError") || line.contains("ImportError")
                 })
             }) {
@@ -295,7 +295,7 @@ fn check(expect: &ExpectedFrames<'_>, heads: &[FrameHeader]) -> Result<(), Strin
         ExpectedFrames::States => return Ok(()),
         ExpectedFrames::Rows { rows, vocab, taps, tokens } => (rows, vocab, taps, tokens),
     };
-    let Some((first, others)) = heads.split_first().filter(|(first, _)| first.name == "rows")
+    let Some((first, tap_heads)) = heads.split_first().filter(|(first, _)| first.name == "rows")
     else {
         return Err("the first frame is not `rows`".to_owned());
     };
@@ -303,7 +303,7 @@ fn check(expect: &ExpectedFrames<'_>, heads: &[FrameHeader]) -> Result<(), Strin
         return Err(format!("`rows` has shape {:?}; expected [{rows}, {vocab}]", first.shape));
     }
     let mut seen = BTreeSet::new();
-    for head in others {
+    for head in tap_heads {
         let name = plain(&head.name);
         if !taps.contains(&head.name) {
             return Err(format!("frame `{name}` is no tap that was asked for"));
@@ -336,24 +336,35 @@ mod tests {
     fn frames_are_held_to_what_was_asked_for() {
         let taps = BTreeSet::from(["a".to_owned()]);
         let none = BTreeSet::new();
-        let rows = |taps| ExpectedFrames::Rows { rows: 2, vocab: 3, taps, tokens: 2 };
         let whole = head("rows", &[2, 3], 24);
         for (expect, heads, words) in [
             (ExpectedFrames::Nothing, vec![whole.clone()], "expected none"),
-            (rows(&none), vec![], "not `rows`"),
-            (rows(&none), vec![head("rows", &[2, 4], 32)], "expected [2, 3]"),
-            (rows(&none), vec![head("rows", &[2, 3], 20)], "4 bytes per number"),
-            (rows(&none), vec![head("rows", &[usize::MAX, 3], 24)], "at most"),
-            (rows(&none), vec![head("rows", &[1 << 20, 1 << 20], 1 << 42)], "expected [2, 3]"),
-            (rows(&none), vec![whole.clone(), whole.clone()], "no tap that was asked for"),
-            (rows(&taps), vec![whole.clone()], "did not come"),
-            (rows(&taps), vec![whole.clone(), head("a", &[1, 2], 8)], "expected 2 rows"),
-            (rows(&taps), vec![whole.clone(), head("a", &[2], 8), head("a", &[2], 8)], "twice"),
+            (expected_rows(&none), vec![], "not `rows`"),
+            (expected_rows(&none), vec![head("rows", &[2, 4], 32)], "expected [2, 3]"),
+            (expected_rows(&none), vec![head("rows", &[2, 3], 20)], "4 bytes per number"),
+            (expected_rows(&none), vec![head("rows", &[usize::MAX, 3], 24)], "at most"),
+            (
+                expected_rows(&none),
+                vec![head("rows", &[1 << 20, 1 << 20], 1 << 42)],
+                "expected [2, 3]",
+            ),
+            (expected_rows(&none), vec![whole.clone(), whole.clone()], "no tap that was asked for"),
+            (expected_rows(&taps), vec![whole.clone()], "did not come"),
+            (expected_rows(&taps), vec![whole.clone(), head("a", &[1, 2], 8)], "expected 2 rows"),
+            (
+                expected_rows(&taps),
+                vec![whole.clone(), head("a", &[2], 8), head("a", &[2], 8)],
+                "twice",
+            ),
             (ExpectedFrames::States, vec![head("k", &[2], 8)], "no `layer`"),
         ] {
-            let said = check(&expect, &heads).unwrap_err();
-            assert!(said.contains(words), "{said}");
+            let error = check(&expect, &heads).unwrap_err();
+            assert!(error.contains(words), "{error}");
         }
-        assert_eq!(check(&rows(&taps), &[whole, head("a", &[2, 5], 40)]), Ok(()));
+        assert_eq!(check(&expected_rows(&taps), &[whole, head("a", &[2, 5], 40)]), Ok(()));
+    }
+
+    fn expected_rows(taps: &BTreeSet<String>) -> ExpectedFrames<'_> {
+        ExpectedFrames::Rows { rows: 2, vocab: 3, taps, tokens: 2 }
     }
 }

@@ -46,10 +46,13 @@ pub struct CudaDevice {
 }
 
 fn driver(error: DriverError) -> DeviceError {
-    let text = |found: Result<&CStr, DriverError>| {
-        found.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
-    };
-    DeviceError(format!("CUDA: {} ({})", text(error.error_string()), text(error.error_name())))
+    let message = text_of(error.error_string());
+    DeviceError(format!("CUDA: {message} ({})", text_of(error.error_name())))
+}
+
+/// Returns a text of the driver; empty if it has none.
+fn text_of(text: Result<&CStr, DriverError>) -> String {
+    text.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 impl CudaDevice {

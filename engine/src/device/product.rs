@@ -67,16 +67,8 @@ fn placed(
     dtype: Dtype,
     [batch, rows, width]: [usize; 3],
 ) -> Result<MatrixPlace<u64>, Error> {
-    let last = |count: usize, step: usize| count.checked_sub(1)?.checked_mul(step);
-    let end = || {
-        place
-            .at
-            .checked_add(last(batch, place.matrix)?)?
-            .checked_add(last(rows, place.row)?)?
-            .checked_add(width)?
-            .checked_mul(dtype.size())
-    };
-    if place.row < width || end().is_none_or(|end| end > buffer.bytes()) {
+    let end = end_of(place, [batch, rows, width]).and_then(|end| end.checked_mul(dtype.size()));
+    if place.row < width || end.is_none_or(|end| end > buffer.bytes()) {
         let message = format!(
             "{batch} matrices of {rows} by {width} at {place:?} are not in {} bytes",
             buffer.bytes()
@@ -90,6 +82,13 @@ fn placed(
     })
 }
 
+/// Returns the number behind the last one of a batch; none if the batch is empty or the number too large.
+fn end_of(place: MatrixPlace<usize>, [batch, rows, width]: [usize; 3]) -> Option<usize> {
+    let last_matrix = batch.checked_sub(1)?.checked_mul(place.matrix)?;
+    let last_row = rows.checked_sub(1)?.checked_mul(place.row)?;
+    place.at.checked_add(last_matrix)?.checked_add(last_row)?.checked_add(width)
+}
+
 impl DeviceQueue {
     /// Multiplies matrices by the library of the device. `y` must not overlap the others.
     pub(crate) fn multiply(
@@ -99,11 +98,11 @@ impl DeviceQueue {
         w: PlacedMatrix<'_>,
         y: PlacedMatrix<'_>,
     ) -> Result<(), Error> {
-        let ProductSizes { batch, rows, inputs, outputs, dtype, made, .. } = sizes;
+        let ProductSizes { batch, rows, inputs, outputs, dtype, made: result_dtype, .. } = sizes;
         if batch == 0 || rows == 0 || outputs == 0 {
             return Ok(());
         }
-        if inputs == 0 || (made != dtype && made != Dtype::F32) {
+        if inputs == 0 || (result_dtype != dtype && result_dtype != Dtype::F32) {
             return Err(DeviceError(format!("no product of matrices is {sizes:?}")).into());
         }
         let weights = if sizes.by_outputs { [outputs, inputs] } else { [inputs, outputs] };
@@ -111,7 +110,7 @@ impl DeviceQueue {
             sizes,
             x: placed(x, dtype, [batch, rows, inputs])?,
             w: placed(w, dtype, [batch, weights[0], weights[1]])?,
-            y: placed(y, made, [batch, rows, outputs])?,
+            y: placed(y, result_dtype, [batch, rows, outputs])?,
         };
         self.multiply_placed(&product)
     }

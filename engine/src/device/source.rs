@@ -102,8 +102,9 @@ impl KernelSources {
     /// If a declaration has a parameter of another type; the text is part of the program, and a test reads it.
     pub fn builtin() -> Self {
         let text = FILES[1..].concat();
-        let declared = |form| text.split(form).skip(1).map(declaration).collect();
-        Self { plain: declared("\nKERNEL("), parts: declared("\nPARTS_KERNEL(") }
+        let plain = declarations(&text, "\nKERNEL(");
+        let parts = declarations(&text, "\nPARTS_KERNEL(");
+        Self { plain, parts }
     }
 
     /// Returns the parameters of a kernel; none if there is no such kernel.
@@ -120,6 +121,11 @@ impl KernelSources {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.plain.keys().chain(self.parts.keys()).map(String::as_str)
     }
+}
+
+/// Reads the declarations of all kernels that begin with `form`.
+fn declarations(text: &str, form: &str) -> KernelDeclarations {
+    text.split(form).skip(1).map(declaration).collect()
 }
 
 /// Reads the name and the parameters of a kernel.
@@ -156,9 +162,10 @@ mod tests {
             Some(&[Address, Index, Number, Address, Index, Count][..])
         );
         let text = text();
-        let declares =
-            |line: &str| line.starts_with("KERNEL(") || line.starts_with("PARTS_KERNEL(");
-        assert_eq!(sources.names().count(), text.lines().filter(|line| declares(line)).count());
+        let declarations = text
+            .lines()
+            .filter(|line| line.starts_with("KERNEL(") || line.starts_with("PARTS_KERNEL("));
+        assert_eq!(sources.names().count(), declarations.count());
         let rounding = sources.part_parameters("round_numbers");
         assert_eq!(rounding, Some(&[Address, Index, Count][..]));
         assert_eq!(sources.parameters("round_numbers"), None, "it takes a table");

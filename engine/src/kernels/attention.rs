@@ -182,23 +182,22 @@ fn by_block(block: &SpanBlock<'_>) -> Vec<f32> {
 fn by_span(blocks: &[SpanBlock<'_>]) -> Vec<Vec<f32>> {
     // Taken, not borrowed: while this thread waits for others it may begin another attention.
     let (mut scores, mut sums) = SHARED.take();
-    let size = |block: &SpanBlock<'_>| block.queries.len() * block.value_width();
     let lens = blocks.iter().map(|block| block.spans().len() * block.span_len());
-    let mut rest = room(&mut scores, lens.clone().sum());
+    let mut unassigned = room(&mut scores, lens.clone().sum());
     let mut scores_of = Vec::with_capacity(blocks.len());
     for len in lens {
-        let (own, others) = rest.split_at_mut(len);
-        scores_of.push(own);
-        rest = others;
+        let (block_scores, remaining) = unassigned.split_at_mut(len);
+        scores_of.push(block_scores);
+        unassigned = remaining;
     }
-    let each = |block: &SpanBlock<'_>| block.spans().len() * size(block);
-    let mut rest = room(&mut sums, blocks.iter().map(each).sum());
+    let lens = blocks.iter().map(|block| block.spans().len() * block.sums_len());
+    let mut unassigned = room(&mut sums, lens.clone().sum());
     let mut sums_of = Vec::with_capacity(blocks.len());
-    for len in blocks.iter().map(each) {
-        let (own, others) = rest.split_at_mut(len);
-        own.fill(0.0);
-        sums_of.push(own);
-        rest = others;
+    for len in lens {
+        let (block_sums, remaining) = unassigned.split_at_mut(len);
+        block_sums.fill(0.0);
+        sums_of.push(block_sums);
+        unassigned = remaining;
     }
     let mut tasks: Vec<(usize, &SpanBlock<'_>, &mut [f32])> = Vec::new();
     for (block, scores) in blocks.iter().zip(&mut scores_of) {
@@ -222,7 +221,7 @@ fn by_span(blocks: &[SpanBlock<'_>]) -> Vec<Vec<f32>> {
     let all = blocks.iter().zip(&mut scores_of).zip(&mut sums_of).zip(&totals);
     for (((block, scores), sums), totals) in all {
         let scores = scores.chunks_exact_mut(block.span_len());
-        let parts = block.spans().zip(scores).zip(sums.chunks_exact_mut(size(block)));
+        let parts = block.spans().zip(scores).zip(sums.chunks_exact_mut(block.sums_len()));
         tasks.extend(parts.map(|((span, scores), sums)| (span, block, scores, totals, sums)));
     }
     tasks.sort_by_key(|(span, ..)| *span);
@@ -232,12 +231,12 @@ fn by_span(blocks: &[SpanBlock<'_>]) -> Vec<Vec<f32>> {
             block.mix(span, scores, totals, sums, &mut tiles);
         });
     });
-    let made = blocks
+    let outputs = blocks
         .iter()
         .zip(sums_of)
         .zip(&totals)
         .map(|((block, sums), totals)| {
-            let mut total = vec![0.0; size(block)];
+            let mut total = vec![0.0; block.sums_len()];
             for sums in sums.chunks_exact(total.len().max(1)) {
                 total.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
             }
@@ -245,7 +244,7 @@ fn by_span(blocks: &[SpanBlock<'_>]) -> Vec<Vec<f32>> {
         })
         .collect();
     SHARED.set((scores, sums));
-    made
+    outputs
 }
 
 /// Rounds sums to outputs, `[queries, value_dim]`.

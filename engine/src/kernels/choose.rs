@@ -33,18 +33,16 @@ pub struct ScoreGroups {
 impl TopK {
     /// Returns the choice that a `choose` node makes; none if the node has no count.
     pub fn of_node(node: &Node) -> Option<Self> {
-        let count = |name: &str| node.argument(name).and_then(Scalar::as_usize);
-        let word = |name: &str, is: &str| matches!(node.argument(name), Some(Scalar::Str(word)) if word == is);
-        let groups = match (count("groups"), count("keep")) {
+        let groups = match (number(node, "groups"), number(node, "keep")) {
             (Some(all), Some(keep)) if all > 0 => Some(ScoreGroups {
                 count: all,
                 keep,
-                best: if word("by", "max") { 1 } else { 2 },
-                zero: word("mask", "zero"),
+                best: if has_word(node, "by", "max") { 1 } else { 2 },
+                zero: has_word(node, "mask", "zero"),
             }),
             _ => None,
         };
-        Some(Self { k: count("k")?, groups })
+        Some(Self { k: number(node, "k")?, groups })
     }
 
     /// Returns the indices of the chosen scores, best first.
@@ -85,6 +83,16 @@ impl TopK {
     }
 }
 
+/// Returns the number of an argument.
+fn number(node: &Node, name: &str) -> Option<usize> {
+    node.argument(name).and_then(Scalar::as_usize)
+}
+
+/// True if an argument is this word.
+fn has_word(node: &Node, name: &str, expected: &str) -> bool {
+    matches!(node.argument(name), Some(Scalar::Str(word)) if word == expected)
+}
+
 impl ScoreGroups {
     /// Returns the score of each group: the sum of its best scores.
     fn scores(&self, scores: &[f32]) -> Vec<f32> {
@@ -111,20 +119,28 @@ impl ScoreGroups {
 fn top(scores: &[f32], k: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..scores.len()).collect();
     let k = k.min(places.len());
-    let order = |a: &usize, b: &usize| descending(scores[*a], scores[*b]).then(a.cmp(b));
     if 0 < k && k < places.len() {
-        places.select_nth_unstable_by(k - 1, order);
+        places.select_nth_unstable_by(k - 1, |a, b| place_order(scores, *a, *b));
     }
     places.truncate(k);
-    places.sort_unstable_by(order);
+    places.sort_unstable_by(|a, b| place_order(scores, *a, *b));
     places
+}
+
+/// Orders places by their scores, the largest first; of equal ones the first.
+fn place_order(scores: &[f32], a: usize, b: usize) -> Ordering {
+    descending(scores[a], scores[b]).then(a.cmp(&b))
 }
 
 /// Orders the larger number first. NaN of either sign counts as larger than any number, as in `torch.topk`,
 /// so that a NaN score is chosen and noticed instead of passed over.
 pub fn descending(a: f32, b: f32) -> Ordering {
-    let key = |x: f32| if x.is_nan() { f32::NAN.abs() } else { x };
-    key(b).total_cmp(&key(a))
+    positive_nan(b).total_cmp(&positive_nan(a))
+}
+
+/// Returns the number, or NaN without a sign for NaN.
+fn positive_nan(x: f32) -> f32 {
+    if x.is_nan() { f32::NAN.abs() } else { x }
 }
 
 /// Returns the margin of the best score left out above the worst score chosen, or zero.

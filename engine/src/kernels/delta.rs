@@ -103,7 +103,7 @@ impl VectorTask for DeltaRows<'_, '_> {
             {
                 columns[..high - low].copy_from_slice(&line[low..high]);
             }
-            let mut made = [0.0; COLUMNS];
+            let mut outputs = [0.0; COLUMNS];
             let mut delta = [0.0; COLUMNS];
             forget::<V>(first, matrix, &mut delta);
             for (n, (row, y)) in rows.iter().zip(y.chunks_exact_mut(value)).enumerate() {
@@ -114,11 +114,11 @@ impl VectorTask for DeltaRows<'_, '_> {
                 let next = rows.get(n + 1);
                 if let (Some(next), None) = (next, kept) {
                     // A matrix that is not kept may forget for the next row at once.
-                    learn_and_forget::<V>(row, next, matrix, &mut delta, &mut made);
+                    learn_and_forget::<V>(row, next, matrix, &mut delta, &mut outputs);
                 } else {
-                    learn::<V>(row, matrix, &delta, &mut made);
+                    learn::<V>(row, matrix, &delta, &mut outputs);
                 }
-                y[low..high].copy_from_slice(&made[..high - low]);
+                y[low..high].copy_from_slice(&outputs[..high - low]);
                 let Some(kept) = kept else { continue };
                 let lines = after[kept].chunks_exact_mut(value);
                 for (columns, line) in matrix.chunks_exact(COLUMNS).zip(lines) {
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn a_key_seen_again_is_overwritten() {
         let mut matrix = vec![0.0; 4];
-        let mut said = Vec::new();
+        let mut outputs = Vec::new();
         for (key, v, decay, beta) in [
             ([1.0, 0.0], [3.0, 4.0], 1.0, 1.0),
             ([1.0, 0.0], [5.0, 6.0], 1.0, 0.5),
@@ -271,10 +271,10 @@ mod tests {
             let row = DeltaRow { decay: &[decay], q: &key, k: &key, v: &v, beta };
             row.run(&matrix, &mut after, &mut y);
             matrix = after;
-            said.extend(y);
+            outputs.extend(y);
         }
         // Written whole, then half way from (3, 4) to (5, 6); the last decays what is there.
-        assert_eq!(said, [3.0, 4.0, 4.0, 5.0, 7.0, 8.0]);
+        assert_eq!(outputs, [3.0, 4.0, 4.0, 5.0, 7.0, 8.0]);
         assert_eq!(matrix, [2.0, 2.5, 7.0, 8.0]);
     }
 
@@ -296,10 +296,6 @@ mod tests {
     #[test]
     fn many_rows_give_the_bits_of_single_rows() {
         let mut seed = 3_u32;
-        let mut number = || {
-            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (seed >> 8) as f32 / (1 << 23) as f32 - 1.0
-        };
         for (key, value, channels, count, kept) in [
             (1, 1, 1, 3, 1),
             (8, 10, 1, 5, 0),
@@ -307,13 +303,12 @@ mod tests {
             (128, 128, 1, 9, 3),
             (128, 128, 128, 3, 2),
         ] {
-            let mut numbers = |count: usize| (0..count).map(|_| number()).collect::<Vec<f32>>();
-            let q = numbers(count * key);
-            let k = numbers(count * key);
-            let v = numbers(count * value);
-            let decay = numbers(count * channels);
-            let beta = numbers(count);
-            let before = numbers(key * value);
+            let q = random_numbers(&mut seed, count * key);
+            let k = random_numbers(&mut seed, count * key);
+            let v = random_numbers(&mut seed, count * value);
+            let decay = random_numbers(&mut seed, count * channels);
+            let beta = random_numbers(&mut seed, count);
+            let before = random_numbers(&mut seed, key * value);
             let rows: Vec<DeltaRow<'_>> = (0..count)
                 .map(|n| DeltaRow {
                     decay: &decay[n * channels..][..channels],
@@ -332,7 +327,6 @@ mod tests {
                 states.push(after);
                 want.extend(y);
             }
-            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
             for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
                 let mut places = vec![vec![f32::NAN; key * value]; kept];
                 let mut after: Vec<&mut [f32]> = places.iter_mut().map(Vec::as_mut_slice).collect();
@@ -347,5 +341,18 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Numbers from -1 to 1 that follow from a seed, which moves on.
+    fn random_numbers(seed: &mut u32, count: usize) -> Vec<f32> {
+        let numbers = (0..count).map(|_| {
+            *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (*seed >> 8) as f32 / (1 << 23) as f32 - 1.0
+        });
+        numbers.collect()
+    }
+
+    fn bits(x: &[f32]) -> Vec<u32> {
+        x.iter().map(|x| x.to_bits()).collect()
     }
 }

@@ -23,8 +23,13 @@ pub fn exp(x: f32) -> f32 {
     // 2^n in two halves, so that neither leaves the range of normal numbers.
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
-    let scale = |n: i32| f32::from_bits((n.wrapping_add(127) << 23) as u32);
-    y * scale(half) * scale(n.wrapping_sub(half))
+    y * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// Computes 2^n, for exponents of normal numbers.
+#[inline(always)]
+fn power_of_two(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) << 23) as u32)
 }
 
 /// Computes 1 / (1 + e^-x).

@@ -241,11 +241,10 @@ pub fn matmul_many(x: &[f32], rows: usize, linears: &mut [Linear<'_>]) {
 /// Computes linear ops of which some have factors of rows, or rows of several matrices: these are multiplied as plain
 /// matrices first, and finished after that.
 fn in_steps(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_>]) {
-    let sums = |outputs: usize| vec![0.0; rows * outputs];
     let mut of_parts: Vec<Vec<Vec<f32>>> = linears
         .iter()
         .map(|linear| match linear.weight.parts {
-            Some(of) => of.parts.iter().map(|part| sums(part.outputs)).collect(),
+            Some(of) => of.parts.iter().map(|part| vec![0.0; rows * part.outputs]).collect(),
             None => Vec::new(),
         })
         .collect();
@@ -273,12 +272,12 @@ fn in_steps(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_>]) {
         }
         y.par_chunks_exact_mut(weight.outputs.max(1)).enumerate().for_each(|(row, y)| {
             if let Some(of) = weight.parts {
-                let mut rest = &mut *y;
+                let mut remaining = &mut *y;
                 for run in of.runs {
-                    let (to, after) = rest.split_at_mut(run.count);
+                    let (to, after) = remaining.split_at_mut(run.count);
                     let from = row * of.parts[run.part].outputs + run.first;
                     to.copy_from_slice(&sums[run.part][from..from + run.count]);
-                    rest = after;
+                    remaining = after;
                 }
             }
             if let Some(factors) = weight.row_factors {
@@ -316,8 +315,10 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
         assert!(bias.is_none_or(|b| b.len() == weight.outputs), "bias is [outputs]");
         assert!(weight.row_factors.is_none_or(|f| f.len() == weight.outputs), "a factor per row");
     }
-    let in_one = |weight: &MatrixView<'_>| weight.row_factors.is_none() && weight.parts.is_none();
-    if !linears.iter().all(|linear| in_one(&linear.weight)) {
+    let needs_steps = linears
+        .iter()
+        .any(|linear| linear.weight.row_factors.is_some() || linear.weight.parts.is_some());
+    if needs_steps {
         return in_steps(isa, x, rows, linears);
     }
     if rows == 0 {
@@ -330,9 +331,8 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
         linears.into_iter().partition(|linear| linear.weight.tiles.is_some());
     multiply_in_tiles(x, rows, in_tiles);
     let panels = Panels::new(rows, tile_rows(isa));
-    let paired = |linear: &Linear<'_>| linear.weight.dtype == Dtype::Bf16;
     let pairs = if isa == Isa::Avx512Bf16
-        && linears.iter().any(|linear| paired(linear))
+        && linears.iter().any(|linear| linear.weight.dtype == Dtype::Bf16)
         && pack::is_bf16(x)
     {
         PackLayout::PairBf16
@@ -340,10 +340,10 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
         PackLayout::PairF32
     };
     for kind in [pairs, PackLayout::Natural] {
-        let uses = |linear: &Linear<'_>| paired(linear) == (kind == pairs);
-        if linears.iter().any(|linear| uses(linear)) {
+        let bf16 = kind == pairs;
+        if linears.iter().any(|linear| (linear.weight.dtype == Dtype::Bf16) == bf16) {
             pack::with_packed(x, inner, panels, kind, |packed| {
-                run(isa, kind, &blocks(packed, panels, &mut linears, uses));
+                run(isa, kind, &blocks(packed, panels, &mut linears, bf16));
             });
         }
     }
@@ -375,16 +375,19 @@ fn multiply_in_tiles(x: &[f32], rows: usize, linears: Vec<&mut Linear<'_>>) {
     tiles::products(unit, x, rows, &mut products.collect::<Vec<_>>());
 }
 
-/// Cuts the chosen ops into blocks of weight rows, in the order of memory.
+/// Cuts the ops with weights in bf16, or all others, into blocks of weight rows, in the order of memory.
 fn blocks<'a>(
     packed: &'a [CacheLine],
     panels: Panels,
     linears: &'a mut [&mut Linear<'_>],
-    uses: impl Fn(&Linear<'_>) -> bool,
+    bf16: bool,
 ) -> Vec<RowBlock<'a>> {
     let threads = rayon::current_num_threads();
     let mut blocks = Vec::new();
-    for linear in linears.iter_mut().filter(|linear| uses(linear)) {
+    for linear in linears {
+        if (linear.weight.dtype == Dtype::Bf16) != bf16 {
+            continue;
+        }
         let MatrixView { dtype, blocks: ty, bytes, outputs, inputs, factor, strides, .. } =
             linear.weight;
         // Blocks are decoded into rows of f32, which is what has to fit the cache.

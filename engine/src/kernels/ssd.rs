@@ -90,9 +90,9 @@ impl VectorTask for SsdRows<'_, '_> {
             for (n, (row, y)) in rows.iter().zip(y.chunks_exact_mut(dim)).enumerate() {
                 let mut x = [0.0; LANES];
                 x[..high - low].copy_from_slice(&row.x[low..high]);
-                let mut made = Line([0.0; LANES]);
-                advance::<V>(row, &x, state, &mut made);
-                y[low..high].copy_from_slice(&made.0[..high - low]);
+                let mut outputs = Line([0.0; LANES]);
+                advance::<V>(row, &x, state, &mut outputs);
+                y[low..high].copy_from_slice(&outputs.0[..high - low]);
                 if let Some(kept) = n.checked_sub(unkept) {
                     write_lines::<V>(state, size, &mut after[kept][low * size..high * size]);
                 }
@@ -175,20 +175,15 @@ mod tests {
     #[test]
     fn many_rows_give_the_bits_of_single_rows() {
         let mut seed = 7_u32;
-        let mut number = || {
-            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (seed >> 8) as f32 / (1 << 23) as f32 - 1.0
-        };
         for (dim, size, count, kept) in
             [(1, 1, 3, 1), (16, 8, 5, 0), (17, 10, 4, 4), (64, 256, 9, 3), (5, 33, 2, 2)]
         {
-            let mut numbers = |count: usize| (0..count).map(|_| number()).collect::<Vec<f32>>();
-            let x = numbers(count * dim);
-            let b = numbers(count * size);
-            let c = numbers(count * size);
-            let dt = numbers(count);
-            let decay = numbers(count);
-            let before = numbers(dim * size);
+            let x = random_numbers(&mut seed, count * dim);
+            let b = random_numbers(&mut seed, count * size);
+            let c = random_numbers(&mut seed, count * size);
+            let dt = random_numbers(&mut seed, count);
+            let decay = random_numbers(&mut seed, count);
+            let before = random_numbers(&mut seed, dim * size);
             let rows: Vec<SsdRow<'_>> = (0..count)
                 .map(|n| SsdRow {
                     dt: dt[n],
@@ -208,7 +203,6 @@ mod tests {
                 states.push(after);
                 want.extend(y);
             }
-            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
             for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
                 let mut places = vec![vec![f32::NAN; dim * size]; kept];
                 let mut after: Vec<&mut [f32]> = places.iter_mut().map(Vec::as_mut_slice).collect();
@@ -223,5 +217,18 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Numbers from -1 to 1 that follow from a seed, which moves on.
+    fn random_numbers(seed: &mut u32, count: usize) -> Vec<f32> {
+        let numbers = (0..count).map(|_| {
+            *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (*seed >> 8) as f32 / (1 << 23) as f32 - 1.0
+        });
+        numbers.collect()
+    }
+
+    fn bits(x: &[f32]) -> Vec<u32> {
+        x.iter().map(|x| x.to_bits()).collect()
     }
 }

@@ -147,11 +147,11 @@ fn columns(
     };
     let (low, high) = weight.split_at(SIDE * stride);
     let weight = WeightTiles { tiles: [low, high], stride, steps };
-    let mut made = vec![[0.0; SQUARE]; rows];
+    let mut outputs = vec![[0.0; SQUARE]; rows];
     let mut sums = TileSums::default();
     // Both tiles of rows lie one after the other.
     let squares = packed.chunks_exact(2 * steps.max(1));
-    for (made, square) in made.chunks_mut(SQUARE).zip(squares) {
+    for (outputs, square) in outputs.chunks_mut(SQUARE).zip(squares) {
         let (low, high) = square.split_at(steps);
         match unit {
             TileUnit::Portable => portable::square(weight, [low, high], &mut sums),
@@ -160,17 +160,17 @@ fn columns(
             #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
             TileUnit::Amx => unreachable!("`products` asked for the unit"),
         }
-        for (row, made) in made.iter_mut().enumerate() {
-            for (output, made) in made.iter_mut().enumerate() {
-                *made = sums[output / SIDE][row / SIDE][output % SIDE][row % SIDE];
+        for (row, outputs) in outputs.iter_mut().enumerate() {
+            for (output, y) in outputs.iter_mut().enumerate() {
+                *y = sums[output / SIDE][row / SIDE][output % SIDE][row % SIDE];
             }
         }
     }
     let used = bias.map_or(SQUARE, <[f32]>::len);
-    for made in &mut made {
-        finish::finish(&mut made[..used], bias, round);
+    for row in &mut outputs {
+        finish::finish(&mut row[..used], bias, round);
     }
-    made
+    outputs
 }
 
 /// Rounds rows to bf16, in tiles: `[tile of rows, step]`, an even number of tiles of rows.
@@ -182,13 +182,17 @@ fn packed(x: &[f32], rows: usize, inputs: usize) -> Vec<InputTile> {
         for (row, x) in x.chunks_exact(inputs.max(1)).enumerate() {
             for (tile, x) in tile.iter_mut().zip(x.chunks(STEP)) {
                 for (pair, x) in tile.iter_mut().zip(x.chunks(2)) {
-                    let bits = |k: usize| x.get(k).map_or(0, |x| finish::bf16(*x).to_bits() >> 16);
-                    pair[row] = bits(0) | bits(1) << 16;
+                    pair[row] = bf16_bits(x.first()) | bf16_bits(x.get(1)) << 16;
                 }
             }
         }
     });
     packed
+}
+
+/// Returns the bits of a number in bf16, or 0 for none.
+fn bf16_bits(x: Option<&f32>) -> u32 {
+    x.map_or(0, |x| finish::bf16(*x).to_bits() >> 16)
 }
 
 #[cfg(test)]

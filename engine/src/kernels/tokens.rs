@@ -47,25 +47,29 @@ fn by_its_own(codes: CodeType, dtype: Dtype, numbers: &mut [f32]) {
     for x in &*numbers {
         (low, high) = (low.min(*x), high.max(*x));
     }
-    let (least, most) = ends(codes);
-    let positive = |scale: f32| if scale == 0.0 { epsilon(dtype) } else { scale };
+    let (least, largest) = ends(codes);
     let (scale, zero) = if let CodeType::Integer { symmetric: false, .. } = codes {
-        let scale = round1(dtype, round1(dtype, high - low) / (most - least));
-        let zero = round1(dtype, least - round1(dtype, low / scale)).clamp(least, most);
+        let scale = round1(dtype, round1(dtype, high - low) / (largest - least));
+        let zero = round1(dtype, least - round1(dtype, low / scale)).clamp(least, largest);
         // For a row of zeros the quotient is NaN, and any zero point will do.
-        (positive(scale), if zero.is_nan() { 0.0 } else { zero.round_ties_even() })
+        (nonzero(scale, dtype), if zero.is_nan() { 0.0 } else { zero.round_ties_even() })
     } else {
-        let scale = round1(dtype, high.max(-low) / ((most - least) / 2.0));
-        (positive(scale), 0.0)
+        let scale = round1(dtype, high.max(-low) / ((largest - least) / 2.0));
+        (nonzero(scale, dtype), 0.0)
     };
     round_with(codes, dtype, scale, zero, numbers);
 }
 
+/// Returns the scale, or the replacement for a scale of 0.
+fn nonzero(scale: f32, dtype: Dtype) -> f32 {
+    if scale == 0.0 { epsilon(dtype) } else { scale }
+}
+
 /// Rounds numbers with a scale, and a code for 0. What is beyond the ends becomes one of them.
 fn round_with(codes: CodeType, dtype: Dtype, scale: f32, zero: f32, numbers: &mut [f32]) {
-    let (least, most) = ends(codes);
+    let (least, largest) = ends(codes);
     for x in numbers {
-        let scaled = round1(dtype, round1(dtype, *x / scale) + zero).clamp(least, most);
+        let scaled = round1(dtype, round1(dtype, *x / scale) + zero).clamp(least, largest);
         let code = match codes {
             CodeType::E4m3 => f8_e4m3_to_f32(f32_to_f8_e4m3(scaled)),
             CodeType::Integer { .. } => scaled.round_ties_even(),

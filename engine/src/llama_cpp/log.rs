@@ -12,12 +12,12 @@ use tracing::{Event, Level, Metadata, Subscriber};
 pub(super) fn listen<T>(work: impl FnOnce() -> T) -> (T, String) {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let result = tracing::subscriber::with_default(Listener(Arc::clone(&heard)), work);
-    let mut said = String::new();
+    let mut complaints = String::new();
     for (n, line) in heard.lock().unwrap_or_else(PoisonError::into_inner).iter().enumerate() {
-        said.push_str(if n == 0 { ": " } else { "; " });
-        said.push_str(line);
+        complaints.push_str(if n == 0 { ": " } else { "; " });
+        complaints.push_str(line);
     }
-    (result, said)
+    (result, complaints)
 }
 
 /// Keeps errors, and nothing else.

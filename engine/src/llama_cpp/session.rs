@@ -31,19 +31,19 @@ pub(super) fn open(
     path: &Path,
     options: &SessionOptions,
 ) -> Result<LlamaCppSession, Error> {
-    let too_much = || Error::Other(format!("llama.cpp has no room for {engine:?}"));
-    let slots = u32::try_from(engine.slots.max(1)).map_err(|_| too_much())?;
+    let slots = u32::try_from(engine.slots.max(1)).map_err(|_| too_much(engine))?;
     // llama.cpp works in blocks of 256 positions.
-    let context = engine.context.max(1).checked_next_multiple_of(256).ok_or_else(too_much)?;
+    let context =
+        engine.context.max(1).checked_next_multiple_of(256).ok_or_else(|| too_much(engine))?;
     let room = u32::try_from(context).ok().and_then(|c| c.checked_mul(slots));
-    let room = room.and_then(NonZeroU32::new).ok_or_else(too_much)?;
+    let room = room.and_then(NonZeroU32::new).ok_or_else(|| too_much(engine))?;
     let threads =
         options.threads.or_else(|| std::thread::available_parallelism().ok().map(usize::from));
-    let threads = i32::try_from(threads.unwrap_or(1)).map_err(|_| too_much())?;
+    let threads = i32::try_from(threads.unwrap_or(1)).map_err(|_| too_much(engine))?;
     let params = LlamaContextParams::default()
         .with_n_ctx(Some(room))
         .with_n_seq_max(slots)
-        .with_n_rs_seq(u32::try_from(options.rollback).map_err(|_| too_much())?)
+        .with_n_rs_seq(u32::try_from(options.rollback).map_err(|_| too_much(engine))?)
         .with_n_batch(room.get())
         .with_n_ubatch(AT_ONCE.min(room.get()))
         .with_n_threads(threads)
@@ -65,6 +65,10 @@ pub(super) fn open(
     }
     let free = (0..engine.slots.max(1)).rev().collect();
     Ok(LlamaCppSession { model, worker, context, recurrent, slots: Vec::new(), free })
+}
+
+fn too_much(engine: LlamaCpp) -> Error {
+    Error::Other(format!("llama.cpp has no room for {engine:?}"))
 }
 
 /// A slot; it takes a sequence of llama.cpp's when it gets its first token.
@@ -138,10 +142,10 @@ impl LlamaCppSession {
                 let vocab = self.model.vocab;
                 return Err(Error::Token { id, position: start + n, slot, vocab });
             }
-            let wanted = start.saturating_add(chunk.tokens.len());
+            let end = start.saturating_add(chunk.tokens.len());
             let context = self.model.context.unwrap_or(usize::MAX).min(self.context);
-            if wanted > context {
-                return Err(Error::Context { slot, wanted, context });
+            if end > context {
+                return Err(Error::Context { slot, wanted: end, context });
             }
         }
         Ok(())
@@ -252,9 +256,8 @@ impl Session for LlamaCppSession {
         let from = self.slot(slot)?;
         let Some(sequence) = from.sequence else { return Ok(self.place(from)) };
         let to = self.take()?;
-        let narrow = |n: usize| i32::try_from(n).map_err(|_| too_large(n));
-        let a = narrow(sequence)?;
-        let b = narrow(to)?;
+        let a = i32::try_from(sequence).map_err(|_| too_large(sequence))?;
+        let b = i32::try_from(to).map_err(|_| too_large(to))?;
         let copied =
             self.worker.call(move |context| context.copy_kv_cache_seq(a, b, None, None))?;
         copied.map_err(|e| Error::Other(format!("llama.cpp cannot copy a slot: {e}")))?;
@@ -263,19 +266,19 @@ impl Session for LlamaCppSession {
 
     fn truncate(&mut self, slot: SlotId, length: usize) -> Result<(), Error> {
         let old = self.slot(slot)?;
-        let refused =
-            |reason: &str| Error::Truncate { slot: slot.0, length, reason: reason.to_owned() };
         if length > old.position {
-            return Err(refused("it is shorter than that already"));
+            let reason = "it is shorter than that already".to_owned();
+            return Err(Error::Truncate { slot: slot.0, length, reason });
         }
         // All can be taken back, and otherwise it says that it did where it did not.
         let lost = self.recurrent && length > 0 && old.position - length > old.recent;
         if let Some(sequence) = old.sequence.filter(|_| length < old.position)
             && (lost || !self.forget(sequence, length)?)
         {
-            return Err(refused(
-                "llama.cpp cannot take back the last tokens of a recurrent state; fork before them",
-            ));
+            let reason =
+                "llama.cpp cannot take back the last tokens of a recurrent state; fork before them"
+                    .to_owned();
+            return Err(Error::Truncate { slot: slot.0, length, reason });
         }
         let recent = if length < old.position { 0 } else { old.recent };
         self.slots[slot.0] = Some(SequenceSlot { position: length, recent, ..old });
@@ -302,12 +305,11 @@ fn decode(
     parts: &[SequenceChunk],
     vocab: usize,
 ) -> Result<Vec<Logits>, Error> {
-    let failed = |e: &dyn std::fmt::Display| Error::Other(format!("llama.cpp cannot decode: {e}"));
     let count = parts.iter().map(|p| p.tokens.len()).sum();
     let mut batch = LlamaBatch::new(count, 1);
-    let mut wanted = vec![Vec::new(); parts.len()];
+    let mut rows_of_parts = vec![Vec::new(); parts.len()];
     let mut row = 0;
-    for (part, wanted) in parts.iter().zip(&mut wanted) {
+    for (part, rows) in parts.iter().zip(&mut rows_of_parts) {
         for (n, &token) in part.tokens.iter().enumerate() {
             let logits = match part.rows {
                 OutputRows::None => false,
@@ -315,16 +317,16 @@ fn decode(
                 OutputRows::All => true,
             };
             if logits {
-                wanted.push(row);
+                rows.push(row);
             }
-            let position = i32::try_from(part.start + n).map_err(|e| failed(&e))?;
-            let token = LlamaToken::new(i32::try_from(token).map_err(|e| failed(&e))?);
-            batch.add(token, position, &[part.sequence], logits).map_err(|e| failed(&e))?;
+            let position = i32::try_from(part.start + n).map_err(|e| decode_error(&e))?;
+            let token = LlamaToken::new(i32::try_from(token).map_err(|e| decode_error(&e))?);
+            batch.add(token, position, &[part.sequence], logits).map_err(|e| decode_error(&e))?;
             row += 1;
         }
     }
-    context.decode(&mut batch).map_err(|e| failed(&e))?;
-    Ok(wanted
+    context.decode(&mut batch).map_err(|e| decode_error(&e))?;
+    Ok(rows_of_parts
         .iter()
         .map(|rows| Logits {
             rows: rows.len(),
@@ -332,6 +334,10 @@ fn decode(
             data: rows.iter().flat_map(|row| context.get_logits_ith(*row)).copied().collect(),
         })
         .collect())
+}
+
+fn decode_error(error: &dyn std::fmt::Display) -> Error {
+    Error::Other(format!("llama.cpp cannot decode: {error}"))
 }
 
 fn small(n: usize) -> Result<u32, Error> {

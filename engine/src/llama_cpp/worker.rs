@@ -88,11 +88,11 @@ fn run(
             return;
         }
     };
-    let (context, said) = log::listen(|| model.new_context(backend, params));
+    let (context, complaints) = log::listen(|| model.new_context(backend, params));
     let mut context = match context {
         Ok(context) => context,
         Err(error) => {
-            let message = format!("llama.cpp cannot run `{}`: {error}{said}", path.display());
+            let message = format!("llama.cpp cannot run `{}`: {error}{complaints}", path.display());
             ready.send(Err(Error::Other(message))).ok();
             return;
         }

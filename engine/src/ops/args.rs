@@ -30,8 +30,8 @@ impl<'a> Args<'a> {
     fn wrong(&self, name: &str, expected: &str) -> Error {
         match self.node.argument(name) {
             None => self.error(format!("attribute `{name}` is missing; expected {expected}")),
-            Some(found) => {
-                self.error(format!("attribute `{name}` is {found}; expected {expected}"))
+            Some(value) => {
+                self.error(format!("attribute `{name}` is {value}; expected {expected}"))
             }
         }
     }
@@ -65,13 +65,7 @@ impl<'a> Args<'a> {
 
     /// Reads a list of numbers that may be null.
     pub fn numbers_or_null(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
-        let list = |value: &Scalar| match value {
-            Scalar::List(items) => {
-                items.iter().map(|item: &Scalar| item.as_f64().map(|x| x as f32)).collect()
-            }
-            _ => None,
-        };
-        self.optional(name, list, "a list of numbers")
+        self.optional(name, numbers_of, "a list of numbers")
     }
 
     /// Reads an integer that is 0 or above.
@@ -94,20 +88,34 @@ impl<'a> Args<'a> {
 
     /// Reads a word that may be null.
     pub fn word_or_null(&self, name: &str) -> Result<Option<&'a str>, Error> {
-        let word = |value: &'a Scalar| match value {
-            Scalar::Str(word) => Some(word.as_str()),
-            _ => None,
-        };
-        self.optional(name, word, "a word")
+        self.optional(name, word_of, "a word")
     }
 
     /// Reads a word, as the value that stands beside it in the list.
     pub fn one_of<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> Result<T, Error> {
         let word = self.word_or_null(name)?;
-        let found = words.iter().find(|(known, _)| word == Some(*known));
-        found.map(|(_, value)| *value).ok_or_else(|| {
+        let entry = words.iter().find(|(known, _)| word == Some(*known));
+        entry.map(|(_, value)| *value).ok_or_else(|| {
             let known: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
             self.wrong(name, &format!("one of `{}`", known.join("`, `")))
         })
+    }
+}
+
+/// Returns the numbers of a list; none if the value is no list of numbers.
+fn numbers_of(value: &Scalar) -> Option<Vec<f32>> {
+    match value {
+        Scalar::List(items) => {
+            items.iter().map(|item: &Scalar| item.as_f64().map(|x| x as f32)).collect()
+        }
+        _ => None,
+    }
+}
+
+/// Returns the text of a value; none if the value is no text.
+fn word_of(value: &Scalar) -> Option<&str> {
+    match value {
+        Scalar::Str(word) => Some(word.as_str()),
+        _ => None,
     }
 }

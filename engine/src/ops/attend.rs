@@ -102,6 +102,16 @@ struct Salience<'a> {
     keep: usize,
 }
 
+impl Salience<'_> {
+    /// True if the weights are those of so many heads with values of so many numbers.
+    fn fits(&self, kv_heads: usize, stored: usize) -> bool {
+        self.a.len() == kv_heads
+            && self.weight.outputs == kv_heads
+            && self.weight.inputs == kv_heads * stored
+            && self.bias.is_none_or(|bias| bias.len() == kv_heads)
+    }
+}
+
 /// The arguments of an attention.
 pub(super) struct Attend {
     pub(super) reach: AttendReach,
@@ -256,13 +266,7 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
         }
         None => None,
     };
-    let fits = |s: &Salience<'_>| {
-        s.a.len() == kv_heads
-            && s.weight.outputs == kv_heads
-            && s.weight.inputs == kv_heads * stored
-            && s.bias.is_none_or(|b| b.len() == kv_heads)
-    };
-    if !salience.as_ref().is_none_or(fits) {
+    if salience.as_ref().is_some_and(|salience| !salience.fits(kv_heads, stored)) {
         return Err(ctx.error("what keys are worth does not follow from values of this shape"));
     }
     let group = heads / kv_heads;
@@ -309,10 +313,10 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
     let worth: Vec<Vec<f32>> = tasks.iter().map(|task| plan.salience_of(task)).collect();
     let blocks: Vec<AttendBlock<'_>> =
         tasks.iter().zip(&worth).map(|(task, worth)| plan.block(task, worth)).collect();
-    let made = attention::attend(&plan.rule, &blocks);
+    let outputs = attention::attend(&plan.rule, &blocks);
     let out = heads * value_dim;
     let mut y = vec![0.0; q.rows() * out];
-    for (task, part) in tasks.iter().zip(&made) {
+    for (task, part) in tasks.iter().zip(&outputs) {
         // [rows, group, value_dim] of one key head goes to its place in [rows, heads, value_dim].
         for (row, part) in task.rows.clone().zip(part.chunks_exact(group * value_dim)) {
             let at = row * out + task.head * group * value_dim;
@@ -342,14 +346,14 @@ fn key_salience(
     position: usize,
     head: usize,
 ) -> f32 {
-    let r = |x| round1(dtype, x);
     let mut value = vec![0.0; values.width()];
     let mut row = vec![0.0; values.width()];
     values.read(position, 0, &mut value);
     salience.weight.widen_row(head, &mut row);
     row.iter_mut().zip(&value).for_each(|(w, x)| *w *= x);
-    let y = r(math::sum(&row) + salience.bias.map_or(0.0, |b| b[head]));
-    r(math::exp(r(salience.a[head] * r(math::softplus(y)))))
+    let y = round1(dtype, math::sum(&row) + salience.bias.map_or(0.0, |b| b[head]));
+    let exponent = round1(dtype, salience.a[head] * round1(dtype, math::softplus(y)));
+    round1(dtype, math::exp(exponent))
 }
 
 impl AttendInputs<'_> {
@@ -417,12 +421,11 @@ mod tests {
         query: usize,
         key: usize,
     ) -> bool {
-        let document = |at: usize| documents.iter().filter(|start| **start <= at).count();
         let start = documents.iter().copied().filter(|start| *start <= query).max().unwrap_or(0);
         if reach.prefix && query < prefix && key < prefix {
             return true;
         }
-        if document(query) != document(key) || key > query {
+        if document_of(documents, query) != document_of(documents, key) || key > query {
             return false;
         }
         let query = query - start;
@@ -434,6 +437,10 @@ mod tests {
                 query - key < window.size
             }
         })
+    }
+
+    fn document_of(documents: &[usize], at: usize) -> usize {
+        documents.iter().filter(|start| **start <= at).count()
     }
 
     proptest! {

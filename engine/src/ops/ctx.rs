@@ -248,8 +248,8 @@ impl<'a> Ctx<'a> {
     /// Returns a matrix of the device by its role.
     pub fn device_matrix(&self, role: &str) -> Result<&'a DeviceMatrix, Error> {
         let id = self.weight(role)?;
-        let found = self.weights.device_matrix(id);
-        found.ok_or_else(|| self.error(format!("weight `{role}` is no matrix of the device")))
+        let matrix = self.weights.device_matrix(id);
+        matrix.ok_or_else(|| self.error(format!("weight `{role}` is no matrix of the device")))
     }
 
     /// Returns a small weight of the device by its role, in f32; none if the node does not have it.
@@ -260,8 +260,8 @@ impl<'a> Ctx<'a> {
     /// Returns the rotary angles of the step's rows on the device.
     pub fn device_angles(&self) -> Result<&'a DeviceAngles, Error> {
         let all: &'a [DeviceAngles] = self.device_angles;
-        let own = self.node().rope.and_then(|id| all.get(id.0));
-        own.ok_or_else(|| self.error("it has no rotary table"))
+        let angles = self.node().rope.and_then(|id| all.get(id.0));
+        angles.ok_or_else(|| self.error("it has no rotary table"))
     }
 
     /// Returns the state of this node, as the graph declares it.

@@ -109,19 +109,22 @@ impl Kernel for DeltaRule {
         // Numbers of a head's decay: one, or one for each channel of the keys.
         let channels = g.width() / heads;
         let v = v.view();
+        let v: &[f32] = &v;
         let beta = beta.view();
-        let (v, beta): (&[f32], &[f32]) = (&v, &beta);
+        let beta: &[f32] = &beta;
+        let q: &[f32] = &q;
+        let k: &[f32] = &k;
+        let decay: &[f32] = &decay;
         let shared_by = heads / key_heads;
-        let (q, k, decay): (&[f32], &[f32], &[f32]) = (&q, &k, &decay);
         let row_of = |row: usize, head: usize| {
-            let own = row * heads + head;
+            let place = row * heads + head;
             let shared = (row * key_heads + head / shared_by) * key;
             DeltaRow {
-                decay: &decay[own * channels..][..channels],
+                decay: &decay[place * channels..][..channels],
                 q: &q[shared..][..key],
                 k: &k[shared..][..key],
-                v: &v[own * value..][..value],
-                beta: beta[own],
+                v: &v[place * value..][..value],
+                beta: beta[place],
             }
         };
         let mut y = scan_rows(ctx, heads, value, |at, before, after, y| {

@@ -25,16 +25,19 @@ impl Differ {
     /// Computes the share of the second half from the weights.
     pub(super) fn share(&self, ctx: &Ctx<'_>) -> Result<f32, Error> {
         let dtype = ctx.output_dtype(0);
-        let r = |x| round1(dtype, x);
-        let share = |n: usize| -> Result<f32, Error> {
-            let q = ctx.need_vector(&format!("lambda_q{n}"))?;
-            let k = ctx.need_vector(&format!("lambda_k{n}"))?;
-            let products: Vec<f32> = q.iter().zip(k).map(|(q, k)| r(q * k)).collect();
-            Ok(r(math::exp(math::sum(&products))))
-        };
+        let difference = round1(dtype, exp_of_product(ctx, 1)? - exp_of_product(ctx, 2)?);
         // torch adds a number to 16-bit values as one of their dtype.
-        Ok(r(r(share(1)? - share(2)?) + r(self.init)))
+        Ok(round1(dtype, difference + round1(dtype, self.init)))
     }
+}
+
+/// Returns `exp(q . k)` of the learned vectors with this number, each product rounded.
+fn exp_of_product(ctx: &Ctx<'_>, n: usize) -> Result<f32, Error> {
+    let dtype = ctx.output_dtype(0);
+    let q = ctx.need_vector(&format!("lambda_q{n}"))?;
+    let k = ctx.need_vector(&format!("lambda_k{n}"))?;
+    let products: Vec<f32> = q.iter().zip(k).map(|(q, k)| round1(dtype, q * k)).collect();
+    Ok(round1(dtype, math::exp(math::sum(&products))))
 }
 
 impl Kernel for Differ {

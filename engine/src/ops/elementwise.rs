@@ -262,13 +262,15 @@ pub(super) fn spread(out: &[usize], from: &[usize]) -> Option<Vec<usize>> {
     let lead = out.len().checked_sub(from.len())?;
     let mut at = vec![0];
     for (n, &size) in out.iter().enumerate() {
-        let own = n.checked_sub(lead).map_or(1, |n| from[n]);
-        if own != size && own != 1 {
+        let from_size = n.checked_sub(lead).map_or(1, |n| from[n]);
+        if from_size != size && from_size != 1 {
             return None;
         }
         at = at
             .into_iter()
-            .flat_map(|base| (0..size).map(move |i| base * own + if own == 1 { 0 } else { i }))
+            .flat_map(|base| {
+                (0..size).map(move |i| base * from_size + if from_size == 1 { 0 } else { i })
+            })
             .collect();
     }
     Some(at)

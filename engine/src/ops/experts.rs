@@ -99,10 +99,11 @@ impl Kernel for Experts {
         // What is added in f32 is not rounded before.
         let each = if once { Dtype::F32 } else { dtype };
         let x = x.view();
+        let x: &[f32] = &x;
         let weights = weights.view();
-        let (x, weights): (&[f32], &[f32]) = (&x, &weights);
+        let weights: &[f32] = &weights;
         let here = &*ctx;
-        let made: Vec<Vec<f32>> = uses
+        let results: Vec<Vec<f32>> = uses
             .par_iter()
             .map(|(expert, uses)| -> Result<Vec<f32>, Error> {
                 let mut input = Vec::with_capacity(uses.len() * hidden);
@@ -131,8 +132,8 @@ impl Kernel for Experts {
             })
             .collect::<Result<_, _>>()?;
         let mut out = vec![0.0; rows * hidden];
-        for ((_, uses), made) in uses.iter().zip(&made) {
-            for (&(row, _), y) in uses.iter().zip(made.chunks_exact(hidden)) {
+        for ((_, uses), result) in uses.iter().zip(&results) {
+            for (&(row, _), y) in uses.iter().zip(result.chunks_exact(hidden)) {
                 let out = &mut out[row * hidden..(row + 1) * hidden];
                 out.iter_mut().zip(y).for_each(|(out, y)| *out = round1(each, *out + y));
             }
@@ -158,18 +159,8 @@ fn mlp(
     hidden: usize,
 ) -> Result<Vec<f32>, Error> {
     let dtype = gate.dtype;
-    let matrix = |part: &str, outputs, inputs, rows: &[f32]| -> Result<WeightMatrix<'_>, Error> {
-        let role = format!("{part}.{expert}");
-        ctx.observe_product(&role, inputs, rows);
-        let matrix = ctx.matrix(&role)?;
-        let MatrixView { outputs: o, inputs: i, .. } = matrix.view();
-        if (o, i) == (outputs, inputs) {
-            return Ok(matrix);
-        }
-        Err(ctx.error(format!("`{part}` of an expert is [{o}, {i}], not [{outputs}, {inputs}]")))
-    };
     let inner = if plain {
-        let up = matrix("up", ffn, hidden, x)?;
+        let up = expert_matrix(ctx, ("up", expert), [ffn, hidden], x)?;
         let mut y = vec![0.0; rows * ffn];
         let x = ctx.rows_for(&format!("up.{expert}"), hidden, x);
         matmul(&x, rows, &up.view(), None, dtype, &mut y);
@@ -177,8 +168,8 @@ fn mlp(
         (gate.act)(dtype, &mut y);
         y
     } else {
-        let one = matrix("gate", ffn, hidden, x)?;
-        let two = matrix("up", ffn, hidden, x)?;
+        let one = expert_matrix(ctx, ("gate", expert), [ffn, hidden], x)?;
+        let two = expert_matrix(ctx, ("up", expert), [ffn, hidden], x)?;
         let mut g = vec![0.0; rows * ffn];
         let mut u = vec![0.0; rows * ffn];
         let gated = format!("gate.{expert}");
@@ -200,12 +191,29 @@ fn mlp(
         gate.apply(&mut g, u);
         g
     };
-    let down = matrix("down", hidden, ffn, &inner)?;
+    let down = expert_matrix(ctx, ("down", expert), [hidden, ffn], &inner)?;
     let mut y = vec![0.0; rows * hidden];
     let inner = ctx.rows_for(&format!("down.{expert}"), ffn, &inner);
     matmul(&inner, rows, &down.view(), None, dtype, &mut y);
     add_bias(ctx, "down", expert, dtype, &mut y);
     Ok(y)
+}
+
+/// Returns a matrix of an expert, which has to be of this shape, and shows the rows that it is about to multiply.
+fn expert_matrix<'a>(
+    ctx: &Ctx<'a>,
+    (part, expert): (&str, usize),
+    [outputs, inputs]: [usize; 2],
+    rows: &[f32],
+) -> Result<WeightMatrix<'a>, Error> {
+    let role = format!("{part}.{expert}");
+    ctx.observe_product(&role, inputs, rows);
+    let matrix = ctx.matrix(&role)?;
+    let MatrixView { outputs: o, inputs: i, .. } = matrix.view();
+    if (o, i) == (outputs, inputs) {
+        return Ok(matrix);
+    }
+    Err(ctx.error(format!("`{part}` of an expert is [{o}, {i}], not [{outputs}, {inputs}]")))
 }
 
 /// Adds an expert's bias to every row, if it has one. The sum is rounded separately, as for a bias that is
@@ -250,23 +258,26 @@ mod tests {
 
     #[test]
     fn gates_bend_and_round() {
-        let gate = |limit, alpha, dtype| GatedActivation {
-            act: activation::by_name("relu").expect("there is one"),
-            limit,
-            alpha,
-            dtype,
-        };
         for (gate, g, u, want) in [
-            (gate(None, None, Dtype::F32), 2.0, -3.0, -6.0),
-            (gate(None, None, Dtype::F32), -2.0, -3.0, 0.0),
-            (gate(Some(1.5), None, Dtype::F32), 2.0, -3.0, -2.25),
-            (gate(Some(7.0), Some(0.0), Dtype::F32), 2.0, 3.0, 4.0),
+            (relu_gate(None, None, Dtype::F32), 2.0, -3.0, -6.0),
+            (relu_gate(None, None, Dtype::F32), -2.0, -3.0, 0.0),
+            (relu_gate(Some(1.5), None, Dtype::F32), 2.0, -3.0, -2.25),
+            (relu_gate(Some(7.0), Some(0.0), Dtype::F32), 2.0, 3.0, 4.0),
             // 1.0078125 * 1.0078125 is 1.01568..., between two numbers of bf16.
-            (gate(None, None, Dtype::Bf16), 1.007_812_5, 1.007_812_5, 1.015_625),
+            (relu_gate(None, None, Dtype::Bf16), 1.007_812_5, 1.007_812_5, 1.015_625),
         ] {
             let mut y = [g];
             gate.apply(&mut y, vec![u]);
             assert_eq!(y, [want], "{g} {u}");
+        }
+    }
+
+    fn relu_gate(limit: Option<f32>, alpha: Option<f32>, dtype: Dtype) -> GatedActivation {
+        GatedActivation {
+            act: activation::by_name("relu").expect("there is one"),
+            limit,
+            alpha,
+            dtype,
         }
     }
 }

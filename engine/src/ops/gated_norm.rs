@@ -71,14 +71,14 @@ impl Kernel for GatedNorm {
                 gate.width()
             )));
         }
-        let own = ctx.output_dtype(0);
+        let output_dtype = ctx.output_dtype(0);
         let activation = ctx.activation();
         let gates = gate.view();
         let gates: &[f32] = &gates;
         let width = x.width();
         let y = rows::map(&x.view(), width, width, |row, x, y| {
             let gates = &gates[row * width..][..width];
-            let dtype = if continued.get(row) == Some(&true) { activation } else { own };
+            let dtype = if continued.get(row) == Some(&true) { activation } else { output_dtype };
             y.copy_from_slice(x);
             wide(GatedRow { y, gates, weight, act, gate_first, group, eps, cast, dtype });
         });

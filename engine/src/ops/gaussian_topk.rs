@@ -27,13 +27,13 @@ impl Kernel for GaussianTopk {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.input(0)?;
         let dtype = ctx.output_dtype(0);
-        let r = |x| round1(dtype, x);
-        let z = r(self.z);
+        let z = round1(dtype, self.z);
         let width = x.width();
         let y = rows::map(&x.view(), width, width, |_, x, y| {
             let exact = sum(x) / width as f32;
-            let spread = r((fold(x, |x| (x - exact) * (x - exact)) / width as f32).sqrt());
-            let cutoff = r(r(exact) + r(spread * z));
+            let variance = fold(x, |x| (x - exact) * (x - exact)) / width as f32;
+            let spread = round1(dtype, variance.sqrt());
+            let cutoff = round1(dtype, round1(dtype, exact) + round1(dtype, spread * z));
             y.iter_mut().zip(x).for_each(|(y, x)| *y = x - cutoff);
             round(dtype, y);
             for y in y.iter_mut() {

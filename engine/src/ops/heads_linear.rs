@@ -39,9 +39,9 @@ impl Kernel for HeadsLinear {
         }
         // [head][out][in], so that each output is a product of two lines.
         let turned: Vec<f32> = if self.turned {
-            let of = |head: usize, o: usize, i: usize| weight[(head * size + i) * out + o];
-            (0..heads * out)
-                .flat_map(|line| (0..size).map(move |i| of(line / out, line % out, i)))
+            let lines = (0..heads * out).map(|line| (line / out * size, line % out));
+            lines
+                .flat_map(|(first, o)| (first..first + size).map(move |i| weight[i * out + o]))
                 .collect()
         } else {
             weight.to_vec()

@@ -136,9 +136,9 @@ impl Kernel for LatentAttend {
             if let Some(how) = how {
                 round_rows(how, activation, rank, &mut missing);
             }
-            let mut made = vec![0.0; rows * width];
-            matmul(&missing, rows, &weight, None, round, &mut made);
-            memory.expanded.append(&made);
+            let mut expanded = vec![0.0; rows * width];
+            matmul(&missing, rows, &weight, None, round, &mut expanded);
+            memory.expanded.append(&expanded);
         }
         let view = q.view();
         let q: &[f32] = &view;
@@ -150,6 +150,7 @@ impl Kernel for LatentAttend {
             let Memory::Latent(memory) = ctx.memory(chunk.slot)? else {
                 return Err(ctx.error("its state is of another kind"));
             };
+            let mask = &chunk.mask;
             let size = match picks {
                 Some(_) => BLOCK_QUERIES,
                 None => attention::rows_of_block(chunk.rows.len(), heads, 1),
@@ -157,38 +158,31 @@ impl Kernel for LatentAttend {
             for from in chunk.rows.clone().step_by(size) {
                 let rows = from..chunk.rows.end.min(from + size);
                 let start = chunk.start + from - chunk.rows.start;
-                let tasks_of = |rows: Range<usize>, start, keys| {
-                    (0..heads).map(move |head| LatentTask {
-                        memory,
-                        mask: &chunk.mask,
-                        head,
-                        rows: rows.clone(),
-                        start,
-                        keys,
-                    })
-                };
                 match picks {
                     // Each row sees positions of its own.
                     Some(picks) if start + rows.len() > picks.width => {
                         for (n, row) in rows.enumerate() {
-                            tasks.extend(tasks_of(row..row + 1, start + n, Some(row)));
+                            let of_row = row..row + 1;
+                            let start = start + n;
+                            let keys = Some(row);
+                            tasks.extend(head_tasks(memory, mask, heads, of_row, start, keys));
                         }
                     }
                     // Where all positions are selected, there is nothing to leave out.
-                    _ => tasks.extend(tasks_of(rows, start, None)),
+                    _ => tasks.extend(head_tasks(memory, mask, heads, rows, start, None)),
                 }
             }
         }
         let keys: BTreeMap<usize, Vec<usize>> = picks.map_or_else(BTreeMap::new, |picks| {
-            let own = tasks.iter().filter_map(|task| Some((task.keys?, task.start)));
-            own.map(|(row, position)| (row, picks.of_row(row, position))).collect()
+            let selecting = tasks.iter().filter_map(|task| Some((task.keys?, task.start)));
+            selecting.map(|(row, position)| (row, picks.of_row(row, position))).collect()
         });
         let blocks: Vec<AttendBlock<'_>> =
             tasks.iter().map(|task| block(task, &rule, sizes, q, &keys)).collect();
-        let made = attention::attend(&rule, &blocks);
+        let outputs = attention::attend(&rule, &blocks);
         let out = heads * value;
         let mut y = vec![0.0; view.len() / (heads * size).max(1) * out];
-        for (task, part) in tasks.iter().zip(&made) {
+        for (task, part) in tasks.iter().zip(&outputs) {
             for (row, part) in task.rows.clone().zip(part.chunks_exact(value)) {
                 y[row * out + task.head * value..][..value].copy_from_slice(part);
             }
@@ -196,6 +190,18 @@ impl Kernel for LatentAttend {
         drop((blocks, tasks));
         ctx.set(0, y)
     }
+}
+
+/// Returns a task for each head. `start` is the position of the first row, and `keys` the row that selects the keys.
+fn head_tasks<'a>(
+    memory: &'a Latent,
+    mask: &'a SequenceMask,
+    heads: usize,
+    rows: Range<usize>,
+    start: usize,
+    keys: Option<usize>,
+) -> impl Iterator<Item = LatentTask<'a>> {
+    (0..heads).map(move |head| LatentTask { memory, mask, head, rows: rows.clone(), start, keys })
 }
 
 /// Positions that each row sees, ascending; those below 0 are none.

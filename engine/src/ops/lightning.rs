@@ -86,7 +86,7 @@ impl Kernel for Lightning {
             }
             let RecurrentStep { before, after } = memory.step(rows.len());
             let size = key * value;
-            let made: Vec<Vec<f32>> = by_unit(after, heads, size)
+            let outputs: Vec<Vec<f32>> = by_unit(after, heads, size)
                 .into_par_iter()
                 .enumerate()
                 .map(|(n, after)| {
@@ -110,9 +110,9 @@ impl Kernel for Lightning {
                 })
                 .collect();
             let y = &mut y[rows.start * heads * value..rows.end * heads * value];
-            for (head, made) in made.iter().enumerate() {
-                for (y, made) in y.chunks_exact_mut(heads * value).zip(made.chunks_exact(value)) {
-                    y[head * value..][..value].copy_from_slice(made);
+            for (head, output) in outputs.iter().enumerate() {
+                for (y, row) in y.chunks_exact_mut(heads * value).zip(output.chunks_exact(value)) {
+                    y[head * value..][..value].copy_from_slice(row);
                 }
             }
         }
@@ -232,16 +232,14 @@ mod tests {
 
     #[test]
     fn blocks_and_steps_are_the_same_sum() {
-        let numbers =
-            |n: usize| -> Vec<f32> { (0..n).map(|i| ((i * 29 % 17) as f32 - 8.0) / 5.0).collect() };
-        let q = numbers(10);
-        let k = numbers(11);
-        let v = numbers(13);
+        let q = test_numbers(10);
+        let k = test_numbers(11);
+        let v = test_numbers(13);
         let slope = 0.3f32;
-        let decay = |n: usize| (-slope * n as f32).exp();
-        let query = [decay(1), decay(2), decay(3)];
-        let key = [decay(2), decay(1), 1.0];
-        let diagonal = [1.0, 0.0, 0.0, decay(1), 1.0, 0.0, decay(2), decay(1), 1.0];
+        let query = [decay(slope, 1), decay(slope, 2), decay(slope, 3)];
+        let key = [decay(slope, 2), decay(slope, 1), 1.0];
+        let diagonal =
+            [1.0, 0.0, 0.0, decay(slope, 1), 1.0, 0.0, decay(slope, 2), decay(slope, 1), 1.0];
         let head = LightningHead {
             sizes: (2, 2),
             strides: (2, 2),
@@ -263,5 +261,13 @@ mod tests {
         {
             assert!((a - b).abs() < 1e-5, "{a} {b}");
         }
+    }
+
+    fn decay(slope: f32, n: usize) -> f32 {
+        (-slope * n as f32).exp()
+    }
+
+    fn test_numbers(n: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * 29 % 17) as f32 - 8.0) / 5.0).collect()
     }
 }

@@ -41,42 +41,44 @@ struct LinearOutput<'a> {
 pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let view = x.view();
-    let (rows, plain): (usize, &[f32]) = (x.rows(), &view);
-    let count = ctx.node().outputs.len();
-    let role = |n| format!("weight.{n}");
+    let plain: &[f32] = &view;
+    let rows = x.rows();
+    let roles: Vec<String> = (0..ctx.node().outputs.len()).map(|n| format!("weight.{n}")).collect();
     // Those that round as the one before share its rows: most often all of them do.
     let mut rounded: Vec<(Option<Rounding>, Cow<'_, [f32]>)> = Vec::new();
-    for role in (0..count).map(role) {
-        let how = ctx.rounding(&role);
+    for role in &roles {
+        let how = ctx.rounding(role);
         if rounded.iter().all(|(other, _)| *other != how) {
-            rounded.push((how, ctx.rows_for(&role, x.width(), plain)));
+            rounded.push((how, ctx.rows_for(role, x.width(), plain)));
         }
     }
     // Products in integers share the codes of their rows; others run side by side.
-    let matrices = (0..count).map(|n| ctx.matrix(&role(n))).collect::<Result<Vec<_>, _>>()?;
+    let matrices = roles.iter().map(|role| ctx.matrix(role)).collect::<Result<Vec<_>, _>>()?;
     let mut calls: Vec<(Option<Rounding>, Vec<LinearOutput<'_>>)> = Vec::new();
     for (n, matrix) in matrices.iter().enumerate() {
         let weight = matrix.view();
         check(ctx, x.width(), n, &weight)?;
-        let how = ctx.rounding(&role(n));
+        let how = ctx.rounding(&roles[n]);
         let bias = ctx.vector(&format!("bias.{n}"));
         let output = LinearOutput { n, weight, bias, round: ctx.output_dtype(n) };
-        let shares = |of: &[LinearOutput<'_>]| {
-            weight.is_packed() && of.iter().all(|other| other.weight.is_packed())
-        };
-        match calls.iter_mut().find(|(other, of)| *other == how && shares(of)) {
+        let call = calls.iter_mut().find(|(other, outputs)| {
+            *other == how
+                && weight.is_packed()
+                && outputs.iter().all(|output| output.weight.is_packed())
+        });
+        match call {
             Some((_, outputs)) => outputs.push(output),
             None => calls.push((how, vec![output])),
         }
     }
     // Each thread clears its own results: for a long prompt that takes as long as a product of few rows.
-    let made: Vec<Vec<Vec<f32>>> = calls
+    let results: Vec<Vec<Vec<f32>>> = calls
         .par_iter()
         .map(|(how, outputs)| {
             let data = rounded.iter().find(|(other, _)| other == how);
-            let mut made: Vec<Vec<f32>> =
+            let mut results: Vec<Vec<f32>> =
                 outputs.iter().map(|output| vec![0.0; rows * output.weight.outputs]).collect();
-            let linears = outputs.iter().zip(&mut made).map(|(output, y)| {
+            let linears = outputs.iter().zip(&mut results).map(|(output, y)| {
                 let LinearOutput { weight, bias, round, .. } = *output;
                 Linear { weight, bias, round, y }
             });
@@ -85,11 +87,11 @@ pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
                 rows,
                 &mut linears.collect::<Vec<_>>(),
             );
-            made
+            results
         })
         .collect();
     let outputs = calls.iter().flat_map(|(_, outputs)| outputs);
-    for (output, y) in outputs.zip(made.into_iter().flatten()) {
+    for (output, y) in outputs.zip(results.into_iter().flatten()) {
         ctx.set(output.n, y)?;
     }
     Ok(())

@@ -77,17 +77,8 @@ impl LayerNorm {
 impl Kernel for LayerNorm {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let eps = self.eps;
-        // With a norm per head their weights stand one after another, as `per_head` stores them.
-        let each = |role: &str| -> Option<Vec<f32>> {
-            let all: Vec<f32> = (0..)
-                .map_while(|h| ctx.vector(&format!("{role}.{h}")))
-                .flatten()
-                .copied()
-                .collect();
-            if all.is_empty() { ctx.vector(role).map(<[f32]>::to_vec) } else { Some(all) }
-        };
-        let mut weight = each("weight");
-        let bias = each("bias");
+        let mut weight = numbers_of_heads(ctx, "weight");
+        let bias = numbers_of_heads(ctx, "bias");
         // Unlike in `rms_norm`, `1 + w` is a sum of tensors and rounded like one.
         if self.plus_one {
             weight.iter_mut().flatten().for_each(|w| *w = round1(ctx.activation(), 1.0 + *w));
@@ -98,6 +89,14 @@ impl Kernel for LayerNorm {
             y.iter_mut().zip(x).for_each(|(y, x)| *y = (x - mean) * scale);
         })
     }
+}
+
+/// Returns the numbers of a weight. With a norm per head those of all heads stand one after another, as `per_head`
+/// stores them.
+fn numbers_of_heads(ctx: &Ctx<'_>, role: &str) -> Option<Vec<f32>> {
+    let all: Vec<f32> =
+        (0..).map_while(|h| ctx.vector(&format!("{role}.{h}"))).flatten().copied().collect();
+    if all.is_empty() { ctx.vector(role).map(<[f32]>::to_vec) } else { Some(all) }
 }
 
 /// Normalisation by the root mean square without a weight, as query and key norms of that name compute it.
@@ -149,18 +148,22 @@ fn normalise(
             if cast == NormCast::Before {
                 round(dtype, y);
             }
-            // A weight of the whole row has one part per head.
-            let part = |w: &'_ [f32]| if w.len() == axis { 0 } else { n * axis };
             if let Some(w) = weight {
-                let w = &w[part(w)..][..axis];
+                let w = part_of_axis(w, axis, n);
                 y.iter_mut().zip(w).for_each(|(y, w)| *y *= w);
             }
             if let Some(b) = bias {
-                let b = &b[part(b)..][..axis];
+                let b = part_of_axis(b, axis, n);
                 y.iter_mut().zip(b).for_each(|(y, b)| *y += b);
             }
             round(dtype, y);
         }
     });
     ctx.set(0, y)
+}
+
+/// Returns the numbers of a weight for the axis `n` of a row. A weight of the whole row has one part per head.
+fn part_of_axis(weight: &[f32], axis: usize, n: usize) -> &[f32] {
+    let first = if weight.len() == axis { 0 } else { n * axis };
+    &weight[first..][..axis]
 }

@@ -37,9 +37,11 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     // The first position of a sequence has nothing to decay, and takes its input whole.
     let first: Vec<usize> = starts.collect();
     let xs = x.view();
+    let xs: &[f32] = &xs;
     let is = input.view();
+    let is: &[f32] = &is;
     let gs = gate.view();
-    let (xs, is, gs): (&[f32], &[f32], &[f32]) = (&xs, &is, &gs);
+    let gs: &[f32] = &gs;
     let task = (1..=CHANNELS.min(channels)).rev().find(|n| channels % n == 0).unwrap_or(1);
     let y = scan(ctx, channels / task, task, |at, before, after, y| {
         let reset = first.contains(&at.row);

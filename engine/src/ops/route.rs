@@ -1,5 +1,7 @@
 //! Ops that routers are made of: `softmax`, `total`, `p_norm`, `choose`, `pick`, `near_shares`.
 
+use registry::dtype::Dtype;
+
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::choose::TopK;
@@ -21,8 +23,8 @@ pub(super) fn softmax(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let dtype = ctx.output_dtype(0);
     let last = x.shape().last().copied().unwrap_or(1);
     let y = rows::map(&x.view(), last, last, |_, x, y| {
-        let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        y.iter_mut().zip(x).for_each(|(y, x)| *y = exp(x - most));
+        let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        y.iter_mut().zip(x).for_each(|(y, x)| *y = exp(x - largest));
         let whole = sum(y);
         for y in y.iter_mut() {
             *y /= whole;
@@ -156,16 +158,8 @@ impl Kernel for NearShares {
                 let at =
                     index(*place, width).ok_or_else(|| ctx.error(format!("no place {place}")))?;
                 let best = row[at];
-                let near = |score: f32| {
-                    let mut apart = [best - score];
-                    round(dtype, &mut apart);
-                    apart[0] /= score.abs().max(best);
-                    round(dtype, &mut apart);
-                    // If both are 0 the quotient is NaN, and the score stays.
-                    apart[0].is_nan() || apart[0] <= margin[0]
-                };
                 let whole: f32 = (0..row.len())
-                    .filter(|n| left[*n] && near(row[*n]))
+                    .filter(|n| left[*n] && is_near(row[*n], best, margin[0], dtype))
                     .map(|n| exp(row[n] - best))
                     .sum();
                 y.push(1.0 / whole);
@@ -176,6 +170,16 @@ impl Kernel for NearShares {
         round(dtype, &mut y);
         ctx.set(0, y)
     }
+}
+
+/// True if a score differs from the best one by at most the share `margin` of the larger of the two, each step rounded.
+fn is_near(score: f32, best: f32, margin: f32, dtype: Dtype) -> bool {
+    let mut apart = [best - score];
+    round(dtype, &mut apart);
+    apart[0] /= score.abs().max(best);
+    round(dtype, &mut apart);
+    // If both are 0 the quotient is NaN, and the score stays.
+    apart[0].is_nan() || apart[0] <= margin
 }
 
 /// Checks a chosen index, which may come from outside the engine.

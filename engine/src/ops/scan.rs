@@ -77,9 +77,9 @@ pub(super) fn scan_rows(
         let count = chunk.rows.len();
         let RecurrentStep { before, after } = memory.step(count);
         let places = by_unit(after, units, size);
-        let own = &mut y[chunk.rows.start * width..chunk.rows.end * width];
-        let mut apart = if count == 1 { Vec::new() } else { vec![0.0; own.len()] };
-        let lines: &mut [f32] = if count == 1 { own } else { &mut apart };
+        let output = &mut y[chunk.rows.start * width..chunk.rows.end * width];
+        let mut apart = if count == 1 { Vec::new() } else { vec![0.0; output.len()] };
+        let lines: &mut [f32] = if count == 1 { output } else { &mut apart };
         lines
             .par_chunks_exact_mut(count * out)
             .zip(places)
@@ -92,9 +92,9 @@ pub(super) fn scan_rows(
                 each(rows, before, &mut after, y);
             });
         if count > 1 {
-            let own = &mut y[chunk.rows.start * width..chunk.rows.end * width];
+            let output = &mut y[chunk.rows.start * width..chunk.rows.end * width];
             for (unit, lines) in apart.chunks_exact(count * out).enumerate() {
-                for (line, row) in lines.chunks_exact(out).zip(own.chunks_exact_mut(width)) {
+                for (line, row) in lines.chunks_exact(out).zip(output.chunks_exact_mut(width)) {
                     row[unit * out..][..out].copy_from_slice(line);
                 }
             }
@@ -108,7 +108,7 @@ pub(super) fn by_unit(blocks: Vec<&mut [f32]>, units: usize, size: usize) -> Vec
     let mut places: Vec<Vec<&mut [f32]>> =
         (0..units).map(|_| Vec::with_capacity(blocks.len())).collect();
     for block in blocks {
-        block.chunks_exact_mut(size).zip(&mut places).for_each(|(part, own)| own.push(part));
+        block.chunks_exact_mut(size).zip(&mut places).for_each(|(part, place)| place.push(part));
     }
     places
 }
@@ -145,13 +145,13 @@ impl<F: Fn(ScanPosition, &[f32], &mut [f32], &mut [f32])> Wide for RowWalk<'_, '
             let (from, to): (&[f32], &mut [f32]) = if n < unkept {
                 (&last, &mut next)
             } else {
-                let (past, rest) = after.split_at_mut(n - unkept);
+                let (past, remaining) = after.split_at_mut(n - unkept);
                 let from = match past.last() {
                     Some(past) => &**past,
                     None if unkept > 0 => &last,
                     None => before,
                 };
-                (from, &mut *rest[0])
+                (from, &mut *remaining[0])
             };
             let UnitRows { unit, first, continued, .. } = rows;
             each(ScanPosition { unit, row: first + n, continued }, from, to, y);

@@ -54,11 +54,14 @@ impl Kernel for SsdScan {
         let dtype = ctx.activation();
         let stepwise = self.stepwise && dtype != Dtype::F32;
         let xs = x.view();
+        let xs: &[f32] = &xs;
         let bs = b.view();
+        let bs: &[f32] = &bs;
         let cs = c.view();
-        let (xs, bs, cs): (&[f32], &[f32], &[f32]) = (&xs, &bs, &cs);
+        let cs: &[f32] = &cs;
+        let dt: &[f32] = &dt;
+        let decay: &[f32] = &decay;
         let per_group = heads / groups;
-        let (dt, decay): (&[f32], &[f32]) = (&dt, &decay);
         let row_of = |row: usize, head: usize| SsdRow {
             dt: dt[row * heads + head],
             decay: (dt[row * heads + head] * decay[head]).exp(),

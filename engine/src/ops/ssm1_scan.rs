@@ -54,11 +54,13 @@ impl Kernel for Ssm1Scan {
         let dtype = ctx.activation();
         let stepwise = self.stepwise;
         let xs = x.view();
+        let xs: &[f32] = &xs;
         let bs = b.view();
+        let bs: &[f32] = &bs;
         let cs = c.view();
-        let (xs, bs, cs): (&[f32], &[f32], &[f32]) = (&xs, &bs, &cs);
+        let cs: &[f32] = &cs;
         // Tasks do not cross heads.
-        let task = (1..=CHANNELS.min(dim)).rev().find(|n| dim % n == 0).unwrap_or(1);
+        let task = (1..=CHANNELS.min(dim)).rev().find(|n| dim.is_multiple_of(*n)).unwrap_or(1);
         let y = scan(ctx, channels / task, task, |at, before, after, y| {
             let first = at.unit * task;
             let head = (at.row * heads + first / dim) * size;

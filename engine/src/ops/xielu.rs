@@ -22,33 +22,34 @@ pub(super) struct XieluParams {
 /// Returns the learned numbers, rounded as the reference rounds them.
 pub(super) fn params(ctx: &Ctx<'_>) -> Result<XieluParams, Error> {
     let dtype = ctx.output_dtype(0);
-    let r = |x| round1(dtype, x);
-    let one = |role: &str| -> Result<f32, Error> {
-        match ctx.need_vector(role)? {
-            [x] => Ok(*x),
-            other => Err(ctx.error(format!("`{role}` has {} numbers, not one", other.len()))),
-        }
-    };
-    let beta = one("beta")?;
-    let eps = one("eps")?;
-    let positive = r(softplus(one("alpha_p")?));
-    let negative = r(beta + r(softplus(one("alpha_n")?)));
+    let beta = single(ctx, "beta")?;
+    let eps = single(ctx, "eps")?;
+    let positive = round1(dtype, softplus(single(ctx, "alpha_p")?));
+    let negative = round1(dtype, beta + round1(dtype, softplus(single(ctx, "alpha_n")?)));
     Ok(XieluParams { positive, negative, beta, eps })
+}
+
+/// Returns the number of a weight that has to be a single one.
+fn single(ctx: &Ctx<'_>, role: &str) -> Result<f32, Error> {
+    match ctx.need_vector(role)? {
+        [x] => Ok(*x),
+        other => Err(ctx.error(format!("`{role}` has {} numbers, not one", other.len()))),
+    }
 }
 
 pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let dtype = ctx.output_dtype(0);
-    let r = |x| round1(dtype, x);
     let XieluParams { positive, negative, beta, eps } = params(ctx)?;
     let y = rows::pieces(&x.view(), |_, x, y| {
         for (y, &x) in y.iter_mut().zip(x) {
             let bent = if x > 0.0 {
-                r(r(positive * x) * x)
+                round1(dtype, round1(dtype, positive * x) * x)
             } else {
-                r(r(r(x.min(eps).exp_m1()) - x) * negative)
+                let below = round1(dtype, round1(dtype, x.min(eps).exp_m1()) - x);
+                round1(dtype, below * negative)
             };
-            *y = r(bent + r(beta * x));
+            *y = round1(dtype, bent + round1(dtype, beta * x));
         }
     });
     ctx.set(0, y)

@@ -20,10 +20,8 @@ fn fused(graph: &Graph, n: usize) -> Option<GraphPatch> {
     if !activation.op.is(Trait::Gates) {
         return None;
     }
-    let (&[gate], &[activated]) = (activation.inputs.as_slice(), activation.outputs.as_slice())
-    else {
-        return None;
-    };
+    let &[gate] = activation.inputs.as_slice() else { return None };
+    let &[activated] = activation.outputs.as_slice() else { return None };
     if graph.values[activated.0].tap.is_some() || readers(graph, activated) != 1 {
         return None;
     }

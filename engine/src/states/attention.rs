@@ -21,24 +21,32 @@ impl Attention {
     pub fn new(state: &State, dtype: Dtype, rollback: usize) -> Self {
         // A query sees itself, so a window of W needs W - 1 earlier positions.
         let needed = state.window.map(|w| w.saturating_sub(1));
-        let part = |n: usize| {
-            let shape = &state.parts[n].shape;
-            let width: usize = shape.iter().product();
-            if let (Some(scales), Some(_)) = (state.fixed, state.eight) {
-                return History::fixed(width, (scales[n], dtype), needed, rollback);
-            }
-            match state.eight {
-                None => History::new(dtype, width, needed, rollback),
-                Some(scales) => {
-                    History::fp8(width, width / scales.count(shape).max(1), needed, rollback)
-                }
-            }
-        };
-        Self { keys: part(0), values: part(1), needed }
+        let keys = history(state, 0, dtype, needed, rollback);
+        let values = history(state, 1, dtype, needed, rollback);
+        Self { keys, values, needed }
     }
 
     /// Returns the first position that the next step can still see.
     pub fn visible(&self) -> usize {
         self.needed.map_or(0, |n| self.keys.end().saturating_sub(n))
+    }
+}
+
+/// Creates the empty history of a part of a state.
+fn history(
+    state: &State,
+    part: usize,
+    dtype: Dtype,
+    needed: Option<usize>,
+    rollback: usize,
+) -> History {
+    let shape = &state.parts[part].shape;
+    let width: usize = shape.iter().product();
+    if let (Some(scales), Some(_)) = (state.fixed, state.eight) {
+        return History::fixed(width, (scales[part], dtype), needed, rollback);
+    }
+    match state.eight {
+        None => History::new(dtype, width, needed, rollback),
+        Some(scales) => History::fp8(width, width / scales.count(shape).max(1), needed, rollback),
     }
 }

@@ -29,10 +29,9 @@ impl Conv {
         if held == 0 {
             return self.inputs.seed(end, &[]);
         }
-        let place = |n: usize, c: usize| columns[c * self.needed + (self.needed - held) + n];
         let rows: Vec<f32> = (0..held)
             .flat_map(|n| (0..channels).map(move |c| (n, c)))
-            .map(|(n, c)| place(n, c))
+            .map(|(n, c)| columns[c * self.needed + (self.needed - held) + n])
             .collect();
         self.inputs.seed(end, &rows);
     }

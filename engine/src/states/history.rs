@@ -245,9 +245,8 @@ impl Past for History {
         }
         let rows = end - floor;
         if rows.checked_mul(self.row_bytes()) != Some(bytes.len()) {
-            let found = bytes.len();
             let size = self.row_bytes();
-            return Err(past::Error::RowBytes { found, rows, size });
+            return Err(past::Error::RowBytes { found: bytes.len(), rows, size });
         }
         (self.first, self.rows, self.floor) = (floor, rows, floor);
         self.store.set_bytes(bytes);
@@ -342,20 +341,21 @@ mod tests {
     #[test]
     fn every_step_with_a_known_scale_is_on_the_grid() {
         // What `fake_quantize` of compressed-tensors 0.20 gives.
-        let read = |dtype, scale, x: f32| {
-            let mut history = History::fixed(1, (scale, dtype), None, 0);
-            history.append(&[x]);
-            history.tail(0)[0]
-        };
         // 22 times a scale of 8 bits of mantissa has more than bf16 holds.
-        assert_eq!(read(Dtype::F32, 0.199_218_75, 4.4), 4.382_812_5);
-        assert_eq!(read(Dtype::Bf16, 0.199_218_75, 4.4), 4.375);
+        assert_eq!(read_back(Dtype::F32, 0.199_218_75, 4.4), 4.382_812_5);
+        assert_eq!(read_back(Dtype::Bf16, 0.199_218_75, 4.4), 4.375);
         // The quotient is 9.4902, and 9.5 in bf16; e4m3 has 9 and 10.
-        assert_eq!(read(Dtype::F32, 0.199_218_75, 1.890_625), 1.792_968_8);
-        assert_eq!(read(Dtype::Bf16, 0.199_218_75, 1.890_625), 1.992_187_5);
+        assert_eq!(read_back(Dtype::F32, 0.199_218_75, 1.890_625), 1.792_968_8);
+        assert_eq!(read_back(Dtype::Bf16, 0.199_218_75, 1.890_625), 1.992_187_5);
         // The scale is 1 in bf16.
-        assert_eq!(read(Dtype::F32, 1.001, 3.0), 3.003_000_3);
-        assert_eq!(read(Dtype::Bf16, 1.001, 3.0), 3.0);
+        assert_eq!(read_back(Dtype::F32, 1.001, 3.0), 3.003_000_3);
+        assert_eq!(read_back(Dtype::Bf16, 1.001, 3.0), 3.0);
+    }
+
+    fn read_back(dtype: Dtype, scale: f32, x: f32) -> f32 {
+        let mut history = History::fixed(1, (scale, dtype), None, 0);
+        history.append(&[x]);
+        history.tail(0)[0]
     }
 
     #[test]

@@ -23,9 +23,11 @@ impl Latent {
     /// Creates an empty memory. The state's parts are `k` and `v`, as `Slot::new` has checked. Only the op
     /// knows the width of an expanded row.
     pub fn new(state: &State, dtype: Dtype, activation: Dtype, rollback: usize) -> Self {
-        let part =
-            |n: usize| History::new(dtype, state.parts[n].shape.iter().product(), None, rollback);
-        Self { latent: part(0), shared: part(1), expanded: History::new(activation, 0, None, 0) }
+        let [latent, shared] = [0, 1].map(|part: usize| {
+            let width: usize = state.parts[part].shape.iter().product();
+            History::new(dtype, width, None, rollback)
+        });
+        Self { latent, shared, expanded: History::new(activation, 0, None, 0) }
     }
 
     /// Makes `expanded` hold rows of `width` numbers, and none from position `start` on.

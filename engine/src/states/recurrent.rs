@@ -39,11 +39,11 @@ impl RecurrentBlock {
     /// Returns a block of zeros.
     fn zeros(width: usize, queue: Option<&DeviceQueue>) -> Self {
         let Some(queue) = queue else { return Self::Host(vec![0.0; width]) };
-        let made = queue.allocate(4 * width).and_then(|buffer| {
+        let filled = queue.allocate(4 * width).and_then(|buffer| {
             buffer.fill(0, 0)?;
             Ok(buffer)
         });
-        Self::Device(queue.note(made).unwrap_or_else(|| DeviceBuffer::none(queue)))
+        Self::Device(queue.note(filled).unwrap_or_else(|| DeviceBuffer::none(queue)))
     }
 
     /// Returns the numbers; none if the device failed, which has been noted.
@@ -129,8 +129,7 @@ pub struct Recurrent {
 
 impl PartialEq for Recurrent {
     fn eq(&self, other: &Self) -> bool {
-        let form = |r: &Self| (r.dtype, r.width, r.rollback, r.end, r.floor, r.fresh.1);
-        form(self) == form(other) && self.held == other.held && self.fresh.0 == other.fresh.0
+        self.form() == other.form() && self.held == other.held && self.fresh.0 == other.fresh.0
     }
 }
 
@@ -157,8 +156,10 @@ pub(crate) struct DeviceRecurrentStep<'a> {
 impl Recurrent {
     /// Creates an empty memory.
     pub fn new(state: &State, dtype: Dtype, rollback: usize) -> Self {
-        let numbers = |shape: &[usize]| shape.iter().fold(1, |n: usize, s| n.saturating_mul(*s));
-        let width = state.parts.iter().fold(0, |n: usize, p| n.saturating_add(numbers(&p.shape)));
+        let width = state.parts.iter().fold(0, |width: usize, part| {
+            let numbers = part.shape.iter().fold(1, |n: usize, s| n.saturating_mul(*s));
+            width.saturating_add(numbers)
+        });
         let affordable = SPARE_BYTES / width.saturating_mul(4).max(1);
         Self::of(dtype, width, rollback.min(affordable.max(ALWAYS)))
     }
@@ -216,10 +217,10 @@ impl Recurrent {
     /// Begins a step of `rows` tokens on the device, to be ended by a commit or a truncation.
     pub(crate) fn device_step(&mut self, rows: usize) -> Result<DeviceRecurrentStep<'_>, Error> {
         self.begin(rows);
-        let lost = || Error::Other("the state is not on the device".to_owned());
-        let before = self.held.back().or(self.zeros.as_ref()).ok_or_else(lost)?;
-        let before = before.on_device(self.width).ok_or_else(lost)?;
-        let after = self.fresh.0.iter().map(|block| block.on_device(self.width).ok_or_else(lost));
+        let before = self.held.back().or(self.zeros.as_ref()).ok_or_else(not_on_device)?;
+        let before = before.on_device(self.width).ok_or_else(not_on_device)?;
+        let after =
+            self.fresh.0.iter().map(|block| block.on_device(self.width).ok_or_else(not_on_device));
         let after = after.collect::<Result<_, _>>()?;
         Ok(DeviceRecurrentStep { before, after, dtype: self.dtype })
     }
@@ -237,6 +238,11 @@ impl Recurrent {
     pub fn newest(&self) -> Vec<f32> {
         let newest = self.held.back().map(|block| block.numbers().into_owned());
         newest.filter(|block| block.len() == self.width).unwrap_or_else(|| vec![0.0; self.width])
+    }
+
+    /// Returns everything but the blocks.
+    fn form(&self) -> (Dtype, usize, usize, usize, usize, usize) {
+        (self.dtype, self.width, self.rollback, self.end, self.floor, self.fresh.1)
     }
 
     fn block_bytes(&self) -> usize {
@@ -324,9 +330,8 @@ impl Past for Recurrent {
         }
         let blocks = if floor == 0 { end } else { end - floor + 1 };
         if blocks.checked_mul(self.block_bytes()) != Some(bytes.len()) {
-            let found = bytes.len();
             let size = self.block_bytes();
-            return Err(past::Error::BlockBytes { found, blocks, size });
+            return Err(past::Error::BlockBytes { found: bytes.len(), blocks, size });
         }
         (self.end, self.floor) = (end, floor);
         self.held = bytes
@@ -336,6 +341,10 @@ impl Past for Recurrent {
             .collect();
         Ok(())
     }
+}
+
+fn not_on_device() -> Error {
+    Error::Other("the state is not on the device".to_owned())
 }
 
 fn from_bytes(dtype: Dtype, bytes: &[u8]) -> f32 {

@@ -145,20 +145,20 @@ pub fn restore(mut slot: Slot, fingerprint: u64, bytes: &[u8]) -> Result<Slot, E
     let mut starts = bytes;
     let documents = (0..count).map(|_| size(&mut starts)).collect::<Result<Vec<_>, _>>()?;
     slot.mask = SequenceMask::restored(prefix, documents, position).ok_or(Error::Mask)?;
-    let Some((count, rest)) = left.split_first_chunk::<4>() else { return Err(Error::Short) };
-    left = rest;
+    let Some((count, remaining)) = left.split_first_chunk::<4>() else { return Err(Error::Short) };
+    left = remaining;
     let mut pasts: Vec<_> = slot.memories.iter_mut().flat_map(super::Memory::pasts_mut).collect();
-    let found = u32::from_le_bytes(*count) as usize;
+    let count = u32::from_le_bytes(*count) as usize;
     let expected = pasts.len();
-    if found != expected {
-        return Err(Error::Pasts { found, expected });
+    if count != expected {
+        return Err(Error::Pasts { found: count, expected });
     }
     for past in &mut pasts {
         let floor = size(&mut left)?;
         let len = size(&mut left)?;
-        let Some((part, rest)) = left.split_at_checked(len) else { return Err(Error::Short) };
+        let Some((part, remaining)) = left.split_at_checked(len) else { return Err(Error::Short) };
         past.set_bytes(floor, position, part)?;
-        left = rest;
+        left = remaining;
     }
     if !left.is_empty() {
         return Err(Error::LeftOver { found: left.len() });
@@ -168,8 +168,8 @@ pub fn restore(mut slot: Slot, fingerprint: u64, bytes: &[u8]) -> Result<Slot, E
 }
 
 fn number(left: &mut &[u8]) -> Result<u64, Error> {
-    let (head, rest) = left.split_first_chunk::<8>().ok_or(Error::Short)?;
-    *left = rest;
+    let (head, remaining) = left.split_first_chunk::<8>().ok_or(Error::Short)?;
+    *left = remaining;
     Ok(u64::from_le_bytes(*head))
 }
 

@@ -224,22 +224,25 @@ impl RowStore {
 
     /// Takes over what [`RowStore::to_bytes`] gave; the caller has checked the length.
     pub fn set_bytes(&mut self, from: &[u8]) {
-        let wide = |from: &[u8]| -> Vec<f32> {
-            from.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-        };
         match self {
-            Self::F32(data) => *data = wide(from),
+            Self::F32(data) => *data = f32_numbers(from),
             Self::Half(_, data) => {
                 *data = from.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
             }
             Self::GroupedFp8 { bytes, scales, group } => {
-                let (own, rest) = from.split_at(from.len() / (*group + 4) * *group);
-                (*bytes, *scales) = (own.to_vec(), wide(rest));
+                let (codes, factors) = from.split_at(from.len() / (*group + 4) * *group);
+                *bytes = codes.to_vec();
+                *scales = f32_numbers(factors);
             }
             Self::FixedFp8 { bytes, .. } => *bytes = from.to_vec(),
             Self::Device(rows) => rows.set_bytes(from),
         }
     }
+}
+
+/// Reads little-endian numbers.
+fn f32_numbers(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
 impl CodedNumbers for RowStore {

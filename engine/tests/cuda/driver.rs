@@ -12,7 +12,7 @@ use libtest_mimic::Trial;
 use onboard_engine::device::cuda::CudaDevice;
 use onboard_engine::device::{self, DeviceQueue, KernelArgument};
 use onboard_engine::{
-    Chunk, Engine, ModelSource, NativeEngine, NoProbe, OutputRows, Session, SessionOptions,
+    Chunk, Engine, ModelSource, NativeEngine, NoProbe, OutputRows, Session, SessionOptions, SlotId,
 };
 use registry::dtype::Dtype;
 
@@ -186,16 +186,20 @@ fn count(line: &str, of: &str) -> i64 {
 fn decode(host: &mut dyn Session, device: &mut dyn Session) {
     let slots = [host.open_slot(), device.open_slot()];
     for token in 0..60 {
-        let step = |session: &mut dyn Session, slot| {
-            let chunk = Chunk { slot, tokens: &[token % 50], rows: OutputRows::Last };
-            let logits = session.step(&[chunk], &mut NoProbe).unwrap();
-            logits[0].data.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
-        };
-        assert!(step(host, slots[0]) == step(device, slots[1]), "token {token}");
+        assert!(
+            step_bits(host, slots[0], token) == step_bits(device, slots[1], token),
+            "token {token}"
+        );
         if token % 10 == 9 {
             print(&counts());
         }
     }
+}
+
+fn step_bits(session: &mut dyn Session, slot: SlotId, token: u32) -> Vec<u32> {
+    let chunk = Chunk { slot, tokens: &[token % 50], rows: OutputRows::Last };
+    let logits = session.step(&[chunk], &mut NoProbe).unwrap();
+    logits[0].data.iter().map(|x| x.to_bits()).collect()
 }
 
 /// Steps until one fails, and once more after that. Takes all memory after the first step if it is to be full.
@@ -274,7 +278,6 @@ fn repeat_layers(queue: &DeviceQueue) {
 
 /// Releases memory before the work that uses it is given to the driver, and takes memory that needs it back.
 fn use_kept_memory(queue: DeviceQueue) {
-    let mib = |n: usize| n << 20;
     let bytes: Vec<u8> = (0..mib(3)).map(|n| (n % 251) as u8).collect();
     let kept = queue.upload(&bytes[..mib(2)]).unwrap();
     let free = queue.free_bytes().unwrap();
@@ -293,12 +296,16 @@ fn use_kept_memory(queue: DeviceQueue) {
     larger.fill(0, 3).unwrap();
     larger.write(mib(47), &bytes).unwrap();
     assert!(larger.read(mib(47) - 1, mib(3) + 1).unwrap() == [&[3], &bytes[..]].concat());
-    let found = kept.read(0, mib(2)).unwrap();
-    assert!(found[..1000] == [7; 1000] && found[1000..] == bytes[1000..mib(2)]);
+    let bytes_read = kept.read(0, mib(2)).unwrap();
+    assert!(bytes_read[..1000] == [7; 1000] && bytes_read[1000..] == bytes[1000..mib(2)]);
     drop((kept, larger));
     assert_eq!(count(&counts(), "used"), 0, "no buffer is left");
     drop(queue);
     print(&counts());
+}
+
+fn mib(n: usize) -> usize {
+    n << 20
 }
 
 /// Copies more than the memory that copies go through, in large and small pieces.
@@ -342,41 +349,38 @@ fn machines_that_lack_something_are_refused() {
         ("version=12040", ["NVRTC is of CUDA 13.0", "CUDA 12.4 at most"]),
         ("memory=1000", ["0 MiB free", "run on the CPU"]),
     ] {
-        let found = run("steps", settings);
-        assert!(parts.iter().all(|part| found.contains(part)), "{settings}: {found}");
-        assert!(!found.contains("step\n"), "{settings}: {found}");
+        let output = run("steps", settings);
+        assert!(parts.iter().all(|part| output.contains(part)), "{settings}: {output}");
+        assert!(!output.contains("step\n"), "{settings}: {output}");
     }
 }
 
 /// Decode steps repeat, except for the arguments that follow from the position.
 fn decode_steps_are_graphs() {
-    let found = run("decode", "");
-    let lines: Vec<&str> = found.lines().collect();
-    assert_eq!(lines.len(), 7, "{found}");
+    let output = run("decode", "");
+    let lines: Vec<&str> = output.lines().collect();
+    assert_eq!(lines.len(), 7, "{output}");
     // Caches grow behind 32 tokens, and so all addresses change.
-    let between = |of: &str| count(lines[5], of) - count(lines[3], of);
-    let kernels = between("kernels");
-    let launches = between("launches");
-    assert!(launches == 0 && kernels > 20 * 100, "{found}");
-    assert!(between("graphs") <= 20 * 4, "{found}");
-    assert!(between("params") * 6 < kernels, "{found}");
+    let kernels = growth(&lines, "kernels");
+    let launches = growth(&lines, "launches");
+    assert!(launches == 0 && kernels > 20 * 100, "{output}");
+    assert!(growth(&lines, "graphs") <= 20 * 4, "{output}");
+    assert!(growth(&lines, "params") * 6 < kernels, "{output}");
+}
+
+fn growth(lines: &[&str], of: &str) -> i64 {
+    count(lines[5], of) - count(lines[3], of)
 }
 
 fn layers_have_graphs_of_their_own() {
-    let found = run("layers", "");
+    let output = run("layers", "");
     // Two launches of each layer differ from those of the step before, which was a graph from the third step on.
-    assert_eq!(count(&found, "params"), 5 * 12 * 2, "{found}");
+    assert_eq!(count(&output, "params"), 5 * 12 * 2, "{output}");
 }
 
 /// Each call that makes or starts a graph may fail, and a driver may lack them all. A segment that failed is not tried again.
 fn drivers_that_refuse_graphs_give_equal_bits() {
-    let ended = |settings: &str| {
-        let found = run("decode", settings);
-        let end = found.lines().last().unwrap();
-        assert!(end.starts_with("at the end"), "{settings}: {found}");
-        (count(end, "launches"), count(end, "graphs"), count(end, "kernels"))
-    };
-    let (plain, used, _) = ended("");
+    let (plain, used, _) = final_counts("");
     for (settings, all) in [
         ("refuses=1", true),
         ("refuses=2", true),
@@ -385,7 +389,7 @@ fn drivers_that_refuse_graphs_give_equal_bits() {
         ("refuses=5", false),
         ("version=11080,compiler=11", true),
     ] {
-        let (launches, graphs, kernels) = ended(settings);
+        let (launches, graphs, kernels) = final_counts(settings);
         let sound = if all {
             (launches, graphs) == (kernels, 0)
         } else {
@@ -398,16 +402,23 @@ fn drivers_that_refuse_graphs_give_equal_bits() {
     }
 }
 
+fn final_counts(settings: &str) -> (i64, i64, i64) {
+    let output = run("decode", settings);
+    let end = output.lines().last().unwrap();
+    assert!(end.starts_with("at the end"), "{settings}: {output}");
+    (count(end, "launches"), count(end, "graphs"), count(end, "kernels"))
+}
+
 fn graphs_that_are_not_used_are_forgotten() {
-    let found = run("many", "");
+    let output = run("many", "");
     // The first sequence comes 602 times after the first, which has two uploads before it, and the others three times.
     let graphs = 602 - 2 + 299;
-    assert_eq!((count(&found, "kept"), count(&found, "graphs")), (256, graphs), "{found}");
+    assert_eq!((count(&output, "kept"), count(&output, "graphs")), (256, graphs), "{output}");
 }
 
 fn kept_memory_goes_back_when_memory_runs_out() {
-    let found = run("kept", "memory=67108864");
-    assert_eq!((count(&found, "used"), count(&found, "left")), (0, 1), "{found}");
+    let output = run("kept", "memory=67108864");
+    assert_eq!((count(&output, "used"), count(&output, "left")), (0, 1), "{output}");
 }
 
 /// 48 requests that grow have 1176 MiB in all.
@@ -418,21 +429,21 @@ fn requests_that_grow_keep_few_sizes() {
 
 /// Another process takes memory between the check and the first steps.
 fn memory_that_runs_out_is_an_error() {
-    let found = run("full", "memory=20000000");
-    assert!(found.starts_with("step\n") && found.contains("out of memory"), "{found}");
-    let full = found.lines().nth(1).unwrap();
-    let end = found.lines().last().unwrap();
-    assert!(count(full, "used") > 20_000_000 - 512, "{found}");
-    assert_eq!((count(end, "used"), count(end, "left")), (0, 1), "{found}");
+    let output = run("full", "memory=20000000");
+    assert!(output.starts_with("step\n") && output.contains("out of memory"), "{output}");
+    let full = output.lines().nth(1).unwrap();
+    let end = output.lines().last().unwrap();
+    assert!(count(full, "used") > 20_000_000 - 512, "{output}");
+    assert_eq!((count(end, "used"), count(end, "left")), (0, 1), "{output}");
 }
 
 fn a_lost_device_is_an_error_of_the_step() {
     let shown = run("taps", "lost=300");
     assert!(shown.starts_with("failed") && shown.contains("illegal memory access"), "{shown}");
-    let found = run("steps", "lost=3000");
-    let failed: Vec<&str> = found.lines().filter(|line| line.starts_with("failed")).collect();
-    assert!(found.starts_with("step\n"), "{found}");
-    assert_eq!(failed.len(), 2, "{found}");
-    assert!(failed.iter().all(|line| line.contains("illegal memory access")), "{found}");
-    assert!(count(found.lines().last().unwrap(), "graphs") > 10, "{found}");
+    let output = run("steps", "lost=3000");
+    let failed: Vec<&str> = output.lines().filter(|line| line.starts_with("failed")).collect();
+    assert!(output.starts_with("step\n"), "{output}");
+    assert_eq!(failed.len(), 2, "{output}");
+    assert!(failed.iter().all(|line| line.contains("illegal memory access")), "{output}");
+    assert!(count(output.lines().last().unwrap(), "graphs") > 10, "{output}");
 }

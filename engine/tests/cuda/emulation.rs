@@ -132,8 +132,11 @@ impl Emulation {
     /// Fails unless the addresses are of one allocation.
     fn check(&self, at: u64, bytes: usize) {
         let memory = self.memory.lock().unwrap();
-        let (start, found) = memory.range(..=at).next_back().expect("an allocation");
-        assert!(at - start + bytes as u64 <= found.len() as u64 * 16, "outside the allocation");
+        let (start, allocation) = memory.range(..=at).next_back().expect("an allocation");
+        assert!(
+            at - start + bytes as u64 <= allocation.len() as u64 * 16,
+            "outside the allocation"
+        );
     }
 }
 
@@ -225,21 +228,21 @@ unsafe impl ComputeDevice for Emulation {
             self.check(place.at, last * dtype.size());
         }
         // Two orders of additions, neither that of the exact kernels.
-        let at = |place: MatrixPlace<u64>, matrix: usize, row: usize, column: usize| {
-            matrix * place.matrix + row * place.row + column
-        };
         for (b, r, o) in (0..batch)
             .flat_map(|b| (0..rows).flat_map(move |r| (0..outputs).map(move |o| (b, r, o))))
         {
-            let y = at(product.y, b, r, o);
+            let y = number_at(product.y, b, r, o);
             // SAFETY: the places were checked above.
             unsafe {
                 let mut sum = if adds { load(product.y.at, made, y) } else { 0.0 };
                 for n in 0..inputs {
                     let k = if self.reversed { inputs - 1 - n } else { n };
-                    let w =
-                        if by_outputs { at(product.w, b, o, k) } else { at(product.w, b, k, o) };
-                    sum += load(product.x.at, dtype, at(product.x, b, r, k))
+                    let w = if by_outputs {
+                        number_at(product.w, b, o, k)
+                    } else {
+                        number_at(product.w, b, k, o)
+                    };
+                    sum += load(product.x.at, dtype, number_at(product.x, b, r, k))
                         * load(product.w.at, dtype, w);
                 }
                 store(product.y.at, made, y, sum);
@@ -247,4 +250,9 @@ unsafe impl ComputeDevice for Emulation {
         }
         Ok(())
     }
+}
+
+/// Index of a number of a batch of matrices.
+fn number_at(place: MatrixPlace<u64>, matrix: usize, row: usize, column: usize) -> usize {
+    matrix * place.matrix + row * place.row + column
 }

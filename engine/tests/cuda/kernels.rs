@@ -1,7 +1,7 @@
 //! The launch of kernels: what does not fit is refused before it runs.
 
 use libtest_mimic::Trial;
-use onboard_engine::device::{DeviceBuffer, KernelArgument, KernelParts, count};
+use onboard_engine::device::{DeviceBuffer, DeviceQueue, KernelArgument, KernelParts, count};
 use registry::dtype::Dtype;
 
 use crate::{emulation, trials};
@@ -43,9 +43,6 @@ fn parts_have_arguments_and_blocks_of_their_own() {
     let x = queue.upload(&numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>());
     let blocks = [0, 300, 1, 0, 128, 129, 0]
         .map(|size| (size, queue.upload(&x.as_ref().unwrap().read(0, 4 * size).unwrap()).unwrap()));
-    let part = |block: &DeviceBuffer, dtype: Dtype, size| {
-        vec![KernelArgument::from(block), dtype.into(), count(size)]
-    };
     let mut launch = KernelParts::new("round_numbers");
     for (n, (size, block)) in blocks.iter().enumerate() {
         launch.push_each(*size, part(block, Dtype::ALL[n % 3], *size));
@@ -73,6 +70,10 @@ fn parts_have_arguments_and_blocks_of_their_own() {
     assert!(why.contains("feed fewer tokens at once"), "{why}");
 }
 
+fn part(block: &DeviceBuffer, dtype: Dtype, size: usize) -> Vec<KernelArgument> {
+    vec![KernelArgument::from(block), dtype.into(), count(size)]
+}
+
 /// Scores of a few values, so that many are equal; NaN is the largest.
 fn among_equals_the_first_are_selected() {
     let span = 300_usize;
@@ -80,9 +81,9 @@ fn among_equals_the_first_are_selected() {
     let scores: Vec<f32> = (0..span)
         .map(|n| if n == 250 { -f32::NAN } else { [0.0, -1.5, 2.0, -0.0, 0.5][n * n % 97 % 5] })
         .collect();
-    let key = |n: usize| if scores[n].is_nan() { f32::NAN } else { scores[n] };
+    let keys: Vec<f32> = scores.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }).collect();
     let mut order: Vec<usize> = (0..span).collect();
-    order.sort_by(|a, b| key(*b).total_cmp(&key(*a)).then(a.cmp(b)));
+    order.sort_by(|a, b| keys[*b].total_cmp(&keys[*a]).then(a.cmp(b)));
     let mut want = order[..topk].to_vec();
     want.sort_unstable();
     for reversed in [false, true] {
@@ -111,18 +112,10 @@ fn sixteen_bits_are_those_of_the_engine() {
     let queue = emulation::device(false);
     let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
     let x = queue.upload(&bytes).unwrap();
-    let convert = |from: Dtype, x: &DeviceBuffer, to: Dtype| {
-        let y = queue.allocate(numbers.len() * to.size()).unwrap();
-        let total = numbers.len();
-        let arguments =
-            [KernelArgument::from(x), from.into(), (&y).into(), to.into(), count(total)];
-        queue.launch_each("convert", total, &arguments).unwrap();
-        y
-    };
     for dtype in [Dtype::Bf16, Dtype::F16] {
-        let narrow = convert(Dtype::F32, &x, dtype);
+        let narrow = convert(&queue, numbers.len(), Dtype::F32, &x, dtype);
         let bits = narrow.read(0, narrow.bytes()).unwrap();
-        let wide = convert(dtype, &narrow, Dtype::F32);
+        let wide = convert(&queue, numbers.len(), dtype, &narrow, Dtype::F32);
         let wide = wide.read(0, wide.bytes()).unwrap();
         for ((x, bits), wide) in numbers.iter().zip(bits.chunks_exact(2)).zip(wide.chunks_exact(4))
         {
@@ -137,4 +130,17 @@ fn sixteen_bits_are_those_of_the_engine() {
             }
         }
     }
+}
+
+fn convert(
+    queue: &DeviceQueue,
+    total: usize,
+    from: Dtype,
+    x: &DeviceBuffer,
+    to: Dtype,
+) -> DeviceBuffer {
+    let y = queue.allocate(total * to.size()).unwrap();
+    let arguments = [KernelArgument::from(x), from.into(), (&y).into(), to.into(), count(total)];
+    queue.launch_each("convert", total, &arguments).unwrap();
+    y
 }

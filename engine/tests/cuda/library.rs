@@ -6,13 +6,12 @@ use checkpoints::checkpoint::{CodeType, Rounding, ScaleSharing};
 use libtest_mimic::Trial;
 use onboard_engine::device::DeviceQueue;
 use onboard_engine::{
-    Chunk, Engine, ModelSource, NativeEngine, OutputRows, ProductArithmetic, Session,
-    SessionOptions,
+    Engine, ModelSource, NativeEngine, ProductArithmetic, Session, SessionOptions,
 };
 use registry::dtype::Dtype;
 
 use crate::quantized::{RandomWeights, block_type, wide_model};
-use crate::sessions::{self, Record, apart, feed, near};
+use crate::sessions::{self, Record, all_rows, apart, feed, near};
 use crate::{emulation, trials};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -42,13 +41,22 @@ const LIBRARY: ProductArithmetic = ProductArithmetic::Library;
 fn record(session: &mut dyn Session) -> Record {
     let vocab = session.model().vocab as u32;
     let tokens: Vec<u32> = (0..150).map(|n| (n * 37 + 5) % vocab).collect();
-    let all = |slot, tokens| Chunk { slot, tokens, rows: OutputRows::All };
     let mut record = Record::new();
     let one = session.open_slot();
     let two = session.open_slot();
-    feed(&mut record, "first", session, &[all(one, &tokens[..60])]);
-    feed(&mut record, "both", session, &[all(two, &tokens[60..100]), all(one, &tokens[60..110])]);
-    feed(&mut record, "single", session, &[all(one, &tokens[110..111]), all(two, &tokens[9..10])]);
+    feed(&mut record, "first", session, &[all_rows(one, &tokens[..60])]);
+    feed(
+        &mut record,
+        "both",
+        session,
+        &[all_rows(two, &tokens[60..100]), all_rows(one, &tokens[60..110])],
+    );
+    feed(
+        &mut record,
+        "single",
+        session,
+        &[all_rows(one, &tokens[110..111]), all_rows(two, &tokens[9..10])],
+    );
     record
 }
 
@@ -70,8 +78,8 @@ pub(crate) fn of_library(options: &SessionOptions, open: &Open<'_>, queue: Devic
 fn compare(options: &SessionOptions, least: usize, open: &Open<'_>) {
     let [(one, calls), (other, _)] = [true, false].map(emulation::counted);
     let [one, other] = [one, other].map(|queue| of_library(options, open, queue));
-    let made = calls.take().get("multiply").copied().unwrap_or(0);
-    assert!(made >= least, "{made} products, expected {least}");
+    let products = calls.take().get("multiply").copied().unwrap_or(0);
+    assert!(products >= least, "{products} products, expected {least}");
     let (noise, _) = apart(&one, &other);
     assert!((1e-8..0.1).contains(&noise), "two orders are {noise} apart");
     // In 16 bits few numbers fall to the other side, so the noise may be less than a unit by chance.
@@ -97,9 +105,9 @@ fn long_chunks_agree(name: &str) {
         if name == "qwen3_next" && dtype != Dtype::F32 {
             continue; // in 16 bits noise decides between two of its experts
         }
-        let open =
-            |engine: NativeEngine, options: &SessionOptions| engine.open(&source, options).unwrap();
-        compare(&plain(dtype), least, &open);
+        compare(&plain(dtype), least, &|engine: NativeEngine, options: &SessionOptions| {
+            engine.open(&source, options).unwrap()
+        });
     }
 }
 
@@ -108,11 +116,10 @@ fn decoded_weights_agree(name: &str) {
     let ty = block_type(name);
     for (name, dtype) in [("lfm2_moe", Dtype::F32), ("lfm2", Dtype::Bf16)] {
         let model = Arc::new(wide_model(name));
-        let open = |engine: NativeEngine, options: &SessionOptions| {
+        compare(&plain(dtype), 20, &|engine: NativeEngine, options: &SessionOptions| {
             let weights = Box::new(RandomWeights::new(&model, Some(ty), None));
             engine.open_with(Arc::clone(&model), weights, options).unwrap()
-        };
-        compare(&plain(dtype), 20, &open);
+        });
     }
 }
 
@@ -121,12 +128,11 @@ fn rounded_inputs_agree() {
     let codes = CodeType::Integer { bits: 8, symmetric: true };
     let rounding = Some(Rounding { codes, shared: ScaleSharing::Row });
     let rounds = onboard_engine::InputRounding::All;
-    let open = |engine: NativeEngine, options: &SessionOptions| {
+    let options = SessionOptions { rounds, ..plain(Dtype::F32) };
+    compare(&options, 10, &|engine: NativeEngine, options: &SessionOptions| {
         let weights = Box::new(RandomWeights::new(&model, None, rounding));
         engine.open_with(Arc::clone(&model), weights, options).unwrap()
-    };
-    let options = SessionOptions { rounds, ..plain(Dtype::F32) };
-    compare(&options, 10, &open);
+    });
 }
 
 fn it_is_no_library_of_the_cpu() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use onboard_engine::{Chunk, NativeEngine, NoProbe, OutputRows, Session, SessionOptions};
 use registry::dtype::Dtype;
+use registry::model::Model;
 
 use crate::quantized::{RandomWeights, changed_model};
 use crate::{emulation, sessions, trials};
@@ -30,26 +31,33 @@ fn long_sequences_have_the_bits_of_the_cpu(name: &str) {
     let model = Arc::new(model);
     let tokens: Vec<u32> = (0..2710).map(|n| n * n % 41 % model.vocab as u32).collect();
     for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
-        let open = |engine: NativeEngine| {
-            let weights = Box::new(RandomWeights::new(&model, None, None));
-            let options = SessionOptions { dtype, finite: false, ..SessionOptions::default() };
-            engine.open_with(Arc::clone(&model), weights, &options).unwrap()
-        };
-        let mut host = open(NativeEngine::new());
+        let mut host = open(&model, dtype, &NativeEngine::new());
         let slot = host.open_slot();
         let prompt = Chunk { slot, tokens: &tokens[..2700], rows: OutputRows::None };
         host.step(&[prompt], &mut NoProbe).unwrap();
         let saved = host.save(slot).unwrap();
-        let mut device = open(NativeEngine::on(emulation::device(dtype == Dtype::F32)));
-        let steps = |session: &mut dyn Session| {
-            let long = session.restore(&saved).unwrap();
-            let short = session.open_slot();
-            let chunk = |slot, tokens| Chunk { slot, tokens, rows: OutputRows::All };
-            let chunks = [chunk(short, &tokens[..3]), chunk(long, &tokens[2700..2704])];
-            let mut record = sessions::Record::new();
-            sessions::feed(&mut record, "both", session, &chunks);
-            record
-        };
-        assert_eq!(steps(&mut *host), steps(&mut *device), "{dtype}");
+        let mut device =
+            open(&model, dtype, &NativeEngine::on(emulation::device(dtype == Dtype::F32)));
+        assert_eq!(
+            resumed_steps(&mut *host, &saved, &tokens),
+            resumed_steps(&mut *device, &saved, &tokens),
+            "{dtype}"
+        );
     }
+}
+
+fn resumed_steps(session: &mut dyn Session, saved: &[u8], tokens: &[u32]) -> sessions::Record {
+    let long = session.restore(saved).unwrap();
+    let short = session.open_slot();
+    let chunks =
+        [sessions::all_rows(short, &tokens[..3]), sessions::all_rows(long, &tokens[2700..2704])];
+    let mut record = sessions::Record::new();
+    sessions::feed(&mut record, "both", session, &chunks);
+    record
+}
+
+fn open(model: &Arc<Model>, dtype: Dtype, engine: &NativeEngine) -> Box<dyn Session> {
+    let weights = Box::new(RandomWeights::new(model, None, None));
+    let options = SessionOptions { dtype, finite: false, ..SessionOptions::default() };
+    engine.open_with(Arc::clone(model), weights, &options).unwrap()
 }

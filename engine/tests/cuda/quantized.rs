@@ -138,13 +138,19 @@ fn weights_in_blocks_have_the_bits_of_the_cpu(name: &str) {
     let ty = block_type(name);
     // One dtype for each type is enough: products decode before they see the inputs.
     let dtype = Dtype::ALL[usize::from(name.as_bytes()[1]) % 3];
-    let weights = || Box::new(RandomWeights::new(&model, Some(ty), None));
-    assert!(weights().blocks.len() > 20, "{name}: {}", weights().blocks.len());
+    let blocks = random_blocks(&model, ty).blocks.len();
+    assert!(blocks > 20, "{name}: {blocks}");
     let options = SessionOptions { dtype, threads: Some(1), ..SessionOptions::default() };
-    let open =
-        |engine: NativeEngine| engine.open_with(Arc::clone(&model), weights(), &options).unwrap();
     let device = NativeEngine::on(emulation::device(dtype == Dtype::F32));
-    compare_opened(name, &mut *open(NativeEngine::new()), &mut *open(device));
+    let [mut host, mut device] = [NativeEngine::new(), device].map(|engine| {
+        let weights = Box::new(random_blocks(&model, ty));
+        engine.open_with(Arc::clone(&model), weights, &options).unwrap()
+    });
+    compare_opened(name, &mut *host, &mut *device);
+}
+
+fn random_blocks(model: &Model, ty: BlockType) -> RandomWeights {
+    RandomWeights::new(model, Some(ty), None)
 }
 
 /// The arithmetic `q8`, of matrices and of experts.
@@ -152,25 +158,22 @@ fn products_in_integers_have_the_bits(name: &str) {
     let model = Arc::new(wide_model("lfm2_moe"));
     let ty = block_type(name);
     for (dtype, factor) in [(Dtype::F32, true), (Dtype::F16, false)] {
-        let options = |arithmetic| SessionOptions {
-            dtype,
-            arithmetic,
-            threads: Some(1),
-            ..Default::default()
-        };
         let open = |engine: NativeEngine, arithmetic| {
+            let options =
+                SessionOptions { dtype, arithmetic, threads: Some(1), ..Default::default() };
             let weights = RandomWeights { factor, ..RandomWeights::new(&model, Some(ty), None) };
-            engine.open_with(Arc::clone(&model), Box::new(weights), &options(arithmetic)).unwrap()
+            engine.open_with(Arc::clone(&model), Box::new(weights), &options).unwrap()
         };
         let integers = ProductArithmetic::Q8 { repack: false };
-        let device = || NativeEngine::on(emulation::device(dtype == Dtype::F32));
         compare_opened(
             name,
             &mut *open(NativeEngine::new(), integers),
-            &mut *open(device(), integers),
+            &mut *open(NativeEngine::on(emulation::device(dtype == Dtype::F32)), integers),
         );
-        let [exact, rounded] = [ProductArithmetic::Exact, integers]
-            .map(|arithmetic| sessions::record(&mut *open(device(), arithmetic), model.vocab));
+        let [exact, rounded] = [ProductArithmetic::Exact, integers].map(|arithmetic| {
+            let engine = NativeEngine::on(emulation::device(dtype == Dtype::F32));
+            sessions::record(&mut *open(engine, arithmetic), model.vocab)
+        });
         assert!(exact != rounded, "{name}: the arithmetic makes no difference");
     }
 }
@@ -178,19 +181,23 @@ fn products_in_integers_have_the_bits(name: &str) {
 fn blocks_take_their_own_size() {
     let model = Arc::new(wide_model("lfm2_moe"));
     let ty = block_type("Q4_0");
-    let weights = || Box::new(RandomWeights::new(&model, Some(ty), None));
-    let all: usize = weights().shapes.iter().map(|shape| shape.iter().product::<usize>() * 4).sum();
-    let open = |free| {
-        let engine = NativeEngine::on(emulation::with_memory(false, free));
-        engine.open_with(Arc::clone(&model), weights(), &SessionOptions::default()).map(|_| ())
-    };
-    open(all as u64 / 5).unwrap();
-    assert!(matches!(open(all as u64 / 10), Err(Error::DeviceMemory { .. })));
+    let all: usize = random_blocks(&model, ty)
+        .shapes
+        .iter()
+        .map(|shape| shape.iter().product::<usize>() * 4)
+        .sum();
+    open_in_memory(&model, ty, all as u64 / 5).unwrap();
+    assert!(matches!(open_in_memory(&model, ty, all as u64 / 10), Err(Error::DeviceMemory { .. })));
+}
+
+fn open_in_memory(model: &Arc<Model>, ty: BlockType, free: u64) -> Result<(), Error> {
+    let engine = NativeEngine::on(emulation::with_memory(false, free));
+    let weights = Box::new(random_blocks(model, ty));
+    engine.open_with(Arc::clone(model), weights, &SessionOptions::default()).map(|_| ())
 }
 
 /// Every kind of codes, and of numbers that share a scale, in matrices, experts and latents.
 fn rounded_inputs_have_the_bits_of_the_cpu() {
-    let integer = |bits, symmetric| CodeType::Integer { bits, symmetric };
     let fixed = ScaleSharing::Fixed { scale: 0.013, zero: 0.0 };
     for (name, codes, shared, dtype) in [
         ("lfm2_moe", CodeType::E4m3, ScaleSharing::Row, Dtype::F32),
@@ -207,19 +214,22 @@ fn rounded_inputs_have_the_bits_of_the_cpu() {
     ] {
         let model = Arc::new(crate::sessions::model(name));
         let rounding = Some(Rounding { codes, shared });
-        let open = |engine: NativeEngine, rounds| {
-            let weights = Box::new(RandomWeights::new(&model, None, rounding));
-            let threads = Some(1);
-            let options = SessionOptions { dtype, rounds, threads, ..SessionOptions::default() };
-            engine.open_with(Arc::clone(&model), weights, &options).unwrap()
-        };
         for rounds in [InputRounding::All, InputRounding::Linear] {
             let device = NativeEngine::on(emulation::device(dtype == Dtype::F32));
-            let mut host = open(NativeEngine::new(), rounds);
-            let mut device = open(device, rounds);
+            let [mut host, mut device] = [NativeEngine::new(), device].map(|engine| {
+                let weights = Box::new(RandomWeights::new(&model, None, rounding));
+                let threads = Some(1);
+                let options =
+                    SessionOptions { dtype, rounds, threads, ..SessionOptions::default() };
+                engine.open_with(Arc::clone(&model), weights, &options).unwrap()
+            });
             compare_opened(name, &mut *host, &mut *device);
         }
     }
+}
+
+fn integer(bits: u32, symmetric: bool) -> CodeType {
+    CodeType::Integer { bits, symmetric }
 }
 
 fn experts_that_round_apart_are_refused() {

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use crate::build::{feed, hybrid, open, options, tokens};
+use onboard_engine::weights::WeightsInMemory;
 use onboard_engine::{
-    Chunk, Error, NativeEngine, NoProbe, OutputRows, Probe, SessionOptions, SlotId,
+    Chunk, Error, NativeEngine, NoProbe, OutputRows, Probe, SessionOptions, SlotId, StateValue,
 };
 use proptest::prelude::*;
 use registry::dtype::Dtype;
-use registry::dtype::DtypeRule::{Activation, Fixed};
+use registry::dtype::DtypeRule::{self, Activation, Fixed};
+use registry::model::Model;
 
 fn bits(data: &[f32]) -> Vec<u32> {
     data.iter().map(|x| x.to_bits()).collect()
@@ -49,23 +51,24 @@ fn chunks_of_any_size_give_the_bits_of_one_forward() {
 fn rewrites_and_thread_counts_do_not_change_a_bit() {
     let ids = tokens(70);
     for dtype in Dtype::ALL {
-        let run = |options: &SessionOptions| {
-            let mut session = open(hybrid(Some(4)), options);
-            let slot = session.open_slot();
-            feed(&mut *session, slot, &ids).data
-        };
-        let plain = run(&SessionOptions { rewrites: false, ..options(dtype) });
+        let plain = hybrid_logits(&SessionOptions { rewrites: false, ..options(dtype) }, &ids);
         assert_same(
-            &run(&SessionOptions { threads: Some(1), ..options(dtype) }),
+            &hybrid_logits(&SessionOptions { threads: Some(1), ..options(dtype) }, &ids),
             &plain,
             "rewritten, 1 thread",
         );
         assert_same(
-            &run(&SessionOptions { threads: Some(3), ..options(dtype) }),
+            &hybrid_logits(&SessionOptions { threads: Some(3), ..options(dtype) }, &ids),
             &plain,
             "rewritten, 3 threads",
         );
     }
+}
+
+fn hybrid_logits(options: &SessionOptions, ids: &[u32]) -> Vec<f32> {
+    let mut session = open(hybrid(Some(4)), options);
+    let slot = session.open_slot();
+    feed(&mut *session, slot, ids).data
 }
 
 #[test]
@@ -79,13 +82,12 @@ fn a_batch_gives_each_slot_what_it_gets_alone() {
         })
         .into();
     let slots: Vec<SlotId> = (0..3).map(|_| session.open_slot()).collect();
-    let chunk = |n: usize, len: usize, rows| Chunk { slot: slots[n], tokens: &ids[..len], rows };
     let got = session
         .step(
             &[
-                chunk(2, 12, OutputRows::Last),
-                chunk(0, 7, OutputRows::All),
-                chunk(1, 1, OutputRows::None),
+                Chunk { slot: slots[2], tokens: &ids[..12], rows: OutputRows::Last },
+                Chunk { slot: slots[0], tokens: &ids[..7], rows: OutputRows::All },
+                Chunk { slot: slots[1], tokens: &ids[..1], rows: OutputRows::None },
             ],
             &mut NoProbe,
         )
@@ -175,24 +177,27 @@ fn bad_steps_are_refused_and_change_nothing() {
     feed(&mut *session, slot, &ids);
     let before = session.states(slot).unwrap();
     let long = vec![0; 291];
-    let chunk = |slot, tokens| Chunk { slot, tokens, rows: OutputRows::Last };
     for (chunks, want) in [
         (
-            vec![chunk(slot, &[1, 23][..])],
+            vec![last_row(slot, &[1, 23][..])],
             "token 23 at position 11 of slot 0 is not below the vocabulary size 23",
         ),
-        (vec![chunk(slot, &[])], "the chunk for slot 0 has no tokens; leave it out of the step"),
+        (vec![last_row(slot, &[])], "the chunk for slot 0 has no tokens; leave it out of the step"),
         (
-            vec![chunk(slot, &[1]), chunk(slot, &[2])],
+            vec![last_row(slot, &[1]), last_row(slot, &[2])],
             "slot 0 appears twice in one step; feed its tokens as one chunk",
         ),
-        (vec![chunk(SlotId(9), &[1])], "slot 9 is not open"),
-        (vec![chunk(slot, &long)], "slot 0 would reach 301 positions; the model handles 300"),
+        (vec![last_row(SlotId(9), &[1])], "slot 9 is not open"),
+        (vec![last_row(slot, &long)], "slot 0 would reach 301 positions; the model handles 300"),
     ] {
         assert_eq!(session.step(&chunks, &mut NoProbe).unwrap_err().to_string(), want);
     }
     assert_eq!(session.states(slot).unwrap(), before);
     assert_eq!(session.step(&[], &mut NoProbe).unwrap(), []);
+}
+
+fn last_row(slot: SlotId, tokens: &[u32]) -> Chunk<'_> {
+    Chunk { slot, tokens, rows: OutputRows::Last }
 }
 
 /// Writes over a tap.
@@ -283,29 +288,31 @@ fn a_divided_step_that_fails_leaves_nothing() {
 
 #[test]
 fn a_state_of_another_dtype_rounds_what_it_keeps() {
-    let with = |rule| {
-        let (mut model, tensors) = hybrid(None);
-        model.graph.states[0].dtype = rule;
-        (model, tensors)
-    };
-    let (model, tensors) = with(Fixed(Dtype::Bf16));
+    let (model, tensors) = hybrid_with_state(Fixed(Dtype::Bf16));
     let opened =
         NativeEngine::new().open_with(Arc::new(model), Box::new(tensors), &options(Dtype::F16));
     let Err(error) = opened else { panic!("it opened") };
     let want = "state `conv` is kept in bf16, but op `causal_conv` feeds it f16 in a run in f16";
     assert!(error.to_string().contains(want), "{error}");
-    let run = |rule| {
-        let allowed = SessionOptions { allow_dtype_mismatch: true, ..options(Dtype::F16) };
-        let mut session = open(with(rule), &allowed);
-        let slot = session.open_slot();
-        let ids = tokens(9);
-        feed(&mut *session, slot, &ids[..5]);
-        (feed(&mut *session, slot, &ids[5..]).data, session.states(slot).unwrap().swap_remove(0))
-    };
-    let (right, _) = run(Activation);
-    let (wrong, state) = run(Fixed(Dtype::Bf16));
+    let (right, _) = run_with_state(Activation);
+    let (wrong, state) = run_with_state(Fixed(Dtype::Bf16));
     assert_ne!(right, wrong);
     assert!(state.data.iter().all(|&x| half::bf16::from_f32(x).to_f32() == x));
+}
+
+fn hybrid_with_state(rule: DtypeRule) -> (Model, WeightsInMemory) {
+    let (mut model, tensors) = hybrid(None);
+    model.graph.states[0].dtype = rule;
+    (model, tensors)
+}
+
+fn run_with_state(rule: DtypeRule) -> (Vec<f32>, StateValue) {
+    let allowed = SessionOptions { allow_dtype_mismatch: true, ..options(Dtype::F16) };
+    let mut session = open(hybrid_with_state(rule), &allowed);
+    let slot = session.open_slot();
+    let ids = tokens(9);
+    feed(&mut *session, slot, &ids[..5]);
+    (feed(&mut *session, slot, &ids[5..]).data, session.states(slot).unwrap().swap_remove(0))
 }
 
 proptest! {

@@ -105,7 +105,7 @@ fn an_argument_that_its_kernel_does_not_take_is_refused_when_a_session_opens() {
 fn two_files_know_its_name() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
     let quoted = format!("\"{}\"", name());
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     let mut open = vec![std::path::PathBuf::from(folder)];
     while let Some(folder) = open.pop() {
         for entry in fs_err::read_dir(folder).unwrap() {
@@ -113,10 +113,10 @@ fn two_files_know_its_name() {
             if path.is_dir() {
                 open.push(path);
             } else if fs_err::read_to_string(&path).unwrap().contains(&quoted) {
-                found.push(path.file_name().unwrap().to_string_lossy().into_owned());
+                files.push(path.file_name().unwrap().to_string_lossy().into_owned());
             }
         }
     }
-    found.sort();
-    assert_eq!(found, ["declaration.rs", "kernel.rs"]);
+    files.sort();
+    assert_eq!(files, ["declaration.rs", "kernel.rs"]);
 }

@@ -138,33 +138,31 @@ fn norms() {
     let x: [f32; 4] = [1.0, -2.0, 3.0, 1.5];
     let w: [f32; 4] = [1.003_906_3, 0.5, -0.25, 2.0];
     let rms = ((1.0 + 4.0 + 9.0 + 2.25) / 4.0 + 1e-5f32).sqrt();
-    let r = |x: f32| half::bf16::from_f32(x).to_f32();
-    let rw = w.map(r);
+    let rw = w.map(bf16);
     let mean = 0.875;
     let std = (x.iter().map(|x| (x - mean) * (x - mean)).sum::<f32>() / 4.0 + 1e-5).sqrt();
-    let plain = |f: &dyn Fn(usize) -> f32| [0, 1, 2, 3].map(f);
     for (op, list, dtype, want) in [
-        ("rms_norm", vec![], Dtype::F32, plain(&|i| w[i] * (x[i] / rms))),
+        ("rms_norm", vec![], Dtype::F32, by_index(&|i| w[i] * (x[i] / rms))),
         (
             "rms_norm",
             vec![("cast", text("before"))],
             Dtype::Bf16,
-            plain(&|i| r(rw[i] * r(x[i] / rms))),
+            by_index(&|i| bf16(rw[i] * bf16(x[i] / rms))),
         ),
         (
             "rms_norm",
             vec![("cast", text("after"))],
             Dtype::Bf16,
-            plain(&|i| r(rw[i] * (x[i] / rms))),
+            by_index(&|i| bf16(rw[i] * (x[i] / rms))),
         ),
         (
             "rms_norm",
             vec![("cast", text("after")), ("plus_one", Scalar::Bool(true))],
             Dtype::Bf16,
-            plain(&|i| r((1.0 + rw[i]) * (x[i] / rms))),
+            by_index(&|i| bf16((1.0 + rw[i]) * (x[i] / rms))),
         ),
-        ("layer_norm", vec![], Dtype::F32, plain(&|i| w[i] * ((x[i] - mean) / std))),
-        ("l2_norm", vec![], Dtype::F32, plain(&|i| x[i] / rms)),
+        ("layer_norm", vec![], Dtype::F32, by_index(&|i| w[i] * ((x[i] - mean) / std))),
+        ("l2_norm", vec![], Dtype::F32, by_index(&|i| x[i] / rms)),
     ] {
         let (mut b, value) = rows(&[&x]);
         let weight = b.weight(&[4], &w);
@@ -183,25 +181,37 @@ fn norms() {
     }
 }
 
+fn by_index(f: &dyn Fn(usize) -> f32) -> [f32; 4] {
+    [0, 1, 2, 3].map(f)
+}
+
+fn bf16(x: f32) -> f32 {
+    half::bf16::from_f32(x).to_f32()
+}
+
 #[test]
 fn norms_with_a_weight_per_head() {
-    let with = |roles: &[(&str, &[f32], &[usize])]| {
-        let (mut b, x) = rows(&[&[1.0, 3.0, 5.0, 1.0]]);
-        let ids: Vec<(String, WeightId)> =
-            roles.iter().map(|(r, w, s)| ((*r).to_owned(), b.weight(s, w))).collect();
-        let (_, x) = b.node("heads", &[x], &[2, 2]);
-        let (node, y) = b.node("layer_norm", &[x], &[2, 2]);
-        node.weights.extend(ids);
-        node.attrs = attrs(&[("eps", Scalar::Float(0.0))]);
-        run(b, y, Dtype::F32, 1)
-    };
     let want = [-1.0, 2.0, 3.0, -4.0];
-    assert_eq!(with(&[("weight", &[1.0, 2.0, 3.0, 4.0], &[2, 2])]), want);
-    assert_eq!(with(&[("weight.0", &[1.0, 2.0], &[2]), ("weight.1", &[3.0, 4.0], &[2])]), want);
+    assert_eq!(layer_norm_of_heads(&[("weight", &[1.0, 2.0, 3.0, 4.0], &[2, 2])]), want);
     assert_eq!(
-        with(&[("weight", &[1.0, 2.0], &[2]), ("bias", &[0.5, 0.0], &[2])]),
+        layer_norm_of_heads(&[("weight.0", &[1.0, 2.0], &[2]), ("weight.1", &[3.0, 4.0], &[2])]),
+        want
+    );
+    assert_eq!(
+        layer_norm_of_heads(&[("weight", &[1.0, 2.0], &[2]), ("bias", &[0.5, 0.0], &[2])]),
         [-0.5, 2.0, 1.5, -2.0]
     );
+}
+
+fn layer_norm_of_heads(roles: &[(&str, &[f32], &[usize])]) -> Vec<f32> {
+    let (mut b, x) = rows(&[&[1.0, 3.0, 5.0, 1.0]]);
+    let ids: Vec<(String, WeightId)> =
+        roles.iter().map(|(r, w, s)| ((*r).to_owned(), b.weight(s, w))).collect();
+    let (_, x) = b.node("heads", &[x], &[2, 2]);
+    let (node, y) = b.node("layer_norm", &[x], &[2, 2]);
+    node.weights.extend(ids);
+    node.attrs = attrs(&[("eps", Scalar::Float(0.0))]);
+    run(b, y, Dtype::F32, 1)
 }
 
 #[test]
@@ -262,12 +272,10 @@ fn rope_rotates_pairs_by_position() {
             node.rope = Some(table);
             node.attrs = attrs(&[("layout", text(layout)), ("compute", text(compute))]);
             let got = run(b, y, dtype, 3);
-            let r = |x: f32| if dtype == Dtype::F32 { x } else { half::bf16::from_f32(x).to_f32() };
+            let round: Step = if dtype == Dtype::F32 { |x| x } else { bf16 };
             let (table, inner): (Step, Step) = match (compute, dtype) {
-                ("activation", Dtype::Bf16) => {
-                    (|x| half::bf16::from_f32(x).to_f32(), |x| half::bf16::from_f32(x).to_f32())
-                }
-                ("qk_f32", _) => (|x| half::bf16::from_f32(x).to_f32(), |x| x),
+                ("activation", Dtype::Bf16) => (bf16, bf16),
+                ("qk_f32", _) => (bf16, |x| x),
                 _ => (|x| x, |x| x),
             };
             for p in 0..3 {
@@ -276,8 +284,8 @@ fn rope_rotates_pairs_by_position() {
                     let angle = p as f32 * [1.0, 0.25][n];
                     let c = table(angle.cos());
                     let s = table(angle.sin());
-                    want[i] = r(inner(row[i] * c) + inner(-row[j] * s));
-                    want[j] = r(inner(row[j] * c) + inner(row[i] * s));
+                    want[i] = round(inner(row[i] * c) + inner(-row[j] * s));
+                    want[j] = round(inner(row[j] * c) + inner(row[i] * s));
                 }
                 assert_eq!(got[p * 6..(p + 1) * 6], want, "{layout} {compute} {dtype} at {p}");
             }
@@ -358,14 +366,13 @@ fn convolution_reads_the_last_inputs_of_its_channel() {
 #[test]
 fn xielu_follows_its_two_branches() {
     let (mut b, x) = rows(&[&X]);
-    let role = |b: &mut Build, x: f32, shape: &[usize]| b.weight(shape, &[x]);
     let weights = [
         ("alpha_p", 0.3, &[1][..]),
         ("alpha_n", -0.2, &[1]),
         ("beta", 0.5, &[]),
         ("eps", -1e-6, &[]),
     ]
-    .map(|(r, v, s)| (r.to_owned(), role(&mut b, v, s)));
+    .map(|(r, v, s)| (r.to_owned(), b.weight(s, &[v])));
     let (node, y) = b.node("xielu", &[x], &[4]);
     node.weights.extend(weights);
     let p = 0.3f32.exp().ln_1p();
@@ -391,15 +398,10 @@ fn embedding_scales_by_a_number_of_its_dtype() {
 fn experts_that_are_chosen_are_added_up() {
     for form in ["glu", "plain"] {
         let (mut b, x) = rows(&[&[1.0, 3.0, 2.0]]);
-        let node = |b: &mut Build, op: &str, inputs: &[ValueId], shape: &[usize], list| {
-            let (node, out) = b.node(op, inputs, shape);
-            node.attrs = attrs(list);
-            out
-        };
-        let chosen = node(&mut b, "choose", &[x], &[2], &[("k", Scalar::Int(2))]);
-        let some = node(&mut b, "pick", &[x, chosen], &[2], &[]);
-        let whole = node(&mut b, "total", &[some], &[1], &[]);
-        let weights = node(&mut b, "div", &[some, whole], &[2], &[]);
+        let chosen = node_with(&mut b, "choose", &[x], &[2], &[("k", Scalar::Int(2))]);
+        let some = node_with(&mut b, "pick", &[x, chosen], &[2], &[]);
+        let whole = node_with(&mut b, "total", &[some], &[1], &[]);
+        let weights = node_with(&mut b, "div", &[some, whole], &[2], &[]);
         // Expert e multiplies the first number by e, the gate by 1, and gives it in every place.
         let parts: Vec<(String, WeightId)> = (0..3)
             .flat_map(|e| [("gate", 1.0, e), ("up", e as f32, e), ("down", 1.0, e)])
@@ -421,4 +423,16 @@ fn experts_that_are_chosen_are_added_up() {
         let got = run(b, out, Dtype::F32, 1);
         assert!(got.iter().all(|y| (y - 1.4).abs() < 1e-6), "{form} {got:?}");
     }
+}
+
+fn node_with(
+    b: &mut Build,
+    op: &str,
+    inputs: &[ValueId],
+    shape: &[usize],
+    list: &[(&str, Scalar)],
+) -> ValueId {
+    let (node, out) = b.node(op, inputs, shape);
+    node.attrs = attrs(list);
+    out
 }

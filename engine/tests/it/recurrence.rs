@@ -1,7 +1,7 @@
 //! Recurrences: against values computed by hand, and the laws of slots for what they keep.
 
-use onboard_engine::Session;
 use onboard_engine::weights::WeightsInMemory;
+use onboard_engine::{Session, StateValue};
 use registry::dtype::{Dtype, DtypeRule};
 use registry::graph::{StateKind, ValueId};
 use registry::model::Model;
@@ -11,7 +11,6 @@ use crate::build::{Build, feed, open, options, tokens};
 
 /// Pieces of a value along its last axis, each of its own shape.
 fn pieces(b: &mut Build, x: ValueId, shapes: &[&[usize]]) -> Vec<ValueId> {
-    let width = |shape: &[usize]| shape.iter().product::<usize>();
     let (_, first) = b.node("split", &[x], &[width(shapes[0])]);
     let mut flat = vec![first];
     for shape in &shapes[1..] {
@@ -19,6 +18,10 @@ fn pieces(b: &mut Build, x: ValueId, shapes: &[&[usize]]) -> Vec<ValueId> {
     }
     b.graph.nodes.last_mut().unwrap().outputs.clone_from(&flat);
     flat.iter().zip(shapes).map(|(x, shape)| b.node("heads", &[*x], shape).1).collect()
+}
+
+fn width(shape: &[usize]) -> usize {
+    shape.iter().product()
 }
 
 /// Mamba-2 over a table of tokens: 4 heads of 3 in 2 groups, 5 numbers each.
@@ -63,9 +66,9 @@ fn a_head_of_one_number_follows_its_formula() {
     let mut session = open(b.model(y), &options(Dtype::F32));
     let (got, kept) = one(&mut *session, &[0, 1]);
     let a = -0.5f64.exp();
-    let soft = |x: f64| x.exp().ln_1p().max(0.6); // the second step is below the bound
-    let first = soft(0.6) * 2.0 * 3.0;
-    let second = (soft(-0.4) * a).exp() * first - soft(-0.4);
+    // The second step is below the bound.
+    let first = bounded_softplus(0.6) * 2.0 * 3.0;
+    let second = (bounded_softplus(-0.4) * a).exp() * first - bounded_softplus(-0.4);
     for (got, want) in
         got.iter().chain(&kept).zip([first * 0.25 + 0.7 * 2.0, second * 2.0 - 0.7, second])
     {
@@ -73,26 +76,39 @@ fn a_head_of_one_number_follows_its_formula() {
     }
 }
 
+fn bounded_softplus(x: f64) -> f64 {
+    x.exp().ln_1p().max(0.6)
+}
+
 #[test]
 fn how_a_sequence_is_fed_leaves_the_same_state() {
     for dtype in Dtype::ALL {
         let ids = tokens(40);
         let mut session = open(mamba2(0), &options(dtype));
-        // A sequence's first step may round otherwise, so it is the same in all.
-        let fed = |session: &mut dyn Session, size: usize| {
-            let slot = session.open_slot();
-            let mut y = feed(session, slot, &ids[..7]).data;
-            for part in ids[7..].chunks(size) {
-                y.extend(feed(session, slot, part).data);
-            }
-            (y, session.states(slot).unwrap())
-        };
-        let want = fed(&mut *session, 1);
+        let want = feed_in_chunks(&mut *session, &ids, 1);
         assert!(want.0.iter().all(|x| x.is_finite()));
         for size in [2, 3, 5, 17, 33] {
-            assert_eq!(fed(&mut *session, size), want, "{dtype}, chunks of {size}");
+            assert_eq!(
+                feed_in_chunks(&mut *session, &ids, size),
+                want,
+                "{dtype}, chunks of {size}"
+            );
         }
     }
+}
+
+/// Feeds a sequence in chunks of a size. Its first step may round otherwise, so it is always the same.
+fn feed_in_chunks(
+    session: &mut dyn Session,
+    ids: &[u32],
+    size: usize,
+) -> (Vec<f32>, Vec<StateValue>) {
+    let slot = session.open_slot();
+    let mut y = feed(session, slot, &ids[..7]).data;
+    for part in ids[7..].chunks(size) {
+        y.extend(feed(session, slot, part).data);
+    }
+    (y, session.states(slot).unwrap())
 }
 
 #[test]

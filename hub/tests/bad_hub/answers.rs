@@ -201,9 +201,9 @@ fn what_is_announced_of_a_file_must_be_usable() {
 fn a_token_that_is_none_is_refused_and_not_shown() {
     for bad in ["hf_secret\r\nX-Evil: 1", "hf_secret\0", "hf_sécret hf_secret"] {
         let home = tempfile::tempdir().unwrap();
-        let made =
+        let client =
             Client::new("http://127.0.0.1:1", Some(bad), home.path(), "t", options(), |_| {});
-        let error = made.unwrap_err();
+        let error = client.unwrap_err();
         assert!(!format!("{error} {error:?}").contains("cret"), "{error:?}");
     }
     let scene = Scene::new();
@@ -221,8 +221,9 @@ fn an_address_that_is_none_is_refused() {
         "https://h:99999",
         "https://h/?a=b",
     ] {
-        let made = Client::new(bad, None, std::path::Path::new("/nowhere"), "t", options(), |_| {});
-        assert!(made.is_err(), "{bad}");
+        let client =
+            Client::new(bad, None, std::path::Path::new("/nowhere"), "t", options(), |_| {});
+        assert!(client.is_err(), "{bad}");
     }
 }
 

@@ -20,10 +20,14 @@ fn the_layout_is_that_of_pythons_library() {
     assert_eq!(cache.commit("refs/pr/1").as_deref(), Some(COMMIT));
     cache.set_commit(COMMIT, COMMIT).unwrap();
     assert!(!scene.path("refs").join(COMMIT).exists(), "a commit needs no ref");
-    let link =
-        |name: &str| fs_err::read_link(scene.path("snapshots").join(COMMIT).join(name)).unwrap();
-    assert_eq!(link(WEIGHTS), std::path::Path::new("../../blobs").join(sha256(&weights())));
-    assert_eq!(link("config.json"), std::path::Path::new("../../blobs").join(git_hash(CONFIG)));
+    assert_eq!(
+        link_of(&scene, WEIGHTS),
+        std::path::Path::new("../../blobs").join(sha256(&weights()))
+    );
+    assert_eq!(
+        link_of(&scene, "config.json"),
+        std::path::Path::new("../../blobs").join(git_hash(CONFIG))
+    );
     let lock = scene.home.path().join(".locks/models--acme--tiny");
     assert!(lock.join(format!("{}.lock", sha256(&weights()))).exists());
     assert!(scene.home.path().join("CACHEDIR.TAG").exists());
@@ -32,13 +36,17 @@ fn the_layout_is_that_of_pythons_library() {
     assert_eq!(scene.blobs(), blobs);
 }
 
+fn link_of(scene: &Scene, name: &str) -> std::path::PathBuf {
+    fs_err::read_link(scene.path("snapshots").join(COMMIT).join(name)).unwrap()
+}
+
 #[test]
 fn what_is_in_the_cache_is_not_asked_for() {
     let scene = Scene::new();
     let first = scene.weights().unwrap();
-    let asked = scene.pair.hub.requests().len();
+    let count = scene.pair.hub.requests().len();
     assert_eq!(scene.weights().unwrap(), first);
-    assert_eq!(scene.pair.hub.requests().len(), asked);
+    assert_eq!(scene.pair.hub.requests().len(), count);
     // The bytes exist under the name of another commit: they are linked, not fetched.
     fs_err::remove_file(&first).unwrap();
     scene.weights().unwrap();

@@ -64,7 +64,7 @@ impl Scene {
         let told = self.told.clone();
         let hub = &self.pair.hub.origin;
         Client::new(hub, Some(TOKEN), self.home.path(), "test", options, move |event: Event<'_>| {
-            told.lock().unwrap().push(format!("{event:?}"))
+            told.lock().unwrap().push(format!("{event:?}"));
         })
         .unwrap()
     }
@@ -85,8 +85,8 @@ impl Scene {
         self.told.lock().unwrap().iter().filter(|event| event.contains(word)).count()
     }
 
-    pub(crate) fn path(&self, rest: &str) -> PathBuf {
-        self.home.path().join("models--acme--tiny").join(rest)
+    pub(crate) fn path(&self, below: &str) -> PathBuf {
+        self.home.path().join("models--acme--tiny").join(below)
     }
 
     /// Returns the names in `blobs`, sorted.

@@ -75,15 +75,15 @@ fn a_hub_that_is_its_own_storage_is_believed_about_the_hash_before_the_storage()
         format!("X-Linked-Size: {}", bytes.len()),
     ];
     scene.pair.hub.on(move |request, stream| {
-        let asked = request.path.ends_with("/model.safetensors");
-        if asked {
+        let weights_path = request.path.ends_with("/model.safetensors");
+        if weights_path {
             answer(stream, "302 Found", &headers, b"");
         } else if request.path == "/own/weights" && request.method == "HEAD" {
             answer(stream, "200 OK", &["ETag: \"of-the-storage\"".to_owned()], b"");
         } else if request.path == "/own/weights" {
             serve_range(request, stream, &bytes);
         }
-        asked || request.path == "/own/weights"
+        weights_path || request.path == "/own/weights"
     });
     assert!(fs_err::read(scene.weights().unwrap()).unwrap() == weights());
     assert_eq!(scene.blobs(), [sha256(&weights())]);

@@ -151,7 +151,7 @@ pub(crate) fn serve_range(request: &Request, stream: &mut TcpStream, bytes: &[u8
     }
 }
 
-/// Hub, and the storage at another origin for its large files.
+/// Hub, and the storage at another origin for the large files.
 pub(crate) struct Pair {
     pub hub: Server,
     pub storage: Server,
@@ -171,18 +171,18 @@ pub(crate) fn well_behaved(config: &[u8], weights: &[u8]) -> Pair {
         }
         fits
     });
-    let own = config.to_vec();
+    let file = config.to_vec();
     hub.on(move |request, stream| {
         if !request.path.ends_with(&format!("/acme/tiny/resolve/{COMMIT}/config.json")) {
             return false;
         }
         let mut headers =
-            vec![format!("X-Repo-Commit: {COMMIT}"), format!("ETag: \"{}\"", git_hash(&own))];
+            vec![format!("X-Repo-Commit: {COMMIT}"), format!("ETag: \"{}\"", git_hash(&file))];
         if request.method == "HEAD" {
-            headers.push(format!("Content-Length: {}", own.len()));
+            headers.push(format!("Content-Length: {}", file.len()));
             answer(stream, "200 OK", &headers, b"");
         } else {
-            answer(stream, "200 OK", &headers, &own);
+            answer(stream, "200 OK", &headers, &file);
         }
         true
     });

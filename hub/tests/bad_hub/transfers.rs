@@ -20,9 +20,9 @@ fn a_dropped_connection_is_resumed() {
     let all = weights();
     scene.pair.storage.raw_times(1, "GET", "/signed/", cut(all.len(), &all[..100_000]));
     assert!(fs_err::read(scene.weights().unwrap()).unwrap() == all);
-    let asked = scene.pair.storage.requests();
-    assert_eq!(asked.len(), 2);
-    assert_eq!(asked[1].headers["range"], "bytes=100000-");
+    let requests = scene.pair.storage.requests();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(requests[1].headers["range"], "bytes=100000-");
     scene.storage_saw_no_token();
 }
 

@@ -43,15 +43,6 @@ impl Renames {
     }
 
     fn pair(lacking: &BTreeMap<String, HoleShapes>, spare: &BTreeMap<String, HoleShapes>) -> Self {
-        let alike = |weight: &str, group: &HoleShapes| -> Vec<&String> {
-            let fits = |disk: &String, found: &HoleShapes| {
-                let own = block(weight);
-                let other = block(disk);
-                let apart = own.is_some() && other.is_some() && own != other;
-                ending(disk) == ending(weight) && found == group && !apart
-            };
-            spare.iter().filter(|(disk, found)| fits(disk, found)).map(|(disk, _)| disk).collect()
-        };
         let mut renames = Self::default();
         let mut taken: Vec<&String> = Vec::new();
         // Names that show their role come first, which reduces the remaining choices.
@@ -60,12 +51,16 @@ impl Renames {
                 if renames.rules.iter().any(|rule| rule.weight == *weight) {
                     continue;
                 }
-                let own = role(weight);
-                let same = |disk: &&String| own.is_some() && role(disk) == own;
-                let unknown = |disk: &&String| own.is_none() || role(disk).is_none();
-                let mut found = alike(weight, group);
-                found.retain(|disk| !taken.contains(disk));
-                found.retain(|disk| if by_role { same(disk) } else { unknown(disk) });
+                let weight_role = role(weight);
+                let mut candidates = alike(weight, group, spare);
+                candidates.retain(|disk| !taken.contains(disk));
+                candidates.retain(|disk| {
+                    if by_role {
+                        weight_role.is_some() && role(disk) == weight_role
+                    } else {
+                        weight_role.is_none() || role(disk).is_none()
+                    }
+                });
                 let rivals = lacking.iter().filter(|(other, shapes)| {
                     *other != weight
                         && *shapes == group
@@ -74,7 +69,7 @@ impl Renames {
                 });
                 // By shape alone, only a unique match counts.
                 let alone = by_role || rivals.count() == 0;
-                match &found[..] {
+                match &candidates[..] {
                     [disk] if alone => {
                         taken.push(disk);
                         renames.rules.push(RenameRule {
@@ -212,16 +207,29 @@ enum TensorRole {
     Router,
 }
 
+/// Returns the unused tensors that may be a weight by their endings, shapes and blocks.
+fn alike<'t>(
+    weight: &str,
+    group: &HoleShapes,
+    spare: &'t BTreeMap<String, HoleShapes>,
+) -> Vec<&'t String> {
+    let same_shapes = spare.iter().filter(|(_, shapes)| *shapes == group).map(|(disk, _)| disk);
+    same_shapes
+        .filter(|disk| ending(disk) == ending(weight) && !in_other_block(disk, weight))
+        .collect()
+}
+
+/// True if two names indicate different blocks of a layer.
+fn in_other_block(a: &str, b: &str) -> bool {
+    block(a).zip(block(b)).is_some_and(|(a, b)| a != b)
+}
+
 /// Returns the block of a layer that a name indicates, if any.
 fn block(name: &str) -> Option<LayerModule> {
     let name = name.to_lowercase();
-    let says = |any: &[&str]| {
-        let modules = name.split('.').filter(|part| !part.contains("norm"));
-        modules.into_iter().any(|part| any.iter().any(|word| part.contains(word)))
-    };
-    if says(&["attn", "attention", "mixer"]) {
+    if has_module(&name, &["attn", "attention", "mixer"]) {
         Some(LayerModule::Attention)
-    } else if says(&["mlp", "ffn", "feed_forward", "expert", "moe"]) {
+    } else if has_module(&name, &["mlp", "ffn", "feed_forward", "expert", "moe"]) {
         Some(LayerModule::Mlp)
     } else {
         None
@@ -232,6 +240,12 @@ fn block(name: &str) -> Option<LayerModule> {
 enum LayerModule {
     Attention,
     Mlp,
+}
+
+/// True if a part of a name, other than those of norms, contains one of these words.
+fn has_module(name: &str, words: &[&str]) -> bool {
+    let mut modules = name.split('.').filter(|part| !part.contains("norm"));
+    modules.any(|part| words.iter().any(|word| part.contains(word)))
 }
 
 /// Returns the role that a name indicates, if any.
@@ -281,7 +295,7 @@ fn role(name: &str) -> Option<TensorRole> {
         };
     }
     let router = last == &"gate" && before.last().is_some_and(|part| part.contains("moe"));
-    let said = [
+    let roles = [
         (is(&["router"]) || router, TensorRole::Router),
         (is(&["q", "query", "wq"]), TensorRole::Query),
         (is(&["k", "key", "wk"]), TensorRole::Key),
@@ -293,7 +307,7 @@ fn role(name: &str) -> Option<TensorRole> {
         (is(&["out", "proj", "dense", "output"]) && attention, TensorRole::Output),
         (is(&["out", "proj", "output"]) && mlp, TensorRole::Down),
     ];
-    said.into_iter().find(|(said, _)| *said).map(|(_, role)| role)
+    roles.into_iter().find(|(applies, _)| *applies).map(|(_, role)| role)
 }
 
 #[cfg(test)]
@@ -361,18 +375,20 @@ mod tests {
         assert_eq!((renames.tensors(), renames.open.len(), renames.lacking), (0, 2, 2));
         assert!(renames.yaml().lines().all(|line| line.starts_with("  #")));
         // Another shape, another number of layers, and a bias are not candidates.
-        let others =
+        let unlike =
             named(&[("b.0.k.weight", &[8, 4]), ("b.1.k.weight", &[4, 8]), ("b.0.k.bias", &[4, 8])]);
-        assert!(Renames::pair(&lacking, &others).is_empty());
+        assert!(Renames::pair(&lacking, &unlike).is_empty());
     }
 
     #[test]
     fn a_role_of_another_block_is_no_candidate() {
         let lacking = named(&[("m.0.mlp.gate_proj.weight", &[8, 8])]);
-        let spare = |name: &str| named(&[(name, &[8, 8])]);
-        let pair = |name: &str| Renames::pair(&lacking, &spare(name));
-        assert!(pair("b.0.attn.gate.weight").is_empty());
-        assert_eq!(pair("b.0.feed_forward.gate.weight").tensors(), 1);
-        assert_eq!(pair("b.0.gate.weight").tensors(), 1);
+        assert!(pair_with(&lacking, "b.0.attn.gate.weight").is_empty());
+        assert_eq!(pair_with(&lacking, "b.0.feed_forward.gate.weight").tensors(), 1);
+        assert_eq!(pair_with(&lacking, "b.0.gate.weight").tensors(), 1);
+    }
+
+    fn pair_with(lacking: &BTreeMap<String, HoleShapes>, name: &str) -> Renames {
+        Renames::pair(lacking, &named(&[(name, &[8, 8])]))
     }
 }

@@ -105,8 +105,12 @@ fn normal(logits: &[f32]) -> Vec<f32> {
 
 /// Returns the log-probability of the most likely token less that of this one.
 fn below(logprobs: &[f32], token: u32) -> f64 {
-    let at = |token: usize| logprobs.get(token).copied().map_or(f64::NAN, f64::from);
-    at(top1(logprobs)) - at(token as usize)
+    logprob_of(logprobs, top1(logprobs)) - logprob_of(logprobs, token as usize)
+}
+
+/// Returns the log-probability of a token; NaN for a token beyond the row.
+fn logprob_of(logprobs: &[f32], token: usize) -> f64 {
+    logprobs.get(token).copied().map_or(f64::NAN, f64::from)
 }
 
 /// Keeps the first flip that rounding does not explain, or else the first. A row in which even the least

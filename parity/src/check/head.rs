@@ -138,11 +138,11 @@ impl HeadInputs<'_> {
     ) -> Result<Option<Gate>, Error> {
         let from = &self.nextn.from;
         let absent = DumpTensor { dtype: Dtype::F32, shape: Vec::new(), data: Vec::new() };
-        let wanted =
+        let taps =
             ReferenceTaps { prefill: [(from.clone(), absent)].into(), ..ReferenceTaps::default() };
         let mut row = RouterRow::new(Mode::Cumulative);
         let mut steer = RoutingProbe::new(&[], Dtype::F32, String::new(), &mut row);
-        let trace = run::prefill(session, prompt, &wanted, InputSource::Own, &mut steer)?;
+        let trace = run::prefill(session, prompt, &taps, InputSource::Own, &mut steer)?;
         let Some(tap) = trace.taps.get(from) else { return Ok(None) };
         let width: usize = tap.row.iter().product();
         let gate = Gate::new(tap_of(from), &prompt.name, Phase::Prefill, Mode::Cumulative, START);
@@ -177,7 +177,7 @@ impl HeadInputs<'_> {
 
     /// Compares the value that the spec hands to the next draft with that of the reference.
     fn recycled(&self, report: &mut Report) -> Result<Option<Gate>, Error> {
-        let Some(said) = &self.head_dump.manifest.head else {
+        let Some(head) = &self.head_dump.manifest.head else {
             report.limit(unproven(
                 "the dump does not say what it hands to the next draft: write it again with `parity dump`"
                     .to_owned(),
@@ -185,15 +185,18 @@ impl HeadInputs<'_> {
             return Ok(None);
         };
         let ours = &self.nextn.recycle;
-        let theirs = &said.recycled;
+        let theirs = &head.recycled;
         let mut prompts = self.head_dump.manifest.prompts.iter();
         let Some(prompt) = prompts.find(|prompt| prompt.tapped(Phase::Prefill)) else {
             return Ok(None);
         };
-        let read = |tap: &str| self.head_dump.tap(Dtype::F32, prompt, Phase::Prefill, tap);
-        if ours == theirs
-            || read(ours)?.is_some_and(|rows| Some(rows) == read(theirs).ok().flatten())
-        {
+        let dump = &self.head_dump;
+        let same = ours == theirs
+            || dump.tap(Dtype::F32, prompt, Phase::Prefill, ours)?.is_some_and(|rows| {
+                let recycled = dump.tap(Dtype::F32, prompt, Phase::Prefill, theirs);
+                Some(rows) == recycled.ok().flatten()
+            });
+        if same {
             return Ok(None);
         }
         let gate = Gate::new(tap_of(ours), &prompt.name, Phase::Prefill, Mode::Cumulative, START);

@@ -26,11 +26,10 @@ pub(super) fn limits(
             reasons.entry(reason).or_default().push(run.label());
         }
     }
-    let all = |labels: &[String]| labels.len() == runs.len();
     reasons
         .into_iter()
         .map(|((kind, why), labels): ((Unproven, String), Vec<String>)| {
-            let runs = if all(&labels) { Vec::new() } else { labels };
+            let runs = if labels.len() == runs.len() { Vec::new() } else { labels };
             Limit { kind, why, runs }
         })
         .collect()
@@ -53,11 +52,6 @@ fn of_run(
     } else {
         None
     };
-    let tapped = |phase| {
-        let prompts = &dump.manifest.prompts;
-        prompts.iter().any(|prompt| prompt.tapped(phase))
-            && dump.manifest.taps.0.iter().any(|(_, info)| info.has(phase))
-    };
     if run.coverage.prefill.is_none() {
         let why = hidden.unwrap_or("the dump has no taps of prefill");
         reasons.push((Unproven::Ops, why.to_owned()));
@@ -66,7 +60,7 @@ fn of_run(
     if !features.steps || prefill_only {
         let why = if !features.steps {
             "the engine cannot continue a prompt"
-        } else if !tapped(Phase::Decode) {
+        } else if !has_taps(dump, Phase::Decode) {
             "the dump has no taps of decode"
         } else if dump.manifest.audit.truth == TrustedPhase::Prefill {
             "the reference's own steps do not agree with its prefill"
@@ -103,11 +97,17 @@ fn of_run(
     reasons
 }
 
+/// True if a dump has taps of a phase.
+fn has_taps(dump: &Dump, phase: Phase) -> bool {
+    dump.manifest.prompts.iter().any(|prompt| prompt.tapped(phase))
+        && dump.manifest.taps.0.iter().any(|(_, info)| info.has(phase))
+}
+
 /// Counts comparisons of single ops that were not judged, by reason.
 fn skipped_ops(run: &RunReport) -> impl Iterator<Item = (Unproven, String)> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    let skips = |gate: &&Gate| gate.mode == Mode::Local && gate.verdict == Verdict::Skip;
-    for gate in run.gates.iter().filter(skips) {
+    let gates = run.gates.iter();
+    for gate in gates.filter(|gate| gate.mode == Mode::Local && gate.verdict == Verdict::Skip) {
         *counts.entry(gate.finding.as_deref().unwrap_or_default()).or_default() += 1;
     }
     counts
@@ -130,11 +130,12 @@ pub(super) fn skip_unjudged(run: &mut RunReport) {
             .iter()
             .filter(|gate: &&Gate| gate.subject == Subject::Logprobs && gate.phase == phase.phase)
             .collect();
-        let skipped = |gate: &&Gate| gate.verdict == Verdict::Skip;
         // The row of the report has the bound of this one.
         let nearest = gates.iter().filter(|gate| !gate.bounds.is_empty());
         let nearest = nearest.max_by(|a, b| share(a).total_cmp(&share(b)));
-        if gates.iter().all(skipped) || nearest.is_some_and(skipped) {
+        if gates.iter().all(|gate| gate.verdict == Verdict::Skip)
+            || nearest.is_some_and(|gate| gate.verdict == Verdict::Skip)
+        {
             phase.verdict = Verdict::Skip;
         }
     }

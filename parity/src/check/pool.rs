@@ -27,21 +27,17 @@ pub(super) fn pool(
     prompts: &[Prompt],
     choices: &[&RouterChoices],
 ) {
-    let local = |gate: &Gate| gate.mode == Mode::Local && dtype != Dtype::F32;
     let mut ops: BTreeMap<Subject, ComparedTokens> = BTreeMap::new();
-    for gate in gates.iter().filter(|gate| local(gate)) {
+    for gate in gates.iter().filter(|gate| is_rounded_op(gate, dtype)) {
         let Some(n) = prompts.iter().position(|prompt| prompt.name == gate.prompt) else {
             continue;
         };
         // Prefill and decode compute the same rows, with the same rounding.
-        let token = |step: usize| match gate.phase {
-            Phase::Prefill => (n, step),
-            Phase::Decode => (n, prompts[n].split + step - 1.min(step)),
-        };
+        let split = prompts[n].split;
         let rows = ops.entry(gate.subject.clone()).or_default();
         let steps = gate.by_step.iter().enumerate().filter(|(_, error)| error.is_some());
-        rows.compared.extend(steps.map(|(step, _)| token(step)));
-        rows.off.extend(gate.off.iter().map(|step| token(*step)));
+        rows.compared.extend(steps.map(|(step, _)| (n, position(gate, split, step))));
+        rows.off.extend(gate.off.iter().map(|step| (n, position(gate, split, *step))));
     }
     for (subject, rows) in ops.iter().filter(|(_, rows)| !rows.off.is_empty()) {
         let off = rows.off.len();
@@ -56,7 +52,8 @@ pub(super) fn pool(
         } else {
             continue;
         };
-        let judged = gates.iter_mut().filter(|gate| local(gate) && gate.subject == *subject);
+        let judged =
+            gates.iter_mut().filter(|gate| is_rounded_op(gate, dtype) && gate.subject == *subject);
         // A phase with fewer such rows may be sound.
         let Some(gate) = judged.rev().max_by_key(|gate| gate.off.len()) else { continue };
         if !gate.fails() {
@@ -64,6 +61,19 @@ pub(super) fn pool(
             gate.step = gate.off.first().copied();
             gate.finding = Some(why);
         }
+    }
+}
+
+/// True for a single op of a run with rounding.
+fn is_rounded_op(gate: &Gate, dtype: Dtype) -> bool {
+    gate.mode == Mode::Local && dtype != Dtype::F32
+}
+
+/// Returns the position of a step of a comparison, in a prompt whose decode begins at `split`.
+fn position(gate: &Gate, split: usize, step: usize) -> usize {
+    match gate.phase {
+        Phase::Prefill => step,
+        Phase::Decode => split + step - 1.min(step),
     }
 }
 
@@ -132,10 +142,10 @@ mod tests {
         ] {
             let mut gates = vec![gate(Phase::Prefill, prefill), gate(Phase::Decode, decode)];
             pool(Dtype::Bf16, &mut gates, &[prompt()], &[choices]);
-            let found = gates.iter().find_map(|gate| gate.finding.clone());
+            let finding = gates.iter().find_map(|gate| gate.finding.clone());
             match want {
-                None => assert_eq!(found, None, "{prefill:?} {decode:?}"),
-                Some(word) => assert!(found.unwrap().contains(word), "{prefill:?} {decode:?}"),
+                None => assert_eq!(finding, None, "{prefill:?} {decode:?}"),
+                Some(word) => assert!(finding.unwrap().contains(word), "{prefill:?} {decode:?}"),
             }
             // The phase with more of the rows is blamed.
             let blamed = gates.iter().position(|gate| gate.finding.is_some());

@@ -53,15 +53,15 @@ const NAMED: usize = 4;
 /// Describes the values that the engine does not expose: `seen` is the exposed part of `all`.
 pub(super) fn not_exposed(
     engine: &str,
-    shows: SessionFeatures,
+    features: SessionFeatures,
     all: &ExecutionOrder,
     seen: &ExecutionOrder,
 ) -> Option<String> {
-    if shows == SessionFeatures::default() {
+    if features == SessionFeatures::default() {
         return None;
     }
     let mut parts = Vec::new();
-    if !shows.steps {
+    if !features.steps {
         parts
             .push("cannot continue a prompt, so decode and schedules were not compared".to_owned());
     }
@@ -89,7 +89,7 @@ pub(super) fn not_exposed(
             ));
         }
     }
-    if !seen.taps.is_empty() && !shows.feeds {
+    if !seen.taps.is_empty() && !features.feeds {
         parts.push(
             "runs no op on given inputs, so whole runs were compared and no op by itself"
                 .to_owned(),
@@ -149,10 +149,10 @@ pub(super) fn about(
 /// Returns the producer of a dump, with versions.
 pub(crate) fn producer(dump: &Dump) -> String {
     let m = &dump.manifest;
-    let word = |key: &str| m.producer.get(key).and_then(|v| v.as_str());
-    let mut producer = word("name").unwrap_or("an unnamed program").to_owned();
+    let name = m.producer.get("name").and_then(|name| name.as_str());
+    let mut producer = name.unwrap_or("an unnamed program").to_owned();
     for key in ["transformers", "torch"] {
-        if let Some(version) = word(key) {
+        if let Some(version) = m.producer.get(key).and_then(|version| version.as_str()) {
             producer = if producer == key {
                 format!("{key} {version}")
             } else {
@@ -176,9 +176,8 @@ fn own_code(code: &serde_json::Value) -> String {
     const SHOWN: usize = 4;
     let files = code.get("files").and_then(|files| files.as_array()).map_or(&[][..], Vec::as_slice);
     let named = files.iter().take(SHOWN).map(|file| {
-        let word = |key: &str| file.get(key).and_then(|v| v.as_str()).unwrap_or("?");
-        let hash: String = word("sha256").chars().take(12).collect();
-        format!("`{}` ({hash})", word("file"))
+        let hash: String = text_of(file, "sha256").chars().take(12).collect();
+        format!("`{}` ({hash})", text_of(file, "file"))
     });
     let named = named.collect::<Vec<_>>().join(", ");
     match files.len() {
@@ -190,21 +189,28 @@ fn own_code(code: &serde_json::Value) -> String {
     }
 }
 
+/// Returns the text under a key; `?` if there is none.
+fn text_of<'a>(file: &'a serde_json::Value, key: &str) -> &'a str {
+    file.get(key).and_then(|value| value.as_str()).unwrap_or("?")
+}
+
 #[cfg(test)]
 mod tests {
     use super::own_code;
 
     #[test]
     fn code_of_the_reference_is_named_with_its_hash() {
-        let file = |name: &str| serde_json::json!({"file": name, "sha256": "0123456789abcdef"});
-        let code =
-            serde_json::json!({"trust_remote_code": true, "files": [file("a.py"), file("b.py")]});
+        let code = serde_json::json!({"trust_remote_code": true, "files": [code_file("a.py"), code_file("b.py")]});
         assert_eq!(own_code(&code), ", with code of `a.py` (0123456789ab), `b.py` (0123456789ab)");
-        let many = serde_json::json!({"files": vec![file("a.py"); 9]});
+        let many = serde_json::json!({"files": vec![code_file("a.py"); 9]});
         assert!(own_code(&many).ends_with("and 5 more files"));
         for odd in [serde_json::json!(null), serde_json::json!({"files": 3}), serde_json::json!([])]
         {
             assert_eq!(own_code(&odd), ", with code of its own");
         }
+    }
+
+    fn code_file(name: &str) -> serde_json::Value {
+        serde_json::json!({"file": name, "sha256": "0123456789abcdef"})
     }
 }

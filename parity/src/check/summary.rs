@@ -21,21 +21,10 @@ pub(super) fn coverage(
     dump: &Dump,
     run: &RunReport,
 ) -> OpCoverage {
-    let local = |phase| {
-        run.gates.iter().filter(move |gate| {
-            let counts = gate.moment.is_none() && gate.phase == phase;
-            gate.mode == Mode::Local && counts && gate.verdict != Verdict::Skip
-        })
-    };
-    let last = |phase| {
-        let names: BTreeSet<&str> = local(phase).map(|gate| gate.prompt.as_str()).collect();
-        let prompts = dump.manifest.prompts.iter().filter(|prompt| names.contains(&*prompt.name));
-        prompts.filter_map(|prompt| prompt.positions(phase).last().copied()).max()
-    };
     let skipped =
         run.gates.iter().any(|gate| gate.mode == Mode::Local && gate.verdict == Verdict::Skip);
-    let prefill = last(Phase::Prefill);
-    let decode = last(Phase::Decode);
+    let prefill = last_position(dump, run, Phase::Prefill);
+    let decode = last_position(dump, run, Phase::Decode);
     let whole = prefill.is_some() && decode.is_some() && !skipped && order.shows_states;
     let seen =
         run.gates.iter().filter(|gate| gate.mode == Mode::Local && gate.verdict != Verdict::Skip);
@@ -45,22 +34,40 @@ pub(super) fn coverage(
         .iter()
         .filter(|row| row.mode == Mode::Local)
         .flat_map(|row| row.reached.values());
-    let (reached, all) =
-        routers.fold((0, 0), |(reached, all), (width, own)| (reached + own.len(), all + width));
+    let (reached, all) = routers
+        .fold((0, 0), |(reached, all), (width, experts)| (reached + experts.len(), all + width));
     let windows: BTreeSet<usize> =
         model.graph.states.iter().filter_map(|state| state.window).collect();
-    let excused = Phase::ALL.into_iter().flat_map(local).filter(|gate| !gate.fails());
-    let strays = excused.map(|gate| gate.off.len()).sum();
-    let behind = |window: &usize| prefill.max(decode).is_some_and(|last| last >= *window);
+    let judged = Phase::ALL.into_iter().flat_map(|phase| judged_ops(run, phase));
+    let strays = judged.filter(|gate| !gate.fails()).map(|gate| gate.off.len()).sum();
+    let last = prefill.max(decode);
     OpCoverage {
         prefill,
         decode,
         whole,
         weakest: seen.max_by(|a, b| a.1.total_cmp(&b.1)),
         experts: (all > 0).then_some((reached, all)),
-        windows: windows.into_iter().filter(|window| !behind(window)).collect(),
+        windows: windows
+            .into_iter()
+            .filter(|window| last.is_none_or(|last| last < *window))
+            .collect(),
         strays,
     }
+}
+
+/// Returns the comparisons of single ops of a phase that were judged.
+fn judged_ops(run: &RunReport, phase: Phase) -> impl Iterator<Item = &Gate> {
+    run.gates.iter().filter(move |gate| {
+        let counts = gate.moment.is_none() && gate.phase == phase;
+        gate.mode == Mode::Local && counts && gate.verdict != Verdict::Skip
+    })
+}
+
+/// Returns the last position of a phase at which single ops were judged.
+fn last_position(dump: &Dump, run: &RunReport, phase: Phase) -> Option<usize> {
+    let names: BTreeSet<&str> = judged_ops(run, phase).map(|gate| gate.prompt.as_str()).collect();
+    let prompts = dump.manifest.prompts.iter().filter(|prompt| names.contains(&*prompt.name));
+    prompts.filter_map(|prompt| prompt.positions(phase).last().copied()).max()
 }
 
 /// True if more tokens went to other experts than multiplied rounding explains.
@@ -99,12 +106,10 @@ pub(super) fn downgrade_explained(
         return None;
     }
     let of = run.gates.iter().filter(|gate| gate.mode == Mode::Cumulative).count();
-    let beyond =
-        |gate: &Gate| gate.worst_bound().map_or(f64::INFINITY, |bound| bound.value / bound.limit);
-    let failed = || run.gates.iter().filter(|gate| gate.fails());
-    let times = failed().map(beyond).fold(1.0, f64::max);
+    let mut failed = run.gates.iter().filter(|gate| gate.fails());
+    let times = failed.clone().map(times_beyond).fold(1.0, f64::max);
     // Tokens follow from log-probabilities, and exceed their bounds by no more than those do.
-    if failed().any(is_unrelated)
+    if failed.any(is_unrelated)
         || !run.greedy.iter().all(|row: &GreedyRow| {
             row.verdict != Verdict::Fail
                 || row.first_flip.is_some_and(|flip| flip.margin <= times * flip.noise)
@@ -119,17 +124,17 @@ pub(super) fn downgrade_explained(
         gate.finding =
             Some("beyond the ensemble, and every op is the reference's by itself".to_owned());
     }
-    let mut others = 0;
+    let mut failed_rows = 0;
     for verdict in run
         .greedy
         .iter_mut()
         .map(|row| &mut row.verdict)
         .chain(run.routers.iter_mut().map(|row| &mut row.verdict))
     {
-        others += usize::from(*verdict == Verdict::Fail);
+        failed_rows += usize::from(*verdict == Verdict::Fail);
         *verdict = Verdict::Pass;
     }
-    if count + others == 0 {
+    if count + failed_rows == 0 {
         return None;
     }
     for phase in &mut run.phases {
@@ -166,16 +171,19 @@ pub(crate) fn summarize(
     }
 }
 
+/// Returns the factor by which a comparison exceeds its bound; infinity without a bound.
+fn times_beyond(gate: &Gate) -> f64 {
+    gate.worst_bound().map_or(f64::INFINITY, |bound| bound.value / bound.limit)
+}
+
 fn phase_row(phase: Phase, gates: &[Gate]) -> Option<PhaseRow> {
     let gates: Vec<&Gate> = gates.iter().filter(|g| g.phase == phase).collect();
     let rows: Vec<&&Gate> = gates.iter().filter(|g| g.subject == Subject::Logprobs).collect();
     if rows.is_empty() {
         return None;
     }
-    let stats = || rows.iter().filter_map(|g| g.rows);
-    let count: usize = stats().map(|s| s.rows).sum();
-    // NaN if nothing was compared.
-    let share = |total: f64| total / count as f64;
+    let stats: Vec<_> = rows.iter().filter_map(|g| g.rows).collect();
+    let count: usize = stats.iter().map(|s| s.rows).sum();
     // The prompt that comes closest to its bound, or exceeds it most.
     let worst = rows
         .iter()
@@ -194,8 +202,9 @@ fn phase_row(phase: Phase, gates: &[Gate]) -> Option<PhaseRow> {
         max: worst.map_or(f64::NAN, |w| w.0),
         limit: worst.map_or(f64::INFINITY, |w| w.1),
         mean: sum / numbers as f64,
-        kl: share(stats().map(|s| s.kl * s.rows as f64).sum()),
-        top1: share(stats().map(|s| s.top1 as f64).sum()),
+        // NaN if nothing was compared.
+        kl: stats.iter().map(|s| s.kl * s.rows as f64).sum::<f64>() / count as f64,
+        top1: stats.iter().map(|s| s.top1 as f64).sum::<f64>() / count as f64,
         worst_tap,
         verdict: if gates.iter().any(|g| g.fails()) { Verdict::Fail } else { Verdict::Pass },
     })

@@ -27,19 +27,19 @@ impl LogprobDistance {
 
 impl Comparison<'_> {
     pub(super) fn logprobs(&self, phase: Phase, trace: &Trace) -> Option<Gate> {
-        let own = self.own.logprobs.get(&phase)?;
+        let reference = self.own.logprobs.get(&phase)?;
         let mut gate =
             Gate::new(Subject::Logprobs, &self.prompt.name, phase, Mode::Cumulative, LAST);
         // A masked token's log-probability is minus infinity.
-        if own.values.iter().any(|x| x.is_nan() || *x == f32::INFINITY) {
+        if reference.values.iter().any(|x| x.is_nan() || *x == f32::INFINITY) {
             return Some(gate.unproven(self.dtype));
         }
         let vocab = self.dump.manifest.vocab;
-        if trace.logits.len() != own.rows * vocab {
+        if trace.logits.len() != reference.rows * vocab {
             return Some(gate.failed(format!(
                 "{} logits came back for {} rows of {vocab}",
                 trace.logits.len(),
-                own.rows
+                reference.rows
             )));
         }
         let mut ours = vec![0.0; trace.logits.len()];
@@ -58,30 +58,26 @@ impl Comparison<'_> {
         };
         let stepped = self.own.stepped.as_ref().filter(|_| self.rounds && self.dtype == Dtype::F32);
         let from = if phase == Phase::Prefill {
-            own.rows - stepped.map_or(0, |rows| rows.rows)
+            reference.rows - stepped.map_or(0, |rows| rows.rows)
         } else {
             0
         };
-        let nearer = stepped.map(|stepped| flips::nearer_rows(own, stepped, from, &ours));
+        let nearer = stepped.map(|stepped| flips::nearer_rows(reference, stepped, from, &ours));
         let base = nearer.as_ref().unwrap_or(base);
-        let next = |row: usize| {
-            let position = self.prompt.positions(phase).get(row)? + 1;
-            self.prompt.tokens.get(position).copied()
-        };
         let far = distance(
             base,
-            &next,
+            &|row| self.next_token(phase, row),
             |row| ReferenceRow { ids: None, values: &ours[row * vocab..(row + 1) * vocab] },
-            |row| ours.get(row * vocab + next(row)? as usize).copied(),
+            |row| ours.get(row * vocab + self.next_token(phase, row)? as usize).copied(),
         );
         if self.dtype != Dtype::F32 {
-            let own = distance(
+            let floor = distance(
                 base,
-                &next,
-                |row| own.row(row),
-                |row| own.targets.as_ref().map(|t| t[row]),
+                &|row| self.next_token(phase, row),
+                |row| reference.row(row),
+                |row| reference.targets.as_ref().map(|t| t[row]),
             );
-            gate.floor = Some(own.deltas);
+            gate.floor = Some(floor.deltas);
         }
         gate.error = far.deltas;
         gate.rows = Some(RowStats {
@@ -123,6 +119,12 @@ impl Comparison<'_> {
         gate.judge(rule::whole("rms", &errors, &spread, least), &steps);
         gate.skip_unrelated(scale);
         Some(gate)
+    }
+
+    /// Returns the token of the prompt that a row predicts; none after the last token.
+    fn next_token(&self, phase: Phase, row: usize) -> Option<u32> {
+        let position = self.prompt.positions(phase).get(row)? + 1;
+        self.prompt.tokens.get(position).copied()
     }
 }
 

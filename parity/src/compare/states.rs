@@ -13,22 +13,21 @@ use crate::run::{StateSnapshot, Trace};
 /// Repeats the engine's keys per query head, if the reference stores them that way.
 fn repeated(ours: &StateValue, shape: &[usize]) -> StateValue {
     let mut ours = ours.clone();
-    let (&[kept, heads, size], &[_, wanted, wide]) = (ours.shape.as_slice(), shape) else {
-        return ours;
-    };
-    if size == wide && size > 0 && heads > 0 && wanted > heads && wanted.is_multiple_of(heads) {
-        let copies = wanted / heads;
+    let &[kept, heads, size] = ours.shape.as_slice() else { return ours };
+    let &[_, query_heads, width] = shape else { return ours };
+    let repeats = heads > 0 && query_heads > heads && query_heads.is_multiple_of(heads);
+    if size == width && size > 0 && repeats {
+        let copies = query_heads / heads;
         ours.data =
             ours.data.chunks_exact(size).flat_map(|head: &[f32]| head.repeat(copies)).collect();
-        ours.shape = vec![kept, wanted, size];
+        ours.shape = vec![kept, query_heads, size];
     }
     ours
 }
 
 /// True if shapes are equal except for axes of size 1, which do not affect the order of values.
-fn alike(ours: &[usize], own: &[usize]) -> bool {
-    let wide = |axis: &&usize| **axis != 1;
-    ours.iter().filter(wide).eq(own.iter().filter(wide))
+fn alike(ours: &[usize], theirs: &[usize]) -> bool {
+    ours.iter().filter(|axis| **axis != 1).eq(theirs.iter().filter(|axis| **axis != 1))
 }
 
 /// True for states with a row per position; convolutions and recurrences store one block.
@@ -49,8 +48,9 @@ impl Comparison<'_> {
                 let key = (info.layer, part.clone());
                 let Some(place) = self.order.states.get(&key) else { continue };
                 let reference = (phase, info.layer, part.clone());
-                let Some(own) = self.own.states.get(&reference) else { continue };
-                let base = self.base.states.get(&reference).filter(|base| base.shape == own.shape);
+                let Some(tensor) = self.own.states.get(&reference) else { continue };
+                let base =
+                    self.base.states.get(&reference).filter(|base| base.shape == tensor.shape);
                 // Blocks of convolutions and recurrences are only read by later steps: see `order`.
                 let counts_in = if has_rows(place.kind) { phase } else { Phase::Decode };
                 let subject = Subject::State {
@@ -66,15 +66,15 @@ impl Comparison<'_> {
                     .states
                     .iter()
                     .filter_map(|StateSnapshot { seen, values }| {
-                        let mut own = values.iter();
-                        Some((*seen, own.find(|v| v.layer == info.layer && v.part == *part)?))
+                        let mut values = values.iter();
+                        Some((*seen, values.find(|v| v.layer == info.layer && v.part == *part)?))
                     })
                     .collect();
                 let rows = match (moments.is_empty(), has_rows(place.kind), phase, mode) {
                     (true, ..) => Err("the engine does not show this state".to_owned()),
-                    (_, true, Phase::Decode, Mode::Local) => self.written(&moments, own),
-                    (_, true, ..) => self.keys_and_values(place, phase, &moments, own, base),
-                    (_, false, ..) => self.blocks(phase, &moments, own, base),
+                    (_, true, Phase::Decode, Mode::Local) => self.written(&moments, tensor),
+                    (_, true, ..) => self.keys_and_values(place, phase, &moments, tensor, base),
+                    (_, false, ..) => self.blocks(phase, &moments, tensor, base),
                 };
                 if rows.as_ref().is_ok_and(|rows| rows.count == 0) {
                     continue; // no step of this prompt ends at a snapshot
@@ -97,23 +97,23 @@ impl Comparison<'_> {
     fn written<'a>(
         &self,
         moments: &[(usize, &StateValue)],
-        own: &'a DumpTensor,
+        reference: &'a DumpTensor,
     ) -> Result<PairedRows<'a>, String> {
-        let width: usize = own.shape.iter().skip(1).product();
+        let width: usize = reference.shape.iter().skip(1).product();
         let mut ours = Vec::new();
         let mut theirs = Vec::new();
         let mut steps = Vec::new();
         for &(seen, value) in moments {
-            let value = repeated(value, &own.shape);
+            let value = repeated(value, &reference.shape);
             let from = value
                 .data
                 .len()
                 .checked_sub(width)
                 .ok_or_else(|| format!("a position is {:?} here", value.shape))?;
-            same_row(&value.shape, &own.shape)?;
+            same_row(&value.shape, &reference.shape)?;
             ours.extend_from_slice(&value.data[from..]);
             theirs.extend_from_slice(
-                own.data.get((seen - 1) * width..seen * width).unwrap_or_default(),
+                reference.data.get((seen - 1) * width..seen * width).unwrap_or_default(),
             );
             steps.push(self.step(Phase::Decode, seen - 1));
         }
@@ -123,7 +123,7 @@ impl Comparison<'_> {
             base: None,
             count: steps.len(),
             steps,
-            kept: own.dtype,
+            kept: reference.dtype,
         })
     }
 
@@ -133,33 +133,31 @@ impl Comparison<'_> {
         place: &StatePlace,
         phase: Phase,
         moments: &[(usize, &StateValue)],
-        own: &'a DumpTensor,
+        reference: &'a DumpTensor,
         base: Option<&'a DumpTensor>,
     ) -> Result<PairedRows<'a>, String> {
         let fed = self.prompt.tokens.len();
         let ours = moments.last().ok_or("the engine does not show this state")?.1;
-        let width: usize = own.shape.iter().skip(1).product();
-        let ours = &repeated(ours, &own.shape);
-        same_row(&ours.shape, &own.shape)?;
+        let width: usize = reference.shape.iter().skip(1).product();
+        let ours = &repeated(ours, &reference.shape);
+        same_row(&ours.shape, &reference.shape)?;
         let window = self.model.graph.states.get(place.state.0).and_then(|s| s.window);
         let due = window.map_or(fed, |w| w.saturating_sub(1).min(fed));
-        let kept = |shape: &[usize]| shape.first().copied().unwrap_or(0);
-        let have = kept(&ours.shape);
-        let want = kept(&own.shape);
-        if have < want.min(due) || have > fed {
-            return Err(format!("{have} positions are kept; the reference keeps {want}"));
+        let kept = ours.shape.first().copied().unwrap_or(0);
+        let want = reference.shape.first().copied().unwrap_or(0);
+        if kept < want.min(due) || kept > fed {
+            return Err(format!("{kept} positions are kept; the reference keeps {want}"));
         }
-        let count = have.min(want);
-        let tail = |data: &'a [f32]| data.get(data.len().checked_sub(count * width)?..);
+        let count = kept.min(want);
         let short = "it holds fewer numbers than its shape says";
         let mine = ours.data.len().checked_sub(count * width).ok_or(short)?;
         Ok(PairedRows {
             ours: ours.data[mine..].to_vec(),
-            own: tail(&own.data).ok_or(short)?.into(),
-            base: base.and_then(|base| tail(&base.data)).map(Into::into),
+            own: last_numbers(&reference.data, count * width).ok_or(short)?.into(),
+            base: base.and_then(|base| last_numbers(&base.data, count * width)).map(Into::into),
             count,
             steps: (fed - count..fed).map(|position| self.step(phase, position)).collect(),
-            kept: own.dtype,
+            kept: reference.dtype,
         })
     }
 
@@ -169,7 +167,7 @@ impl Comparison<'_> {
         &self,
         phase: Phase,
         moments: &[(usize, &StateValue)],
-        own: &'a DumpTensor,
+        reference: &'a DumpTensor,
         base: Option<&'a DumpTensor>,
     ) -> Result<PairedRows<'a>, String> {
         let lengths = match phase {
@@ -177,9 +175,9 @@ impl Comparison<'_> {
             Phase::Decode => self.prompt.snapshots(),
         };
         let shape = if phase == Phase::Prefill {
-            &own.shape[..]
+            &reference.shape[..]
         } else {
-            own.shape.get(1..).unwrap_or_default()
+            reference.shape.get(1..).unwrap_or_default()
         };
         let width: usize = shape.iter().product();
         let mut ours = Vec::new();
@@ -193,7 +191,9 @@ impl Comparison<'_> {
             }
             let at = n * width..(n + 1) * width;
             ours.extend_from_slice(&value.data);
-            theirs.extend_from_slice(own.data.get(at.clone()).ok_or("the dump lacks a snapshot")?);
+            theirs.extend_from_slice(
+                reference.data.get(at.clone()).ok_or("the dump lacks a snapshot")?,
+            );
             before.extend_from_slice(base.and_then(|base| base.data.get(at)).unwrap_or_default());
             steps.push(if phase == Phase::Prefill { 0 } else { seen - self.prompt.split });
         }
@@ -203,7 +203,7 @@ impl Comparison<'_> {
             base: (!before.is_empty()).then_some(before.into()),
             count: steps.len(),
             steps,
-            kept: own.dtype,
+            kept: reference.dtype,
         })
     }
 
@@ -222,22 +222,28 @@ impl Comparison<'_> {
         }
         for (n, state) in self.model.graph.states.iter().enumerate() {
             for part in &state.parts {
-                let own = self.own.states.get(&(Phase::Decode, state.layer, part.name.clone()))?;
-                let width: usize = own.shape.iter().skip(1).product();
+                let tensor =
+                    self.own.states.get(&(Phase::Decode, state.layer, part.name.clone()))?;
+                let width: usize = tensor.shape.iter().skip(1).product();
                 let (shape, data) = if has_rows(state.kind) {
                     let from = state.window.map_or(0, |w| (seen + 1).saturating_sub(w));
-                    let data = own.data.get(from * width..seen * width)?;
-                    let data = first_copies(data, &own.shape, &part.shape)?;
+                    let data = tensor.data.get(from * width..seen * width)?;
+                    let data = first_copies(data, &tensor.shape, &part.shape)?;
                     ([&[seen - from][..], &part.shape].concat(), data)
                 } else {
                     let at = self.prompt.snapshots().binary_search(&seen).ok()?;
-                    (part.shape.clone(), own.data.get(at * width..(at + 1) * width)?.to_vec())
+                    (part.shape.clone(), tensor.data.get(at * width..(at + 1) * width)?.to_vec())
                 };
                 if data.len() != shape.iter().product::<usize>() {
                     return None;
                 }
-                let (state, layer, part) = (StateId(n), state.layer, part.name.clone());
-                values.push(StateValue { state, layer, part, shape, data });
+                values.push(StateValue {
+                    state: StateId(n),
+                    layer: state.layer,
+                    part: part.name.clone(),
+                    shape,
+                    data,
+                });
             }
         }
         Some(values)
@@ -245,20 +251,27 @@ impl Comparison<'_> {
 }
 
 /// Returns an error for positions of another shape.
-fn same_row(ours: &[usize], own: &[usize]) -> Result<(), String> {
-    let axes = |shape: &[usize]| shape.get(1..).unwrap_or_default().to_vec();
-    if alike(&axes(ours), &axes(own)) {
+fn same_row(ours: &[usize], theirs: &[usize]) -> Result<(), String> {
+    let ours = ours.get(1..).unwrap_or_default();
+    let theirs = theirs.get(1..).unwrap_or_default();
+    if alike(ours, theirs) {
         return Ok(());
     }
-    Err(format!("a position is {:?} here and {:?} in the reference", axes(ours), axes(own)))
+    Err(format!("a position is {ours:?} here and {theirs:?} in the reference"))
+}
+
+/// Returns the last numbers; none if there are fewer.
+fn last_numbers(numbers: &[f32], count: usize) -> Option<&[f32]> {
+    numbers.get(numbers.len().checked_sub(count)?..)
 }
 
 /// Returns keys or values once per head, if the reference stores them once per query head.
-fn first_copies(data: &[f32], own: &[usize], part: &[usize]) -> Option<Vec<f32>> {
-    let (&[_, have, size], &[heads, wide]) = (own, part) else { return Some(data.to_vec()) };
-    if size != wide || have == heads {
+fn first_copies(data: &[f32], shape: &[usize], part: &[usize]) -> Option<Vec<f32>> {
+    let &[_, query_heads, size] = shape else { return Some(data.to_vec()) };
+    let &[heads, width] = part else { return Some(data.to_vec()) };
+    if size != width || query_heads == heads {
         return Some(data.to_vec());
     }
-    let copies = have.checked_div(heads).filter(|copies| copies * heads == have)?;
+    let copies = query_heads.checked_div(heads).filter(|copies| copies * heads == query_heads)?;
     Some(data.chunks_exact(size).step_by(copies).flatten().copied().collect())
 }

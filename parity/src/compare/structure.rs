@@ -21,27 +21,13 @@ pub(crate) fn structure(
 ) -> (Vec<Gate>, Uncovered) {
     let mut gates = Vec::new();
     let mut uncovered = Uncovered::default();
-    let module = |name: &str| name.rsplit_once('.').map(|(module, _)| module.to_owned());
     let read: BTreeSet<String> =
-        model.graph.weights.iter().filter_map(|w| module(&w.name)).collect();
-    // A tensor that a rule takes is read under another name; a renamed module is not read.
-    let is_read = |name: &String| module(name).is_some_and(|module| read.contains(&module));
-    let called =
-        |name: &str| model.rules.iter().find_map(|rule| rule.renamed(name).filter(is_read));
-    let taken = |name: &str| {
-        let mut fitting = model.rules.iter().filter(|rule| rule.disk.fit(name).is_some());
-        fitting.any(|rule| rule.renamed(name).is_none())
-    };
-    // Modules that only contain others, and tensors that the spec ignores: masks, tables.
-    let passed = |name: &str| model.passes_over(name);
-    let holds = |name: &str| {
-        let inside = module(name).map(|module| module + ".");
-        inside.is_some_and(|inside| read.iter().any(|other| other.starts_with(&inside)))
-    };
+        model.graph.weights.iter().filter_map(|w| module_of(&w.name)).collect();
+    // Left out are modules that only contain others, and tensors that the spec ignores: masks, tables.
     let stored: BTreeSet<String> = tensors
         .iter()
-        .filter(|t| !(taken(t) || passed(t) && holds(t)))
-        .filter_map(|t| module(&called(t).unwrap_or_else(|| t.clone())))
+        .filter(|t| !(is_taken(model, t) || model.passes_over(t) && contains_read(&read, t)))
+        .filter_map(|t| module_of(&name_in_graph(model, &read, t).unwrap_or_else(|| t.clone())))
         .collect();
     let prompt =
         dump.manifest.prompts.iter().find(|p| !p.taps.is_empty()).map_or("", |p| p.name.as_str());
@@ -81,10 +67,37 @@ pub(crate) fn structure(
         }
     }
     let named: BTreeSet<&str> = dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();
-    // Router choices are compared separately, and no module of the reference has that name.
-    let inner = |tap: &str| tap.contains(':');
-    let ours =
-        order.taps.keys().filter(|tap| !named.contains(tap.as_str()) && !inner(tap)).cloned();
+    // Router choices are compared separately, and no module of the reference has a `:` in its name.
+    let ours = order
+        .taps
+        .keys()
+        .filter(|tap| !named.contains(tap.as_str()) && !tap.contains(':'))
+        .cloned();
     uncovered.ours = ours.collect();
     (gates, uncovered)
+}
+
+/// Returns the module of a tensor.
+fn module_of(tensor: &str) -> Option<String> {
+    tensor.rsplit_once('.').map(|(module, _)| module.to_owned())
+}
+
+/// Returns the name that a rule gives to a tensor, if the graph reads weights of its module.
+fn name_in_graph(model: &Model, read: &BTreeSet<String>, tensor: &str) -> Option<String> {
+    model.rules.iter().find_map(|rule| {
+        let name = rule.renamed(tensor)?;
+        module_of(&name).is_some_and(|module| read.contains(&module)).then_some(name)
+    })
+}
+
+/// True if a rule takes a tensor without renaming it, so that it is read under another name.
+fn is_taken(model: &Model, tensor: &str) -> bool {
+    let mut fitting = model.rules.iter().filter(|rule| rule.disk.fit(tensor).is_some());
+    fitting.any(|rule| rule.renamed(tensor).is_none())
+}
+
+/// True if the graph reads modules inside the module of a tensor.
+fn contains_read(read: &BTreeSet<String>, tensor: &str) -> bool {
+    let inside = module_of(tensor).map(|module| module + ".");
+    inside.is_some_and(|inside| read.iter().any(|other| other.starts_with(&inside)))
 }

@@ -18,54 +18,58 @@ impl Comparison<'_> {
         let steps: Vec<usize> = positions.iter().map(|position| position - first).collect();
         let count = positions.len();
         let mut pairs = Vec::new();
-        let own = self.own.taps.of(phase);
+        let recorded = self.own.taps.of(phase);
         for (tap, _) in &self.dump.manifest.taps.0 {
             let Some(place) = self.order.taps.get(tap) else { continue };
-            let Some(own) = own.get(tap) else { continue };
+            let Some(reference) = recorded.get(tap) else { continue };
             let subject = Subject::Tap { name: tap.clone() };
             let gate = Gate::new(subject, &self.prompt.name, phase, mode, *place);
             let Some(ours) = trace.taps.get(tap) else {
                 pairs.push((gate, Err("the engine did not show this value".to_owned())));
                 continue;
             };
-            let want: usize = own.shape.iter().skip(1).product();
+            let want: usize = reference.shape.iter().skip(1).product();
             let got: usize = ours.row.iter().product();
-            if got != want || ours.data.len() != own.data.len() {
+            if got != want || ours.data.len() != reference.data.len() {
                 let finding = format!(
                     "one token gives {:?}; the reference gives {:?}",
                     ours.row,
-                    own.shape.get(1..).unwrap_or_default()
+                    reference.shape.get(1..).unwrap_or_default()
                 );
                 pairs.push((gate, Err(finding)));
                 continue;
             }
             let base =
                 self.base.taps.of(phase).get(tap).map(|tensor| tensor.data.as_slice().into());
-            let (ours, own, kept) = (ours.data.clone(), own.data.as_slice().into(), own.dtype);
-            pairs.push((
-                gate,
-                Ok(PairedRows { ours, own, base, count, steps: steps.clone(), kept }),
-            ));
+            let rows = PairedRows {
+                ours: ours.data.clone(),
+                own: reference.data.as_slice().into(),
+                base,
+                count,
+                steps: steps.clone(),
+                kept: reference.dtype,
+            };
+            pairs.push((gate, Ok(rows)));
         }
         // The ops between the last tap and the logits.
         if mode == Mode::Local
-            && let Some(own) = own.get(LOGITS)
+            && let Some(reference) = recorded.get(LOGITS)
         {
             let subject = Subject::Tap { name: LOGITS.to_owned() };
             let gate = Gate::new(subject, &self.prompt.name, phase, mode, LAST);
             let ours = trace.logits.clone();
-            let kept = own.dtype;
-            let rows = if ours.len() == own.data.len() {
+            let kept = reference.dtype;
+            let rows = if ours.len() == reference.data.len() {
                 Ok(PairedRows {
                     ours,
-                    own: own.data.as_slice().into(),
+                    own: reference.data.as_slice().into(),
                     base: None,
                     count,
                     steps,
                     kept,
                 })
             } else {
-                Err(format!("{} logits; the reference gives {}", ours.len(), own.data.len()))
+                Err(format!("{} logits; the reference gives {}", ours.len(), reference.data.len()))
             };
             pairs.push((gate, rows));
         }

@@ -52,10 +52,9 @@ pub(super) fn run(
     let mut together: Vec<EditSummary> = Vec::new();
     for _ in 1..MOST_TOGETHER {
         // Of the edits that restore the first place, the one with the least remaining difference.
-        let first = |group: &&EditGroup| group.score.first <= 1.0 && group.score.rest < PARTIAL;
-        let Some(group) = round.groups.iter().find(first).filter(|_| !diagnosis.explained) else {
-            break;
-        };
+        let mut groups = round.groups.iter();
+        let group = groups.find(|g| g.score.first <= 1.0 && g.score.rest < PARTIAL);
+        let Some(group) = group.filter(|_| !diagnosis.explained) else { break };
         together.extend(described(group).next());
         model = Arc::new(group.model(&model));
         let edited = ModelSource { model: Arc::clone(&model), dir: source.dir };
@@ -142,33 +141,37 @@ impl SearchContext<'_> {
             ignored: Vec::new(),
             causes: Vec::new(),
         };
-        let nothing = |diagnosis| Ok(Some(SearchRound { diagnosis, groups: Vec::new() }));
         let scene =
             PhaseTrial::new(self.engine, source, self.dump, &self.full(), self.dtype, gate)?;
-        let Some(mut scene) = scene else { return nothing(diagnosis) };
-        let Some(wanted) = scene.begin(model, &run.gates, gate)? else {
-            return nothing(diagnosis);
+        let Some(mut scene) = scene else {
+            return Ok(Some(SearchRound { diagnosis, groups: Vec::new() }));
         };
-        let differing = || wanted.iter().filter(|wanted| wanted.differs);
-        diagnosis.before = differing().map(|w| w.before / w.size).fold(0.0, f64::max);
-        diagnosis.noise = differing().map(|w| w.limit / w.size).fold(0.0, f64::max);
+        let Some(targets) = scene.begin(model, &run.gates, gate)? else {
+            return Ok(Some(SearchRound { diagnosis, groups: Vec::new() }));
+        };
+        diagnosis.before = 0.0;
+        for target in targets.iter().filter(|target| target.differs) {
+            diagnosis.before = diagnosis.before.max(target.before / target.size);
+            diagnosis.noise = diagnosis.noise.max(target.limit / target.size);
+        }
         let suspects = suspects(model, self.dump, run, gate);
         let clues = clues(self.dump, self.dtype, gate);
         let edits = candidates(model, &OpSet::builtin(), &suspects, &clues);
         let unedited = scene.numbers(model)?.unwrap_or_default();
         let trial = &scene;
         let until = self.until;
-        let wanted = &wanted;
-        let mut search = EditSearch { trial, model, wanted, unedited, until, tried: 0, cut: false };
+        let targets = &targets;
+        let mut search =
+            EditSearch { trial, model, targets, unedited, until, tried: 0, cut: false };
         let mut groups = search.run(&edits, 0, progress);
         if !groups.iter().any(|group| group.score.exact()) {
-            let others = rearrangements(model, &OpSet::builtin(), &suspects);
-            groups.extend(search.run(&others, edits.len(), progress));
+            let moves = rearrangements(model, &OpSet::builtin(), &suspects);
+            groups.extend(search.run(&moves, edits.len(), progress));
             rank(&mut groups);
         }
         (diagnosis.tried, diagnosis.cut) = (search.tried, search.cut);
         for group in shortlist(&groups, self.options.most, PARTIAL) {
-            let mut found = cause(group, None);
+            let mut explanation = cause(group, None);
             if group.score.exact() && !diagnosis.explained {
                 progress(edits.len(), edits.len(), "the whole check");
                 // Edits with equal results on this prompt may differ on another.
@@ -178,11 +181,11 @@ impl SearchContext<'_> {
                     let edited = ModelSource { model: Arc::new(edited), dir: source.dir };
                     self.check(&edited).is_some_and(|report| agrees(&report))
                 });
-                found.verified = Some(right.is_some());
-                found.edits.rotate_left(right.unwrap_or(0));
+                explanation.verified = Some(right.is_some());
+                explanation.edits.rotate_left(right.unwrap_or(0));
             }
-            diagnosis.explained |= found.verified == Some(true);
-            diagnosis.causes.push(found);
+            diagnosis.explained |= explanation.verified == Some(true);
+            diagnosis.causes.push(explanation);
         }
         diagnosis.causes.sort_by_key(|cause| cause.verified != Some(true));
         if !diagnosis.explained {
@@ -197,9 +200,8 @@ fn ignored(source: &ModelSource<'_>, gate: &Gate) -> Vec<String> {
     let Ok(checkpoint) = Checkpoint::open(source.dir) else { return Vec::new() };
     let Model { graph, .. } = &*source.model;
     let layer = graph.nodes.get(gate.place.node).and_then(|node| graph.layers.get(node.layer?));
-    let near =
-        |name: &str| layer.is_none_or(|layer| name.starts_with(&format!("{}.", layer.prefix)));
-    let names = checkpoint.tensors().keys().filter(|name| near(name));
+    let prefix = layer.map_or_else(String::new, |layer| format!("{}.", layer.prefix));
+    let names = checkpoint.tensors().keys().filter(|name| name.starts_with(prefix.as_str()));
     let ignored = names.filter(|name| source.model.passes_over(name) && !is_buffer(name));
     ignored.filter(|name| !source.model.is_beside(name)).cloned().collect()
 }

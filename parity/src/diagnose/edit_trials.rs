@@ -33,7 +33,7 @@ impl Trial for PhaseTrial<'_> {
 pub(super) struct EditSearch<'a> {
     pub(super) trial: &'a dyn Trial,
     pub(super) model: &'a Arc<Model>,
-    pub(super) wanted: &'a [ComparisonTarget],
+    pub(super) targets: &'a [ComparisonTarget],
     /// Differences of the unedited model.
     pub(super) unedited: TrialDifferences,
     pub(super) until: Instant,
@@ -56,7 +56,7 @@ impl EditSearch<'_> {
         let tokens = edit.tokens();
         let run = catch_unwind(AssertUnwindSafe(|| self.trial.numbers(&model, &tokens)));
         let numbers = run.ok()?.ok()??;
-        let score = score(&numbers, self.wanted);
+        let score = score(&numbers, self.targets);
         Some((numbers, score))
     }
 }

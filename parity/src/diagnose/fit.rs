@@ -16,15 +16,15 @@ const LONGEST: f64 = 2.0;
 
 /// Returns the differences of the comparisons that differed at first, each relative to its initial
 /// difference.
-fn vector(numbers: &TrialDifferences, wanted: &[ComparisonTarget]) -> Option<Vec<f64>> {
+fn vector(numbers: &TrialDifferences, targets: &[ComparisonTarget]) -> Option<Vec<f64>> {
     let mut all = Vec::new();
-    for (differences, wanted) in numbers
+    for (differences, target) in numbers
         .iter()
-        .zip(wanted)
-        .filter(|(_, wanted): &(_, &ComparisonTarget)| wanted.differs && !wanted.missing)
+        .zip(targets)
+        .filter(|(_, target): &(_, &ComparisonTarget)| target.differs && !target.missing)
     {
         let differences = differences.as_ref()?;
-        let unit = wanted.before * (differences.len().max(1) as f64).sqrt();
+        let unit = target.before * (differences.len().max(1) as f64).sqrt();
         all.extend(differences.iter().map(|x| f64::from(*x) / unit));
     }
     all.iter().all(|x| x.is_finite()).then_some(all)
@@ -40,45 +40,45 @@ pub(super) fn fit(
     knob: &Knob,
 ) -> Option<(Edit, TrialDifferences, Score)> {
     let mut at = 0.0;
-    let mut rest = vector(&search.unedited, search.wanted)?;
+    let mut remaining = vector(&search.unedited, search.targets)?;
     let mut best = None;
     let (moved, _) = search.attempt(&knob.with_factor(f64::exp(STEP)))?;
-    let mut last = (STEP, vector(&moved, search.wanted)?);
-    if last.1.len() != rest.len() {
+    let mut last = (STEP, vector(&moved, search.targets)?);
+    if last.1.len() != remaining.len() {
         return None;
     }
     for step in 0..STEPS {
         let aside = last.0 - at;
-        let slope: Vec<f64> = last.1.iter().zip(&rest).map(|(x, y)| (x - y) / aside).collect();
+        let slope: Vec<f64> = last.1.iter().zip(&remaining).map(|(x, y)| (x - y) / aside).collect();
         let steep = dot(&slope, &slope);
-        let along = dot(&slope, &rest);
-        let power = dot(&rest, &rest);
+        let along = dot(&slope, &remaining);
+        let power = dot(&remaining, &remaining);
         if steep == 0.0 || power == 0.0 || step == 0 && along.powi(2) < ALIGNED * steep * power {
             break;
         }
         let mut by = (-along / steep).clamp(-LONGEST, LONGEST);
-        let mut found = None;
+        let mut closer = None;
         for _ in 0..3 {
             let edit = knob.with_factor(f64::exp(at + by));
             let (numbers, score) = search.attempt(&edit)?;
-            let next = vector(&numbers, search.wanted)?;
-            if next.len() == rest.len() && dot(&next, &next) < power {
-                found = Some((edit, numbers, score, next));
+            let next = vector(&numbers, search.targets)?;
+            if next.len() == remaining.len() && dot(&next, &next) < power {
+                closer = Some((edit, numbers, score, next));
                 break;
             }
             by /= 4.0;
         }
-        let Some((edit, numbers, score, next)) = found else { break };
+        let Some((edit, numbers, score, next)) = closer else { break };
         let gained = dot(&next, &next) < 0.98 * power;
-        last = (at, std::mem::replace(&mut rest, next));
+        last = (at, std::mem::replace(&mut remaining, next));
         at += by;
         best = Some((edit, numbers, score));
         if !gained || by.abs() < 1e-7 {
             break;
         }
     }
-    let (_, _, found) = best.as_ref()?;
-    let bar = found.noise * 1.2 + 0.02;
+    let (_, _, score) = best.as_ref()?;
+    let bar = score.noise * 1.2 + 0.02;
     for by in knob.round_factors(f64::exp(at)) {
         let edit = knob.with_factor(by);
         if let Some((numbers, score)) = search.attempt(&edit)

@@ -57,24 +57,26 @@ impl ObservedPrompt {
     }
 
     fn check(&self, vocab: usize) -> Result<(), engine::Error> {
-        let bad = |why: String| {
-            Err(engine::Error::Other(format!("the observed rows of prompt `{}` {why}", self.name)))
-        };
         if self.tokens.is_empty() {
-            return bad("have no tokens; give the ids that the engine was sent".to_owned());
+            return Err(self.error("have no tokens; give the ids that the engine was sent"));
         }
         if let Some(token) = self.tokens.iter().find(|token| **token as usize >= vocab) {
-            return bad(format!("begin with token {token}; the model has {vocab}"));
+            return Err(self.error(&format!("begin with token {token}; the model has {vocab}")));
         }
         for (at, token, _) in self.entries() {
             if at >= self.tokens.len() || token as usize >= vocab {
-                return bad(format!(
+                return Err(self.error(&format!(
                     "have token {token} at position {at}; expected positions below {} and tokens below {vocab}",
                     self.tokens.len()
-                ));
+                )));
             }
         }
         Ok(())
+    }
+
+    /// Returns the error of rows that cannot be compared.
+    fn error(&self, why: &str) -> engine::Error {
+        engine::Error::Other(format!("the observed rows of prompt `{}` {why}", self.name))
     }
 }
 
@@ -96,8 +98,8 @@ impl Trial for LogprobTrial<'_> {
         let mut session = self.engine.open(&source, self.options)?;
         let mut all = Vec::new();
         for observed in &self.observed {
-            let own = observed.tokens.get(edit.skip..).unwrap_or_default();
-            let tokens = [&edit.before, own].concat();
+            let remaining = observed.tokens.get(edit.skip..).unwrap_or_default();
+            let tokens = [&edit.before, remaining].concat();
             let slot = session.open_slot();
             let run = feed_chunk(&mut *session, slot, &tokens, OutputRows::All, &mut NoProbe);
             session.release(slot)?;
@@ -205,7 +207,7 @@ pub(super) fn explain_near(
     else {
         return Ok(None);
     };
-    // Two faults at once: the rest is searched behind the edits that come nearest.
+    // Two faults at once: the other one is searched behind the edits that come nearest.
     let models = groups.iter().filter(|group| group.tokens() == TokenEdit::default());
     let begun: Vec<&EditGroup> =
         models.filter(|group| group.score.rest <= PARTIAL_RUN).take(FOLLOWS).collect();
@@ -279,24 +281,19 @@ impl ObservedCase<'_> {
         let noise = self.noise;
         let whole = self.trial(prompts.len());
         let unedited = whole.numbers(model, &TokenEdit::default())?.unwrap_or_default();
-        let of = |differences: &Option<Vec<f32>>| ComparisonTarget {
-            limit: noise,
-            before: differences.as_deref().map_or(f64::INFINITY, rms),
-            size: 1.0,
-            differs: differences.as_deref().is_none_or(|all| rms(all) > noise),
-            missing: false,
-            first: false,
+        let mut targets: Vec<ComparisonTarget> =
+            unedited.iter().map(|differences| target(differences.as_deref(), noise)).collect();
+        let Some(first) = targets.iter().position(|target| target.differs) else {
+            return Ok(None);
         };
-        let mut wanted: Vec<ComparisonTarget> = unedited.iter().map(of).collect();
-        let Some(first) = wanted.iter().position(|wanted| wanted.differs) else { return Ok(None) };
-        wanted[first].first = true;
+        targets[first].first = true;
         let last = last_prompt(prompts, first);
         let short = self.trial(last + 1);
-        let few = &wanted[..=last];
+        let few = &targets[..=last];
         let mut search = EditSearch {
             trial: &short,
             model,
-            wanted: few,
+            targets: few,
             unedited: unedited[..=last].to_vec(),
             until: self.until,
             tried: 0,
@@ -310,33 +307,33 @@ impl ObservedCase<'_> {
             dtype: Some(self.dtype),
             foreign: true,
         };
-        let derived = |suspects| candidates(model, &OpSet::builtin(), &suspects, &clues);
         let mut edits = before;
         if !near.is_empty() {
             let first = near.clone();
             let all = near.clone();
-            edits.extend(derived(Suspects { first, all, single: true }));
+            let suspects = Suspects { first, all, single: true };
+            edits.extend(candidates(model, &OpSet::builtin(), &suspects, &clues));
         }
         let mut groups = search.run(&edits, 0, progress);
         let full = |group: &EditGroup| -> Result<Option<Score>, engine::Error> {
-            if last + 1 == wanted.len() {
+            if last + 1 == targets.len() {
                 return Ok(Some(group.score));
             }
             let edited = Arc::new(group.model(model));
             let numbers = whole.numbers(&edited, &group.tokens())?;
-            Ok(numbers.map(|numbers| score(&numbers, &wanted)))
+            Ok(numbers.map(|numbers| score(&numbers, &targets)))
         };
-        let mut found = false;
+        let mut explained = false;
         for group in groups.iter().filter(|group| group.score.exact()).take(self.options.most) {
-            found |= full(group)?.is_some_and(|full| full.exact());
+            explained |= full(group)?.is_some_and(|full| full.exact());
         }
-        if !found {
+        if !explained {
             let everything = Suspects::everything(&model.graph);
             let moved = rearrangements(model, &OpSet::builtin(), &everything);
-            let mut others = derived(everything);
-            others.extend(moved);
-            others.retain(|other| !edits.contains(other));
-            groups.extend(search.run(&others, edits.len(), progress));
+            let mut later = candidates(model, &OpSet::builtin(), &everything, &clues);
+            later.extend(moved);
+            later.retain(|candidate| !edits.contains(candidate));
+            groups.extend(search.run(&later, edits.len(), progress));
             rank(&mut groups);
         }
         let tried = search.tried;
@@ -349,7 +346,7 @@ impl ObservedCase<'_> {
         let diagnosis = Diagnosis {
             dtype: self.dtype,
             observed: format!("log-probabilities of prompt `{}`", prompts[first].name),
-            before: few.iter().map(|wanted| wanted.before).fold(0.0, f64::max),
+            before: few.iter().map(|target| target.before).fold(0.0, f64::max),
             noise,
             tried,
             explained: causes.first().is_some_and(|cause| cause.verified == Some(true)),
@@ -361,6 +358,18 @@ impl ObservedCase<'_> {
     }
 }
 
+/// Returns the target of a prompt, given the unedited model's differences from its observed rows.
+fn target(differences: Option<&[f32]>, noise: f64) -> ComparisonTarget {
+    ComparisonTarget {
+        limit: noise,
+        before: differences.map_or(f64::INFINITY, rms),
+        size: 1.0,
+        differs: differences.is_none_or(|all| rms(all) > noise),
+        missing: false,
+        first: false,
+    }
+}
+
 /// Returns edits of the tokens and of the config, which an engine reads by itself.
 fn readings(
     config: Option<&ConfigReader>,
@@ -369,8 +378,8 @@ fn readings(
     until: Instant,
 ) -> Vec<Candidate> {
     let mut tokens = config.map(ConfigReader::tokens).unwrap_or_default();
-    if let [first, rest @ ..] = firsts
-        && rest.iter().all(|other| other == first)
+    if let [first, tail @ ..] = firsts
+        && tail.iter().all(|other| other == first)
     {
         tokens.push(("the first token of the prompt".to_owned(), *first));
     }

@@ -28,6 +28,19 @@ fn size(numbers: &[f32]) -> f64 {
     (power / numbers.len().max(1) as f64).sqrt().max(f64::from(f32::MIN_POSITIVE))
 }
 
+/// Returns the differences of our values from the reference's, relative to the reference's size if `relative`; none if
+/// the shapes differ.
+fn differences(ours: &[f32], reference: &[f32], relative: bool) -> Option<Vec<f32>> {
+    if ours.len() != reference.len() {
+        return None;
+    }
+    let unit = if relative { size(reference) } else { 1.0 };
+    let pairs = ours.iter().zip(reference);
+    let differences = pairs
+        .map(|(x, y)| if x == y { 0.0 } else { ((f64::from(*x) - f64::from(*y)) / unit) as f32 });
+    Some(differences.collect())
+}
+
 /// Data shared by all edits.
 pub(super) struct PhaseTrial<'a> {
     pub(super) engine: &'a dyn Engine,
@@ -87,7 +100,7 @@ impl<'a> PhaseTrial<'a> {
         first: &Gate,
     ) -> Result<Option<Vec<ComparisonTarget>>, engine::Error> {
         let Some(parts) = self.parts(model)? else { return Ok(None) };
-        let mut wanted = Vec::new();
+        let mut targets = Vec::new();
         for (key, sides) in parts {
             let gate = gates.iter().find(|gate| {
                 gate.subject == key.0
@@ -105,7 +118,7 @@ impl<'a> PhaseTrial<'a> {
                 let size = 1.0;
                 let differs = true;
                 let missing = true;
-                wanted.push(ComparisonTarget { limit, before, size, differs, missing, first });
+                targets.push(ComparisonTarget { limit, before, size, differs, missing, first });
                 self.keys.push((key, true));
                 continue;
             };
@@ -121,7 +134,7 @@ impl<'a> PhaseTrial<'a> {
                 Some(times) if times > 1.0 || !gate.fails() => before / times,
                 _ => floor,
             };
-            wanted.push(ComparisonTarget {
+            targets.push(ComparisonTarget {
                 limit: limit.max(floor),
                 before: before.max(floor),
                 size,
@@ -131,7 +144,7 @@ impl<'a> PhaseTrial<'a> {
             });
             self.keys.push((key, false));
         }
-        Ok(Some(wanted).filter(|all| all.iter().any(|wanted| wanted.differs)))
+        Ok(Some(targets).filter(|targets| targets.iter().any(|target| target.differs)))
     }
 
     /// Runs a model and returns its differences from the reference.
@@ -140,26 +153,13 @@ impl<'a> PhaseTrial<'a> {
         model: &Arc<Model>,
     ) -> Result<Option<TrialDifferences>, engine::Error> {
         let Some(mut parts) = self.parts(model)? else { return Ok(None) };
-        let take =
-            |(key, relative): &(ComparisonKey, bool)| {
-                let at = parts.iter().position(|(other, _)| other == key)?;
-                let (ours, reference) = parts.swap_remove(at).1?;
-                let unit = if *relative { size(&reference) } else { 1.0 };
-                let fits = ours.len() == reference.len();
-                fits.then(|| {
-                    ours.iter()
-                        .zip(&reference)
-                        .map(|(x, y): (&f32, &f32)| {
-                            if x == y {
-                                0.0
-                            } else {
-                                ((f64::from(*x) - f64::from(*y)) / unit) as f32
-                            }
-                        })
-                        .collect()
-                })
-            };
-        Ok(Some(self.keys.iter().map(take).collect()))
+        let mut all = Vec::new();
+        for (key, relative) in &self.keys {
+            let at = parts.iter().position(|(other, _)| other == key);
+            let values = at.and_then(|at| parts.swap_remove(at).1);
+            all.push(values.and_then(|(ours, theirs)| differences(&ours, &theirs, *relative)));
+        }
+        Ok(Some(all))
     }
 
     /// Runs a model and returns each comparison with our values and the reference's.
@@ -190,28 +190,28 @@ impl<'a> PhaseTrial<'a> {
         let routers = routers(&model.graph);
         let mut row = RouterRow::new(self.mode);
         let mut steer = RoutingProbe::new(&routers, self.dtype, String::new(), &mut row);
-        let own = &self.own.taps;
+        let taps = &self.own.taps;
         let trace = match (self.mode, self.phase) {
             (Mode::Local, Phase::Prefill) => Some(run::prefill(
                 &mut session,
                 self.prompt,
-                own,
+                taps,
                 InputSource::Reference,
                 &mut steer,
             )?),
             (Mode::Local, Phase::Decode) => run::steps(
                 &mut session,
                 self.prompt,
-                own,
+                taps,
                 InputSource::Reference,
                 &mut steer,
                 &|at| comparison.seed(at),
             )?,
             (Mode::Cumulative, Phase::Prefill) => {
-                Some(run::prefill(&mut session, self.prompt, own, InputSource::Own, &mut steer)?)
+                Some(run::prefill(&mut session, self.prompt, taps, InputSource::Own, &mut steer)?)
             }
             (Mode::Cumulative, Phase::Decode) => {
-                Some(run::decode(&mut session, self.prompt, own, &mut steer)?)
+                Some(run::decode(&mut session, self.prompt, taps, &mut steer)?)
             }
         };
         Ok(trace.map(|trace| comparison.numbers(self.phase, self.mode, &trace)))

@@ -59,36 +59,36 @@ pub(super) fn distance(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// Scores the differences of a trial from the target.
-pub(super) fn score(differences: &[Option<Vec<f32>>], wanted: &[ComparisonTarget]) -> Score {
-    let mut rest = 0.0;
+pub(super) fn score(differences: &[Option<Vec<f32>>], targets: &[ComparisonTarget]) -> Score {
+    let mut remaining = 0.0;
     let mut differ = 0_usize;
     let mut noise = 0.0;
     let infinite = f64::INFINITY;
     let mut worst = 0.0_f64;
     let mut left = 0.0_f64;
     let mut first = 0.0_f64;
-    for (n, wanted) in wanted.iter().enumerate() {
+    for (n, target) in targets.iter().enumerate() {
         let far = differences.get(n).and_then(Option::as_deref).map_or(infinite, rms);
-        let times = far / wanted.limit;
+        let times = far / target.limit;
         noise += times.min(1e30).powi(2);
         worst = worst.max(times);
-        if wanted.differs {
+        if target.differs {
             differ += 1;
             // A comparison that cannot be made counts as unchanged, if it could not be made before either.
-            let most = if wanted.missing { 1.0 } else { 1e3 };
-            rest += (far / wanted.before).min(most).powi(2);
-            left = left.max((far / wanted.size).min(1e3));
+            let limit = if target.missing { 1.0 } else { 1e3 };
+            remaining += (far / target.before).min(limit).powi(2);
+            left = left.max((far / target.size).min(1e3));
         } else if times > 1.0 {
             // A comparison that agreed and now exceeds its bound counts as much as one that differed.
-            rest += 1.0;
+            remaining += 1.0;
         }
-        if wanted.first {
+        if target.first {
             first = times;
         }
     }
     Score {
-        rest: (rest / differ.max(1) as f64).sqrt(),
-        noise: (noise / wanted.len().max(1) as f64).sqrt(),
+        rest: (remaining / differ.max(1) as f64).sqrt(),
+        noise: (noise / targets.len().max(1) as f64).sqrt(),
         worst,
         left,
         first,
@@ -105,19 +105,23 @@ mod tests {
 
     #[test]
     fn what_is_restored_and_what_is_broken_count() {
-        let two = [comparison_target(1.0, true), comparison_target(0.0, false)];
-        let same = Some(vec![0.0, 0.0]);
-        let off = Some(vec![1.0, -1.0]);
-        let of = |a: &Option<Vec<f32>>, b: &Option<Vec<f32>>| score(&[a.clone(), b.clone()], &two);
-        assert_eq!((of(&same, &same).rest, of(&same, &same).exact()), (0.0, true));
-        assert_eq!((of(&off, &same).rest, of(&off, &same).exact()), (1.0, false));
-        assert_eq!((of(&same, &off).rest, of(&same, &off).exact()), (1.0, false));
-        assert_eq!(of(&same, &off).first, 0.0);
-        assert!(!of(&same, &None).exact() && !of(&None, &same).exact());
+        let same = Some(&[0.0, 0.0]);
+        let off = Some(&[1.0, -1.0]);
+        assert_eq!((score_of_two(same, same).rest, score_of_two(same, same).exact()), (0.0, true));
+        assert_eq!((score_of_two(off, same).rest, score_of_two(off, same).exact()), (1.0, false));
+        assert_eq!((score_of_two(same, off).rest, score_of_two(same, off).exact()), (1.0, false));
+        assert_eq!(score_of_two(same, off).first, 0.0);
+        assert!(!score_of_two(same, None).exact() && !score_of_two(None, same).exact());
         // Slightly less than a difference that is slightly beyond noise.
         let near = [comparison_target(1.5e-3, true)];
-        let left = |x: f32| score(&[Some(vec![x])], &near).exact();
-        assert!(!left(8.4e-4) && left(7e-4));
+        assert!(!score(&[Some(vec![8.4e-4])], &near).exact());
+        assert!(score(&[Some(vec![7e-4])], &near).exact());
         assert!(rms(&[f32::NAN]).is_infinite() && distance(&[1.0], &[]).is_infinite());
+    }
+
+    /// Score of the answers to a comparison that differs without the edit, and to one that does not.
+    fn score_of_two(differing: Option<&[f32; 2]>, equal: Option<&[f32; 2]>) -> Score {
+        let targets = [comparison_target(1.0, true), comparison_target(0.0, false)];
+        score(&[differing, equal].map(|answer| answer.map(|numbers| numbers.to_vec())), &targets)
     }
 }

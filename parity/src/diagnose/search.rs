@@ -62,11 +62,11 @@ impl EditSearch<'_> {
             if self.cut {
                 break;
             }
-            let (order, found) = match candidate {
+            let (order, outcome) = match candidate {
                 Candidate::Edit(edit) => {
                     progress(order, candidates.len(), &edit.words);
-                    let found = self.attempt(edit);
-                    (before + order, found.map(|(numbers, score)| (edit.clone(), numbers, score)))
+                    let outcome = self.attempt(edit);
+                    (before + order, outcome.map(|(numbers, score)| (edit.clone(), numbers, score)))
                 }
                 Candidate::Knob(knob) => {
                     progress(order, candidates.len(), "a number to fit");
@@ -74,7 +74,7 @@ impl EditSearch<'_> {
                     (before + order + candidates.len(), fit::fit(self, knob))
                 }
             };
-            let Some((edit, numbers, score)) = found else { continue };
+            let Some((edit, numbers, score)) = outcome else { continue };
             let bits = bits(&numbers);
             if bits == unedited {
                 continue;
@@ -91,7 +91,7 @@ impl EditSearch<'_> {
             }
         }
         rank(&mut groups);
-        merge(groups, self.wanted)
+        merge(groups, self.targets)
     }
 }
 
@@ -113,13 +113,9 @@ fn bits(numbers: &TrialDifferences) -> u64 {
 pub(super) fn rank(groups: &mut [EditGroup]) {
     let exact = groups.iter().filter(|group| group.score.exact());
     let best = exact.map(|group| group.score.noise).fold(f64::INFINITY, f64::min);
-    let class = |group: &EditGroup| match group.score.exact() {
-        true if group.score.noise <= best * AS_GOOD + 0.02 => 0,
-        true => 1,
-        false => 2,
-    };
+    let limit = best * AS_GOOD + 0.02;
     groups.sort_by(|a, b| {
-        class(a).cmp(&class(b)).then_with(|| match class(a) {
+        rank_class(a, limit).cmp(&rank_class(b, limit)).then_with(|| match rank_class(a, limit) {
             0 => a.order.cmp(&b.order),
             1 => a.score.noise.total_cmp(&b.score.noise),
             _ => a.score.rest.total_cmp(&b.score.rest).then(a.order.cmp(&b.order)),
@@ -127,19 +123,21 @@ pub(super) fn rank(groups: &mut [EditGroup]) {
     });
 }
 
+/// Returns 0 for a group that explains everything with noise up to a limit, 1 for one with more noise, and 2 for others.
+fn rank_class(group: &EditGroup, limit: f64) -> u8 {
+    match group.score.exact() {
+        true if group.score.noise <= limit => 0,
+        true => 1,
+        false => 2,
+    }
+}
+
 /// Merges groups that explain everything and differ by less than noise: forms of one function. The nearest
 /// is named first.
-fn merge(groups: Vec<EditGroup>, wanted: &[ComparisonTarget]) -> Vec<EditGroup> {
+fn merge(groups: Vec<EditGroup>, targets: &[ComparisonTarget]) -> Vec<EditGroup> {
     let mut merged: Vec<EditGroup> = Vec::new();
     for group in groups {
-        let alike = |other: &&mut EditGroup| {
-            let (Some(a), Some(b)) = (&other.numbers, &group.numbers) else { return false };
-            a.iter().zip(b).zip(wanted).all(|((a, b), wanted)| match (a, b) {
-                (Some(a), Some(b)) => distance(a, b) <= ALIKE * wanted.limit,
-                (a, b) => a.is_none() && b.is_none(),
-            })
-        };
-        match merged.iter_mut().find(alike) {
+        match merged.iter_mut().find(|other| is_alike(other, &group, targets)) {
             Some(other) if group.score.noise < other.score.noise / AS_GOOD => {
                 let mut edits = group.edits;
                 edits.append(&mut other.edits);
@@ -150,6 +148,16 @@ fn merge(groups: Vec<EditGroup>, wanted: &[ComparisonTarget]) -> Vec<EditGroup> 
         }
     }
     merged
+}
+
+/// True if two groups explain everything and differ by less than noise.
+fn is_alike(a: &EditGroup, b: &EditGroup, targets: &[ComparisonTarget]) -> bool {
+    let Some(a) = &a.numbers else { return false };
+    let Some(b) = &b.numbers else { return false };
+    a.iter().zip(b).zip(targets).all(|((a, b), target)| match (a, b) {
+        (Some(a), Some(b)) => distance(a, b) <= ALIKE * target.limit,
+        (a, b) => a.is_none() && b.is_none(),
+    })
 }
 
 /// Describes the edits of a group.
@@ -177,10 +185,10 @@ pub(super) fn cause(group: &EditGroup, verified: Option<bool>) -> Cause {
 /// difference is less than `partial`.
 pub(super) fn shortlist(
     groups: &[EditGroup],
-    most: usize,
+    limit: usize,
     partial: f64,
 ) -> impl Iterator<Item = &EditGroup> {
-    groups.iter().filter(move |group| group.score.rest < partial).take(most)
+    groups.iter().filter(move |group| group.score.rest < partial).take(limit)
 }
 
 #[cfg(test)]
@@ -189,13 +197,6 @@ mod tests {
 
     #[test]
     fn the_simplest_of_those_that_explain_everything_is_first() {
-        let group = |order, rest, noise, worst| EditGroup {
-            edits: Vec::new(),
-            bits: order as u64,
-            numbers: None,
-            score: Score { rest, noise, worst, left: 0.0, first: 0.0 },
-            order,
-        };
         let mut all = vec![
             group(0, 0.5, 100.0, 200.0),
             group(1, 1e-5, 0.9, 1.0),
@@ -206,5 +207,15 @@ mod tests {
         rank(&mut all);
         let order: Vec<usize> = all.iter().map(|group| group.order).collect();
         assert_eq!(order, [2, 3, 1, 4, 0]);
+    }
+
+    fn group(order: usize, rest: f64, noise: f64, worst: f64) -> EditGroup {
+        EditGroup {
+            edits: Vec::new(),
+            bits: order as u64,
+            numbers: None,
+            score: Score { rest, noise, worst, left: 0.0, first: 0.0 },
+            order,
+        }
     }
 }

@@ -2,23 +2,23 @@
 
 use std::fmt::Write as _;
 
-use super::{DumpDiff, RunDiff};
+use super::{DumpDiff, RowsDiff, RunDiff};
 use crate::dump::Phase;
 use crate::gate::Verdict;
 
 /// Formats a difference. `names` are the sides as the user named them.
-pub fn text(found: &DumpDiff, names: [&str; 2]) -> String {
+pub fn text(difference: &DumpDiff, names: [&str; 2]) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "A  {}\nB  {}", names[0], names[1]);
-    for run in &found.runs {
+    for run in &difference.runs {
         let _ = writeln!(out, "\n{}", run.dtype);
         rows(&mut out, run);
         parts(&mut out, run);
-        for (side, own) in run.unstable_sides() {
+        for (side, distance) in run.unstable_sides() {
             let side = if side == 0 { "A" } else { "B" };
             let _ = writeln!(
                 out,
-                "  {side}'s decode is {own:.1e} nats away from its own prefill, more than roundings explain"
+                "  {side}'s decode is {distance:.1e} nats away from its own prefill, more than roundings explain"
             );
         }
         for greedy in &run.greedy {
@@ -32,10 +32,11 @@ pub fn text(found: &DumpDiff, names: [&str; 2]) -> String {
             );
         }
     }
-    for note in &found.notes {
+    for note in &difference.notes {
         let _ = writeln!(out, "note: {note}");
     }
-    let _ = writeln!(out, "\n{}", if found.verdict == Verdict::Fail { "DIFFER" } else { "AGREE" });
+    let _ =
+        writeln!(out, "\n{}", if difference.verdict == Verdict::Fail { "DIFFER" } else { "AGREE" });
     out
 }
 
@@ -64,8 +65,7 @@ fn rows(out: &mut String, run: &RunDiff) {
             None => out.push('\n'),
         }
     }
-    let first = |phase: Phase| run.rows.iter().find(|r| r.phase == phase && r.first.is_some());
-    match (first(Phase::Prefill), first(Phase::Decode)) {
+    match (first_rows(run, Phase::Prefill), first_rows(run, Phase::Decode)) {
         (Some(rows), _) if rows.first > Some(0) => out.push_str(
             "  The first positions agree: what reads other positions differs (attention, positions, states), not the \
              embedding, the head or what each position does alone\n",
@@ -77,6 +77,12 @@ fn rows(out: &mut String, run: &RunDiff) {
     }
 }
 
+/// Returns the first rows of a phase with a position beyond the limit.
+fn first_rows(run: &RunDiff, phase: Phase) -> Option<&RowsDiff> {
+    run.rows.iter().find(|rows| rows.phase == phase && rows.first.is_some())
+}
+
+/// Writes the first tap and the first state that differ, or the largest difference of all if the rows agree.
 fn parts(out: &mut String, run: &RunDiff) {
     let [tap, state] = [false, true].map(|state| run.first(state));
     if tap.or(state).is_none() || run.rows.iter().all(|rows| rows.verdict != Verdict::Fail) {
@@ -93,7 +99,7 @@ fn parts(out: &mut String, run: &RunDiff) {
     for part in [tap, state].into_iter().flatten() {
         let same = run.parts.iter().filter(|p| p.state == part.state);
         let before = same.take_while(|p| p.first.is_none());
-        let (count, worst) = before.fold((0, 0.0), |(n, most), p| (n + 1, p.error.max(most)));
+        let (count, worst) = before.fold((0, 0.0), |(n, largest), p| (n + 1, p.error.max(largest)));
         let at = match part.first.filter(|_| !part.state) {
             Some(at) => format!(", position {at}"),
             None => String::new(),

@@ -26,9 +26,8 @@ pub(super) fn first_change(
 
 fn changed_config(before: Option<&str>, path: &Path) -> Option<String> {
     let bytes = registry::file::read(path, registry::file::CONFIG).ok()?;
-    let parse = |text: &str| Config::parse("config.json", text).ok();
-    let before = parse(before?)?;
-    let now = parse(std::str::from_utf8(&bytes).ok()?)?;
+    let before = Config::parse("config.json", before?).ok()?;
+    let now = Config::parse("config.json", std::str::from_utf8(&bytes).ok()?).ok()?;
     changed_key("", before.root(), now.root())
 }
 
@@ -41,23 +40,25 @@ fn changed_key(path: &str, before: &Scalar, now: &Scalar) -> Option<String> {
         return Some(format!("`{path}` is {} here and {} in the dump", value(now), value(before)));
     };
     let names: BTreeSet<&str> = old.iter().chain(new).map(|(name, _)| name.as_str()).collect();
-    let of = |map: &[(String, Scalar)], name: &str| {
-        map.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
-    };
     names.into_iter().find_map(|name| {
         let dot = if path.is_empty() { "" } else { "." };
         let path = format!("{path}{dot}{}", plain(name));
-        match (of(old, name), of(new, name)) {
-            (Some(before), Some(now)) => changed_key(&path, &before, &now),
+        match (entry(old, name), entry(new, name)) {
+            (Some(before), Some(now)) => changed_key(&path, before, now),
             (Some(before), None) => {
-                Some(format!("`{path}` is absent here and {} in the dump", value(&before)))
+                Some(format!("`{path}` is absent here and {} in the dump", value(before)))
             }
             (None, Some(now)) => {
-                Some(format!("`{path}` is {} here and absent in the dump", value(&now)))
+                Some(format!("`{path}` is {} here and absent in the dump", value(now)))
             }
             (None, None) => None,
         }
     })
+}
+
+/// Returns the value of a key.
+fn entry<'a>(map: &'a [(String, Scalar)], name: &str) -> Option<&'a Scalar> {
+    map.iter().find(|(key, _)| key == name).map(|(_, value)| value)
 }
 
 fn value(value: &Scalar) -> String {
@@ -96,8 +97,7 @@ mod tests {
 
     #[test]
     fn the_first_change_is_named() {
-        let parse = |text: &str| Config::parse("config.json", text).unwrap().root().clone();
-        let before = parse(r#"{"a": 1, "rope": {"theta": 1e4, "type": "default"}, "z": 0}"#);
+        let before = root_of(r#"{"a": 1, "rope": {"theta": 1e4, "type": "default"}, "z": 0}"#);
         for (now, text) in [
             (
                 r#"{"z": 1, "a": 1, "rope": {"theta": 5e5, "type": "default"}}"#,
@@ -113,13 +113,9 @@ mod tests {
             ),
             (r#"{"a": [1], "rope": {}, "z": 0}"#, "`a` is `[1]` here and `1` in the dump"),
         ] {
-            assert_eq!(changed_key("", &before, &parse(now)).as_deref(), Some(text));
+            assert_eq!(changed_key("", &before, &root_of(now)).as_deref(), Some(text));
         }
         assert_eq!(changed_key("", &before, &before), None);
-        let hashes = |pairs: &[(&str, &str)]| {
-            let owned = pairs.iter().map(|(name, hash)| ((*name).to_owned(), (*hash).to_owned()));
-            owned.collect::<BTreeMap<_, _>>()
-        };
         let dump = hashes(&[("a", "1"), ("b", "2")]);
         for (now, text) in [
             (&[("a", "1"), ("b", "3")][..], Some("tensor `b` has other values")),
@@ -132,5 +128,14 @@ mod tests {
             assert!(change.is_none_or(|change| change.starts_with(text.unwrap())), "{text:?}");
         }
         assert_eq!(changed_tensor(&BTreeMap::new(), &dump), None);
+    }
+
+    fn hashes(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let owned = pairs.iter().map(|(name, hash)| ((*name).to_owned(), (*hash).to_owned()));
+        owned.collect()
+    }
+
+    fn root_of(text: &str) -> Scalar {
+        Config::parse("config.json", text).unwrap().root().clone()
     }
 }

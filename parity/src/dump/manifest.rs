@@ -263,21 +263,21 @@ impl Prompt {
 
     /// Returns an error for rows and snapshots that no run of the prompt has.
     fn check_rows(&self) -> Result<(), PromptError> {
-        let ascends = |list: &[usize]| list.windows(2).all(|pair| pair[0] < pair[1]);
-        let (name, tokens) = (|| self.name.clone(), self.tokens.len());
+        let tokens = self.tokens.len();
         if let Some(rows) = &self.rows
             && (rows.is_empty() || !ascends(rows) || rows.last().is_some_and(|row| *row >= tokens))
         {
-            return Err(PromptError::Rows { name: name(), rows: rows.clone(), tokens });
+            let name = self.name.clone();
+            return Err(PromptError::Rows { name, rows: rows.clone(), tokens });
         }
-        if let Some(lengths) = &self.snapshots {
-            if !ascends(lengths)
-                || !lengths.iter().all(|length: &usize| (self.split..=tokens).contains(length))
-            {
-                let lengths = lengths.clone();
-                let split = self.split;
-                return Err(PromptError::Snapshots { name: name(), lengths, split, tokens });
-            }
+        if let Some(lengths) = &self.snapshots
+            && (!ascends(lengths)
+                || !lengths.iter().all(|length| (self.split..=tokens).contains(length)))
+        {
+            let lengths = lengths.clone();
+            let split = self.split;
+            let name = self.name.clone();
+            return Err(PromptError::Snapshots { name, lengths, split, tokens });
         }
         Ok(())
     }
@@ -451,6 +451,11 @@ pub enum PromptError {
     Token { name: String, token: u32, vocab: usize },
 }
 
+/// True if each number is larger than the one before it.
+fn ascends(list: &[usize]) -> bool {
+    list.windows(2).all(|pair| pair[0] < pair[1])
+}
+
 /// Checks prompts against each other and a vocabulary.
 pub fn check_prompts(prompts: &[Prompt], vocab: usize) -> Result<(), PromptError> {
     let mut names = std::collections::BTreeSet::new();
@@ -567,8 +572,8 @@ impl Manifest {
         self.check_names()?;
         self.check_aliases()?;
         self.check_patches()?;
-        let few = |all: &&EnsembleMembers| all.ran.len() + all.failed.len() < 2;
-        if let Some((run, all)) = self.members.iter().find(|(_, all)| few(all)) {
+        let mut members = self.members.iter();
+        if let Some((run, all)) = members.find(|(_, all)| all.ran.len() + all.failed.len() < 2) {
             let count = all.ran.len() + all.failed.len();
             return Err(format!(
                 "`members.{run}` lists {count} runs; expected two or more, with those that failed: write the dump again with \
@@ -606,18 +611,20 @@ impl Manifest {
 
     /// Returns an error for taps that are declared equal to a tap that is not stored.
     fn check_aliases(&self) -> Result<(), String> {
-        let stored = |name: &str| {
-            name == "logits" && self.logprobs.kind == "full"
-                || self.taps.0.iter().any(|(tap, info)| tap == name && info.same_as.is_none())
-        };
         let mut taps =
             self.taps.0.iter().filter_map(|(tap, info)| Some((tap, info.same_as.as_ref()?)));
-        match taps.find(|(_, other)| !stored(other)) {
+        match taps.find(|(_, other)| !self.is_stored(other)) {
             Some((tap, other)) => {
                 Err(format!("tap `{tap}` is the same as `{other}`, which is not stored"))
             }
             None => Ok(()),
         }
+    }
+
+    /// True if the dump has a tensor for a tap.
+    fn is_stored(&self, name: &str) -> bool {
+        name == "logits" && self.logprobs.kind == "full"
+            || self.taps.0.iter().any(|(tap, info)| tap == name && info.same_as.is_none())
     }
 
     /// Returns an error for names that reports and terminals cannot show.

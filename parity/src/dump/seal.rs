@@ -1,6 +1,6 @@
 //! Checksums of a dump's files, the entry `sha256` of its manifest.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
@@ -27,12 +27,20 @@ const DIGITS: usize = 64;
 /// If the text does not end with `}`.
 pub fn sealed(manifest: &str, tensors_sha256: &str) -> String {
     let body = manifest.trim_end().strip_suffix('}').expect("a manifest is an object").trim_end();
-    let with = |manifest_sha256: &str| {
-        format!(
-            "{body},\n \"sha256\": {{\"reference.safetensors\": \"{tensors_sha256}\", \"manifest.json\": \"{manifest_sha256}\"}}\n}}\n"
-        )
-    };
-    with(&hash(with(&"0".repeat(DIGITS)).as_bytes()))
+    let blank = with_checksums(body, tensors_sha256, &"0".repeat(DIGITS));
+    with_checksums(body, tensors_sha256, &hash(blank.as_bytes()))
+}
+
+/// Appends checksums to the text of a manifest without its last brace.
+fn with_checksums(body: &str, tensors_sha256: &str, manifest_sha256: &str) -> String {
+    format!(
+        "{body},\n \"sha256\": {{\"reference.safetensors\": \"{tensors_sha256}\", \"manifest.json\": \"{manifest_sha256}\"}}\n}}\n"
+    )
+}
+
+/// Returns the error for a file with another hash.
+fn changed(path: PathBuf, sha256: String, expected: &str) -> Error {
+    Error::Changed { path, sha256, expected: super::plain(expected) }
 }
 
 impl FileChecksums {
@@ -43,11 +51,6 @@ impl FileChecksums {
         manifest: &[u8],
         tensors_sha256: &str,
     ) -> Result<(), Error> {
-        let changed = |file: &str, sha256: String, expected: &str| Error::Changed {
-            path: dir.join(file),
-            sha256,
-            expected: super::plain(expected),
-        };
         let text = String::from_utf8_lossy(manifest);
         let manifest_sha256 = if self.manifest.len() == DIGITS {
             hash(text.replacen(&self.manifest, &"0".repeat(DIGITS), 1).as_bytes())
@@ -55,10 +58,12 @@ impl FileChecksums {
             format!("{} digits", self.manifest.len())
         };
         if manifest_sha256 != self.manifest {
-            return Err(changed("manifest.json", manifest_sha256, &self.manifest));
+            let path = dir.join("manifest.json");
+            return Err(changed(path, manifest_sha256, &self.manifest));
         }
         if tensors_sha256 != self.tensors {
-            return Err(changed("reference.safetensors", tensors_sha256.to_owned(), &self.tensors));
+            let path = dir.join("reference.safetensors");
+            return Err(changed(path, tensors_sha256.to_owned(), &self.tensors));
         }
         Ok(())
     }

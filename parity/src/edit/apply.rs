@@ -147,6 +147,7 @@ impl Change {
     }
 }
 
+/// Changes each of some nodes.
 fn each(graph: &mut Graph, nodes: &[usize], mut change: impl FnMut(&mut Node)) {
     for n in nodes {
         if let Some(node) = graph.nodes.get_mut(*n) {
@@ -155,6 +156,7 @@ fn each(graph: &mut Graph, nodes: &[usize], mut change: impl FnMut(&mut Node)) {
     }
 }
 
+/// Swaps all weights of pairs of nodes.
 fn weights(graph: &mut Graph, pairs: &[(usize, usize)]) {
     for (a, b) in pairs {
         let (Some(first), Some(second)) = (graph.nodes.get(*a), graph.nodes.get(*b)) else {
@@ -174,21 +176,23 @@ fn single(rule: &WeightRule, weight: &str) -> Option<(String, Vec<WeightStep>)> 
     }
     let disk = rule.disk.spread(&rule.weight.fit(weight)?)?;
     let [disk] = disk.as_slice() else { return None };
-    let made = rule.weight.spread(&rule.disk.fit(disk)?)?;
-    (made == [weight]).then(|| (disk.clone(), rule.steps.clone()))
+    let names = rule.weight.spread(&rule.disk.fit(disk)?)?;
+    (names == [weight]).then(|| (disk.clone(), rule.steps.clone()))
 }
 
 /// Gives rules more steps that make several weights of one tensor, if all of these have the same steps.
 fn shared_steps(graph: &Graph, rules: &mut [WeightRule], all: &[(Vec<WeightId>, Vec<WeightStep>)]) {
-    let of = |steps, of: &WeightId| Some((&graph.weights.get(of.0)?.name, steps));
-    let named = all.iter().flat_map(|(weights, steps)| weights.iter().map(move |id| of(steps, id)));
-    let named: BTreeMap<&String, &Vec<WeightStep>> = named.flatten().collect();
+    let mut steps_by_name: BTreeMap<&String, &Vec<WeightStep>> = BTreeMap::new();
+    for (ids, steps) in all {
+        let weights = ids.iter().filter_map(|id| graph.weights.get(id.0));
+        steps_by_name.extend(weights.map(|weight| (&weight.name, steps)));
+    }
     for rule in rules {
-        let made = graph.weights.iter().map(|weight| &weight.name);
-        let made: Vec<&String> = made.filter(|name| rule.weight.fit(name).is_some()).collect();
-        let Some(steps) = made.first().and_then(|name| named.get(name)) else { continue };
-        if made.iter().all(|name: &&String| named.get(*name) == Some(steps))
-            && made.iter().any(|name| single(rule, name).is_none())
+        let names = graph.weights.iter().map(|weight| &weight.name);
+        let names: Vec<&String> = names.filter(|name| rule.weight.fit(name).is_some()).collect();
+        let Some(steps) = names.first().and_then(|name| steps_by_name.get(name)) else { continue };
+        if names.iter().all(|name: &&String| steps_by_name.get(*name) == Some(steps))
+            && names.iter().any(|name| single(rule, name).is_none())
         {
             rule.steps.extend(steps.iter().cloned());
         }
@@ -199,9 +203,9 @@ fn shared_steps(graph: &Graph, rules: &mut [WeightRule], all: &[(Vec<WeightId>, 
 fn own_steps(graph: &Graph, rules: &mut Vec<WeightRule>, of: WeightId, steps: &[WeightStep]) {
     let Some(weight) = graph.weights.get(of.0) else { return };
     let Ok(exact) = Pattern::parse(&weight.name) else { return };
-    let mut made: Vec<_> = rules.iter().filter_map(|rule| single(rule, &weight.name)).collect();
-    made.push((weight.name.clone(), Vec::new()));
-    let made = made.into_iter().filter_map(|(disk, first)| {
+    let mut sources: Vec<_> = rules.iter().filter_map(|rule| single(rule, &weight.name)).collect();
+    sources.push((weight.name.clone(), Vec::new()));
+    let exact_rules = sources.into_iter().filter_map(|(disk, first)| {
         Some(WeightRule {
             disk: Pattern::parse(&disk).ok()?,
             weight: exact.clone(),
@@ -209,20 +213,25 @@ fn own_steps(graph: &Graph, rules: &mut Vec<WeightRule>, of: WeightId, steps: &[
             at: weight.at.clone(),
         })
     });
-    let made: Vec<_> = made.collect();
-    rules.splice(0..0, made);
+    let exact_rules: Vec<_> = exact_rules.collect();
+    rules.splice(0..0, exact_rules);
 }
 
 /// Swaps the names under which the results of two nodes are recorded.
 fn taps(graph: &mut Graph, a: usize, b: usize) {
-    let of = |n: usize| graph.nodes.get(n).and_then(|node| node.outputs.first()).copied();
-    if let (Some(a), Some(b)) = (of(a), of(b)) {
+    if let (Some(a), Some(b)) = (first_output(graph, a), first_output(graph, b)) {
         let first = graph.values[a.0].tap.take();
         let second = graph.values[b.0].tap.take();
         (graph.values[a.0].tap, graph.values[b.0].tap) = (second, first);
     }
 }
 
+/// Returns the first result of a node.
+fn first_output(graph: &Graph, n: usize) -> Option<ValueId> {
+    graph.nodes.get(n)?.outputs.first().copied()
+}
+
+/// Sets an argument of a node, and its bias if the argument says whether it has one.
 fn argument(graph: &mut Graph, n: usize, key: &str, value: &Scalar) {
     let Some(node) = graph.nodes.get(n) else { return };
     // A disabled bias is not read either; an enabled one is found beside the weight.
@@ -257,10 +266,8 @@ fn outputs(graph: &mut Graph, nodes: &[usize], a: usize, b: usize) {
 /// Exchanges the nodes that make two values, of which the second reads the result of the first. Tap names and
 /// roundings stay with their ops.
 fn exchange(graph: &mut Graph, first: ValueId, second: ValueId) {
-    let maker = |graph: &Graph, value| {
-        graph.nodes.iter().position(|node| node.outputs.first() == Some(&value))
-    };
-    let (Some(a), Some(b)) = (maker(graph, first), maker(graph, second)) else { return };
+    let Some(a) = maker_of_first(graph, first) else { return };
+    let Some(b) = maker_of_first(graph, second) else { return };
     let Some(&from) = graph.nodes[a].inputs.first() else { return };
     if a >= b || first.0.max(second.0) >= graph.values.len() {
         return;
@@ -272,6 +279,11 @@ fn exchange(graph: &mut Graph, first: ValueId, second: ValueId) {
     node.outputs[0] = first;
     graph.nodes[a..=b].rotate_left(1);
     graph.values.swap(first.0, second.0);
+}
+
+/// Returns the index of the node whose first result is a value.
+fn maker_of_first(graph: &Graph, value: ValueId) -> Option<usize> {
+    graph.nodes.iter().position(|node| node.outputs.first() == Some(&value))
 }
 
 /// Inserts a `scale` after the node that makes a value.

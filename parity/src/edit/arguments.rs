@@ -122,10 +122,10 @@ fn values(
             all.extend(words.iter().map(|word| Scalar::Str((*word).to_owned())));
         }
         Some(ParamKind::Float) | None => {
-            let others = graph.nodes.iter().filter_map(|node| node.attrs.get(key));
-            let others = others.filter_map(Scalar::as_f64);
+            let in_graph = graph.nodes.iter().filter_map(|node| node.attrs.get(key));
+            let in_graph = in_graph.filter_map(Scalar::as_f64);
             let floats: Vec<f64> = if key == "eps" {
-                EPSILONS.into_iter().chain(others).collect()
+                EPSILONS.into_iter().chain(in_graph).collect()
             } else {
                 let dims = model.dims.values().filter_map(|value| match value {
                     Scalar::Float(x) => Some(*x),
@@ -139,7 +139,7 @@ fn values(
                     [size.powf(-0.5), 1.0 / size, size.sqrt()]
                 });
                 one.into_iter()
-                    .chain(others)
+                    .chain(in_graph)
                     .chain(dims.filter(|x| *x != 0.0))
                     .chain(caps.iter().copied())
                     .chain(sizes)
@@ -165,29 +165,28 @@ fn neutral(ops: &OpSet, op: &str, key: &str) -> f64 {
     identity.iter().find(|(name, _)| *name == key).map_or(1.0, |(_, value)| *value)
 }
 
-/// Returns the sizes of the rows that nodes read.
+/// Returns the sizes of the rows that nodes read and make.
 fn sizes(graph: &Graph, group: &[usize]) -> BTreeSet<usize> {
     let inputs = group.iter().filter_map(|n| graph.nodes[*n].inputs.first());
-    let shapes = inputs.map(|value| &graph.values[value.0].shape);
-    let embedded = group.iter().flat_map(|n| &graph.nodes[*n].outputs);
-    let made = embedded.map(|value| &graph.values[value.0].shape);
-    shapes.chain(made).filter_map(|shape| shape.last()).copied().collect()
+    let outputs = group.iter().flat_map(|n| &graph.nodes[*n].outputs);
+    let shapes = inputs.chain(outputs).map(|value| &graph.values[value.0].shape);
+    shapes.filter_map(|shape| shape.last()).copied().collect()
 }
 
 /// Sets an argument in a scope, unless it already has the value.
 fn set(graph: &Graph, scope: &EditScope, key: &str, value: &Scalar) -> Option<Edit> {
-    let old = |n: &usize| graph.nodes[*n].attrs.get(key);
     let values: Vec<(usize, Scalar)> = scope
         .nodes
         .iter()
-        .filter(|n: &&usize| match (old(n), value) {
+        .filter(|n: &&usize| match (graph.nodes[**n].attrs.get(key), value) {
             (Some(old), Scalar::Float(x)) => old.as_f64() != Some(*x),
             (old, value) => old.is_some_and(|old| old != value),
         })
         .map(|n| (*n, value.clone()))
         .collect();
-    let was = old(&values.first()?.0)?.clone();
-    let op = graph.nodes[values.first()?.0].op.as_str();
+    let first = &graph.nodes[values.first()?.0];
+    let was = first.attrs.get(key)?.clone();
+    let op = first.op.as_str();
     let nodes: Vec<usize> = values.iter().map(|(n, _)| *n).collect();
     let words = words(op, key, &was, value);
     let place = super::scope::place(graph, &nodes);
@@ -215,22 +214,24 @@ fn steps(graph: &Graph, scope: &EditScope, key: &str, param: Option<&Param>) -> 
     if !matches!(param.map(|param| param.kind), Some(ParamKind::Dim | ParamKind::Int)) {
         return Vec::new();
     }
-    let of = |by: i64| {
-        let values: Vec<(usize, Scalar)> = scope
-            .nodes
-            .iter()
-            .filter_map(|n: &usize| match graph.nodes[*n].attrs.get(key) {
-                Some(Scalar::Int(old)) if old + by >= 0 => Some((*n, Scalar::Int(old + by))),
-                _ => None,
-            })
-            .collect();
-        let (n, now) = values.first()?;
-        let node = &graph.nodes[*n];
-        let words = words(node.op.as_str(), key, node.attrs.get(key)?, now);
-        let change = Change::Argument { key: key.to_owned(), values };
-        Some(Edit { words, place: scope.place.clone(), change })
-    };
-    [1, -1].into_iter().filter_map(of).collect()
+    [1, -1].into_iter().filter_map(|by| step(graph, scope, key, by)).collect()
+}
+
+/// Returns the edit that adds a number to an integer argument, in the nodes in which the sum is not negative.
+fn step(graph: &Graph, scope: &EditScope, key: &str, by: i64) -> Option<Edit> {
+    let values: Vec<(usize, Scalar)> = scope
+        .nodes
+        .iter()
+        .filter_map(|n: &usize| match graph.nodes[*n].attrs.get(key) {
+            Some(Scalar::Int(old)) if old + by >= 0 => Some((*n, Scalar::Int(old + by))),
+            _ => None,
+        })
+        .collect();
+    let (n, now) = values.first()?;
+    let node = &graph.nodes[*n];
+    let words = words(node.op.as_str(), key, node.attrs.get(key)?, now);
+    let change = Change::Argument { key: key.to_owned(), values };
+    Some(Edit { words, place: scope.place.clone(), change })
 }
 
 /// Returns families of edits with a factor on a value, on a whole list, or on its first value.
@@ -246,19 +247,20 @@ fn knobs(graph: &Graph, scope: &EditScope, key: &str, param: Option<&Param>) -> 
         .collect();
     let Some((first, _)) = values.first() else { return Vec::new() };
     let op = graph.nodes[*first].op.to_string();
-    let knob = |turn| Knob { place: scope.place.clone(), turn };
     match param.map(|param| param.kind) {
         Some(ParamKind::Float) | None => {
-            vec![knob(KnobTarget::Number { op, key: key.to_owned(), values })]
+            let target = KnobTarget::Number { op, key: key.to_owned(), values };
+            vec![Knob { place: scope.place.clone(), target }]
         }
         Some(ParamKind::Numbers) => [false, true]
             .map(|first| {
-                knob(KnobTarget::List {
+                let target = KnobTarget::List {
                     op: op.clone(),
                     key: key.to_owned(),
                     values: values.clone(),
                     first,
-                })
+                };
+                Knob { place: scope.place.clone(), target }
             })
             .into(),
         _ => Vec::new(),

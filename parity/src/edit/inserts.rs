@@ -7,7 +7,7 @@ use registry::graph::{Graph, Node, StateKind, Value, ValueId, WeightId};
 use registry::ops::{CONCAT, HEADS, LOG_DECAY, MERGE, SCALE, Trait, WEIGHT_ADD, WEIGHT_SCALE};
 use registry::scalar::Scalar;
 
-use super::scope::{Suspects, kinds, scopes};
+use super::scope::{Suspects, kinds, scopes, shape_of};
 use super::{Candidate, Change, Clues, Edit};
 
 /// Narrow dtypes in which an engine may compute a part of an f32 run.
@@ -15,9 +15,13 @@ const NARROW: [Dtype; 2] = [Dtype::Bf16, Dtype::F16];
 
 /// Returns edits of ops whose heads share groups of another input: heads take the groups in turn.
 pub(super) fn tiles(graph: &Graph, suspects: &Suspects) -> Vec<Candidate> {
-    let words =
-        |op: &str| format!("heads of `{op}` that share a group lie a number of groups apart");
-    edits(graph, suspects, |node| !groups(graph, node).is_empty(), words, Change::Tiles)
+    edits(
+        graph,
+        suspects,
+        |node| !groups(graph, node).is_empty(),
+        |op: &str| format!("heads of `{op}` that share a group lie a number of groups apart"),
+        Change::Tiles,
+    )
 }
 
 /// Returns an edit for each scope of the nodes that it fits.
@@ -46,15 +50,21 @@ fn groups(graph: &Graph, node: &Node) -> Vec<(usize, usize)> {
     if !node.op.is(Trait::KeepsState) || kept != Some(StateKind::Recurrent) {
         return Vec::new();
     }
-    let heads = |value: &ValueId| match graph.values[value.0].shape.as_slice() {
+    let heads: Vec<usize> = node.inputs.iter().map(|value| heads_of(graph, *value)).collect();
+    let largest = heads.iter().copied().max().unwrap_or(0);
+    let fewer = heads
+        .into_iter()
+        .enumerate()
+        .filter(|(_, heads)| (2..largest).contains(heads) && largest.is_multiple_of(*heads));
+    fewer.map(|(input, _)| (input, largest)).collect()
+}
+
+/// Returns the number of heads of a value; 0 for a value without heads.
+fn heads_of(graph: &Graph, value: ValueId) -> usize {
+    match shape_of(graph, value) {
         [heads, _] => *heads,
         _ => 0,
-    };
-    let most = node.inputs.iter().map(heads).max().unwrap_or(0);
-    let inputs = node.inputs.iter().map(heads).enumerate();
-    let fewer =
-        inputs.filter(|(_, heads)| (2..most).contains(heads) && most.is_multiple_of(*heads));
-    fewer.map(|(input, _)| (input, most)).collect()
+    }
 }
 
 /// Lets the heads of nodes take their groups in turn.
@@ -67,9 +77,9 @@ pub(super) fn tile(graph: &mut Graph, nodes: &[usize]) {
         for (input, heads) in groups(graph, node) {
             let from = graph.nodes[at].inputs[input];
             let Value { shape, .. } = &graph.values[from.0];
-            let [own, size] = shape[..] else { continue };
-            let row = insert(graph, at, MERGE, vec![from], vec![own * size], &[]);
-            let parts = vec![row; heads / own];
+            let [group_count, size] = shape[..] else { continue };
+            let row = insert(graph, at, MERGE, vec![from], vec![group_count * size], &[]);
+            let parts = vec![row; heads / group_count];
             let rows = insert(graph, at + 1, CONCAT, parts, vec![heads * size], &[]);
             let count = Scalar::Int(i64::try_from(heads).unwrap_or(i64::MAX));
             let tiled =
@@ -96,9 +106,11 @@ fn decay(graph: &Graph, node: &Node) -> Option<(WeightId, WeightId)> {
     let rate = *node.weights.get("A")?;
     let offset = *node.weights.get("dt")?;
     let shape = &graph.values[node.inputs.first()?.0].shape;
-    let fits = |of: WeightId| graph.weights[of.0].shape == *shape;
     let floor = node.attrs.get("floor").is_some_and(|floor| *floor != Scalar::Null);
-    (node.op == LOG_DECAY && fits(rate) && fits(offset) && !floor).then_some((rate, offset))
+    let fits = node.op == LOG_DECAY
+        && graph.weights[rate.0].shape == *shape
+        && graph.weights[offset.0].shape == *shape;
+    (fits && !floor).then_some((rate, offset))
 }
 
 /// Replaces decays by a sum and a product, and returns the weights that the products read.
@@ -137,7 +149,7 @@ fn insert(
     shape: Vec<usize>,
     attrs: &[(&str, Scalar)],
 ) -> ValueId {
-    let made = ValueId(graph.values.len());
+    let result = ValueId(graph.values.len());
     let first = inputs.first().map(|input| &graph.values[input.0]);
     let (name, dtype) = first
         .map_or((String::new(), DtypeRule::Activation), |value| (value.name.clone(), value.dtype));
@@ -150,7 +162,7 @@ fn insert(
         state: None,
         rope: None,
         attrs: attrs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect(),
-        outputs: vec![made],
+        outputs: vec![result],
         layer: before.layer,
         at: before.at.clone(),
     };
@@ -161,7 +173,7 @@ fn insert(
         *to += usize::from(*to > at);
     }
     graph.head += usize::from(graph.head > at);
-    made
+    result
 }
 
 /// Returns edits of f32 runs in which ops compute in fewer bits: their results, and their inputs too.
@@ -173,9 +185,8 @@ pub(super) fn narrow(graph: &Graph, suspects: &Suspects, clues: &Clues) -> Vec<C
     for (op, nodes) in kinds(graph, |node| !node.op.is(Trait::Chooses)) {
         let all_scopes = scopes(graph, &nodes, suspects);
         let calls = all_scopes.into_iter().filter(|scope| {
-            let call = |n: &usize| (graph.nodes[*n].at.start, graph.nodes[*n].at.end);
-            let first = scope.nodes.first().map(call);
-            let alike = nodes.iter().filter(|n| Some(call(n)) == first).count();
+            let first = scope.nodes.first().map(|n| call_range(graph, *n));
+            let alike = nodes.iter().filter(|n| Some(call_range(graph, **n)) == first).count();
             scope.nodes.len() == nodes.len() || scope.nodes.len() == alike
         });
         for scope in calls {
@@ -192,7 +203,13 @@ pub(super) fn narrow(graph: &Graph, suspects: &Suspects, clues: &Clues) -> Vec<C
     all
 }
 
-/// Rounds the results of nodes, and their inputs if these are wanted.
+/// Returns the range of the call in the spec that a node is of.
+fn call_range(graph: &Graph, n: usize) -> (usize, usize) {
+    let at = &graph.nodes[n].at;
+    (at.start, at.end)
+}
+
+/// Rounds the results of nodes, and their inputs if `with_inputs`.
 pub(super) fn round(graph: &mut Graph, nodes: &[usize], dtype: Dtype, with_inputs: bool) {
     let rule = DtypeRule::Fixed(dtype);
     let mut nodes = nodes.to_vec();

@@ -1,6 +1,6 @@
 //! Families of edits with one parameter to fit.
 
-use registry::graph::{Graph, Node, ValueId};
+use registry::graph::{Graph, ValueId};
 use registry::ops::Trait;
 use registry::rope::RopeTable;
 use registry::scalar::Scalar;
@@ -8,14 +8,14 @@ use registry::scalar::Scalar;
 use super::frequencies::{stretch, theta};
 use super::logit_op::LogitOp;
 use super::number::{round_to, show, text};
-use super::scope::{Suspects, kinds, scopes};
+use super::scope::{Suspects, kinds, maker_of, place, scopes};
 use super::{Candidate, Change, Edit};
 
 /// Family of edits with a factor, of which 1 changes nothing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Knob {
     pub(super) place: String,
-    pub(super) turn: KnobTarget,
+    pub(super) target: KnobTarget,
 }
 
 /// Value that a factor multiplies.
@@ -26,7 +26,7 @@ pub(super) enum KnobTarget {
     /// All values of a list, or its first.
     List { op: String, key: String, values: Vec<(usize, Scalar)>, first: bool },
     /// Value of a rotary table.
-    Table { rope: usize, table: Box<RopeTable>, turn: RopeKnob },
+    Table { rope: usize, table: Box<RopeTable>, knob: RopeKnob },
     /// Number of an op behind the logits, whose effect ends as the number grows. See [`bound`].
     Logits(LogitOp),
     /// Values themselves.
@@ -90,11 +90,12 @@ impl Knob {
     /// Returns the edit of a factor.
     pub(crate) fn with_factor(&self, by: f64) -> Edit {
         let place = self.place.clone();
-        let times =
-            |(n, value): &(usize, Scalar)| value.as_f64().map(|old| (*n, Scalar::Float(old * by)));
-        let (words, change) = match &self.turn {
+        let (words, change) = match &self.target {
             KnobTarget::Number { op, key, values } => {
-                let new: Vec<(usize, Scalar)> = values.iter().filter_map(times).collect();
+                let new: Vec<(usize, Scalar)> = values
+                    .iter()
+                    .filter_map(|(n, value)| Some((*n, Scalar::Float(value.as_f64()? * by))))
+                    .collect();
                 let old = values.first().map_or_else(String::new, |(_, value)| text(value));
                 let now = new.first().map_or_else(String::new, |(_, value)| text(value));
                 let words = if values.iter().all(|(_, v)| *v == values[0].1) {
@@ -105,23 +106,15 @@ impl Knob {
                 (words, Change::Argument { key: key.clone(), values: new })
             }
             KnobTarget::List { op, key, values, first } => {
-                let list = |value: &Scalar| {
-                    let Scalar::List(items) = value else { return value.clone() };
-                    let mut items = items.clone();
-                    let turned = items.iter_mut().filter(|x| x.as_f64().is_some_and(|x| x != 0.0));
-                    for item in turned.take(if *first { 1 } else { usize::MAX }) {
-                        *item = Scalar::Float(item.as_f64().unwrap_or(0.0) * by);
-                    }
-                    Scalar::List(items)
-                };
                 let what = if *first { "first number" } else { "numbers" };
                 let words = format!("{what} of `{key}` of `{op}` x {}", show(by));
-                let values = values.iter().map(|(n, value)| (*n, list(value))).collect();
+                let values =
+                    values.iter().map(|(n, value)| (*n, scaled_list(value, *first, by))).collect();
                 (words, Change::Argument { key: key.clone(), values })
             }
-            KnobTarget::Table { rope, table, turn } => {
-                let new = turn.scaled(table, by);
-                let words = match (turn, theta(table)) {
+            KnobTarget::Table { rope, table, knob } => {
+                let new = knob.scaled(table, by);
+                let words = match (knob, theta(table)) {
                     (RopeKnob::Theta, Some(old)) => {
                         format!("rope theta = {} instead of {}", show(old * by), show(old))
                     }
@@ -152,7 +145,7 @@ impl Knob {
 
     /// Returns factors near one that give a short value: a config says `10000`, not `9999.87`.
     pub(crate) fn round_factors(&self, by: f64) -> Vec<f64> {
-        let old = match &self.turn {
+        let old = match &self.target {
             KnobTarget::Number { values, .. } => {
                 values.first().and_then(|(_, value)| value.as_f64())
             }
@@ -162,8 +155,8 @@ impl Knob {
                     .filter(|x| (x / by - 1.0).abs() < 0.1)
                     .collect();
             }
-            KnobTarget::Table { table, turn: RopeKnob::Theta, .. } => theta(table),
-            KnobTarget::Table { table, turn: RopeKnob::Attention, .. } => {
+            KnobTarget::Table { table, knob: RopeKnob::Theta, .. } => theta(table),
+            KnobTarget::Table { table, knob: RopeKnob::Attention, .. } => {
                 Some(table.attention_factor)
             }
             _ => Some(1.0),
@@ -173,10 +166,12 @@ impl Knob {
         let roots = [1.0 / new, new * new, 1.0 / (new * new)];
         let mut all: Vec<f64> = (1..=4).map(|digits| round_to(new, digits) / old).collect();
         // Square roots and inverses of integers: 1 / sqrt(64).
-        let whole = |x: f64| (x.round() >= 1.0).then(|| x.round());
         let forms: [fn(f64) -> f64; 3] = [|x| 1.0 / x, f64::sqrt, |x| x.powf(-0.5)];
         for (root, form) in roots.into_iter().zip(forms) {
-            all.extend(whole(root).map(|x| form(x) * new.signum() / old));
+            let whole = root.round();
+            if whole >= 1.0 {
+                all.push(form(whole) * new.signum() / old);
+            }
         }
         all.retain(|x| (x / by - 1.0).abs() < 0.02 && *x != 1.0);
         all.sort_by(|a, b| (a / by - 1.0).abs().total_cmp(&(b / by - 1.0).abs()).reverse());
@@ -188,26 +183,16 @@ impl Knob {
 /// spec may lack.
 pub(super) fn scales(graph: &Graph, suspects: &Suspects) -> Vec<Candidate> {
     let mut all = Vec::new();
-    let mut add = |words: &str, place: String, values: Vec<ValueId>, tapped: bool| {
-        let turn = KnobTarget::Value { words: words.to_owned(), values, tapped };
-        all.push(Candidate::Knob(Knob { place, turn }));
-    };
-    let suspect = |n: &usize| suspects.first.contains(n);
-    let makes = |value: ValueId| graph.nodes.iter().position(|node| node.outputs.contains(&value));
-    let embeds = |node: &Node| node.op.is(Trait::FromTokens);
-    for (op, nodes) in kinds(graph, embeds) {
+    for (op, nodes) in kinds(graph, |node| node.op.is(Trait::FromTokens)) {
         let values: Vec<ValueId> =
             nodes.iter().filter_map(|n| graph.nodes[*n].outputs.first()).copied().collect();
         let readers = graph.nodes.iter().enumerate();
-        let read = readers.filter(|(_, node)| node.inputs.iter().any(|i| values.contains(i)));
-        if nodes.iter().any(suspect) || read.map(|(n, _)| n).any(|n| suspect(&n)) {
+        let mut readers =
+            readers.filter(|(_, node)| node.inputs.iter().any(|i| values.contains(i)));
+        if suspects.has_any(&nodes) || readers.any(|(n, _)| suspects.first.contains(&n)) {
             for tapped in [false, true] {
-                add(
-                    &format!("result of `{op}`"),
-                    super::scope::place(graph, &nodes),
-                    values.clone(),
-                    tapped,
-                );
+                let words = format!("result of `{op}`");
+                all.push(scale(words, place(graph, &nodes), values.clone(), tapped));
             }
         }
     }
@@ -216,20 +201,37 @@ pub(super) fn scales(graph: &Graph, suspects: &Suspects) -> Vec<Candidate> {
             if scope.nodes.len() < 2 && nodes.len() > 1 {
                 continue;
             }
-            let branch = |n: &usize| graph.nodes[*n].inputs.get(1).copied();
-            let values: Vec<ValueId> = scope.nodes.iter().filter_map(branch).collect();
-            if values.iter().all(|value| makes(*value).is_some()) && !values.is_empty() {
-                add("branch of the residual stream", scope.place, values, false);
+            let branches = scope.nodes.iter().filter_map(|n| graph.nodes[*n].inputs.get(1));
+            let values: Vec<ValueId> = branches.copied().collect();
+            if values.iter().all(|value| maker_of(graph, *value).is_some()) && !values.is_empty() {
+                let words = "branch of the residual stream".to_owned();
+                all.push(scale(words, scope.place, values, false));
             }
         }
     }
     if let Some(output) = graph.output
-        && makes(output).is_some_and(|n| suspect(&n))
+        && maker_of(graph, output).is_some_and(|n| suspects.first.contains(&n))
     {
         // Behind the head's module, and inside it.
         for tapped in [false, true] {
-            add("logits", "the head".to_owned(), vec![output], tapped);
+            all.push(scale("logits".to_owned(), "the head".to_owned(), vec![output], tapped));
         }
     }
     all
+}
+
+/// Returns a factor on values.
+fn scale(words: String, place: String, values: Vec<ValueId>, tapped: bool) -> Candidate {
+    Candidate::Knob(Knob { place, target: KnobTarget::Value { words, values, tapped } })
+}
+
+/// Returns a list with its numbers other than 0 times a factor, or only the first of them.
+fn scaled_list(value: &Scalar, first: bool, by: f64) -> Scalar {
+    let Scalar::List(items) = value else { return value.clone() };
+    let mut items = items.clone();
+    let numbers = items.iter_mut().filter(|x| x.as_f64().is_some_and(|x| x != 0.0));
+    for item in numbers.take(if first { 1 } else { usize::MAX }) {
+        *item = Scalar::Float(item.as_f64().unwrap_or(0.0) * by);
+    }
+    Scalar::List(items)
 }

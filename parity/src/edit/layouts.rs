@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use registry::graph::{Graph, Node, ValueId, WeightId};
 use registry::model::Model;
-use registry::ops::Trait;
+use registry::ops::{Op, Trait};
 use registry::scalar::Scalar;
-use registry::weight_map::{SplitSizes, WeightStep, without_numbers};
+use registry::weight_map::{SplitSizes, WeightRule, WeightStep, without_numbers};
 
-use super::scope::{Suspects, place, scopes};
+use super::scope::{Suspects, place, scopes, shape_of};
 use super::{Candidate, Change, Edit};
 
 /// Most numbers that one edit reads again. They are held in memory, where the weights of the model are mapped.
@@ -20,19 +20,19 @@ const LAYOUTS: usize = 24;
 /// Most ops between a projection and the attention that its result is for.
 const REACH: usize = 6;
 
-/// An axis as `[outer, a, b, rest]`, of which `a` and `b` change places.
+/// An axis as `[outer, a, b, inner]`, of which `a` and `b` change places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct AxisLayout {
     axis: usize,
     outer: usize,
     sizes: [usize; 2],
-    rest: usize,
+    inner: usize,
 }
 
 impl AxisLayout {
     fn steps(self) -> Vec<WeightStep> {
-        let Self { axis, outer, sizes: [a, b], rest } = self;
-        let mut sizes = vec![outer, a, b, rest];
+        let Self { axis, outer, sizes: [a, b], inner } = self;
+        let mut sizes = vec![outer, a, b, inner];
         sizes.retain(|size| *size != 1);
         let first = axis + usize::from(outer != 1);
         let merge = WeightStep::Flatten(axis);
@@ -78,8 +78,10 @@ fn numbers(model: &Model, held: &BTreeMap<usize, (&str, usize)>, change: &Change
         Change::RuleSteps(rules) => {
             let rules = rules.iter().filter_map(|(rule, ..)| model.rules.get(*rule));
             let rules: Vec<_> = rules.collect();
-            let made = |name: &str| rules.iter().any(|rule| rule.weight.fit(name).is_some());
-            held.values().filter(|(name, _)| made(name)).map(|(_, count)| count).sum()
+            let changed = held
+                .values()
+                .filter(|(name, _)| rules.iter().any(|rule| rule.weight.fit(name).is_some()));
+            changed.map(|(_, count)| count).sum()
         }
         _ => 0,
     }
@@ -94,32 +96,40 @@ fn sizes(model: &Model) -> BTreeSet<usize> {
 /// Returns the layouts of an axis, simplest first.
 fn layouts(axis: usize, length: usize, sizes: &BTreeSet<usize>) -> Vec<AxisLayout> {
     let mut all = Vec::new();
-    let mut add = |outer: usize, a: usize, rest: usize| {
-        let whole = outer * a * rest;
-        if length.is_multiple_of(whole) && length / whole > 1 {
-            let layout = AxisLayout { axis, outer, sizes: [a, length / whole], rest };
-            if !all.contains(&layout) && all.len() < LAYOUTS {
-                all.push(layout);
-            }
-        }
-    };
     for size in sizes {
-        add(1, *size, 1);
+        add_layout(&mut all, axis, length, [1, *size, 1]);
         if length.is_multiple_of(*size) && length / size > 1 {
-            add(1, length / size, 1);
+            add_layout(&mut all, axis, length, [1, length / size, 1]);
         }
     }
     for outer in sizes {
         // Pairs inside of a head, and halves.
-        add(*outer, 2, 1);
+        add_layout(&mut all, axis, length, [*outer, 2, 1]);
         if length.is_multiple_of(outer * 2) && length / (outer * 2) > 1 {
-            add(*outer, length / (outer * 2), 1);
+            add_layout(&mut all, axis, length, [*outer, length / (outer * 2), 1]);
         }
-        for rest in sizes {
-            add(1, *outer, *rest);
+        for inner in sizes {
+            add_layout(&mut all, axis, length, [1, *outer, *inner]);
         }
     }
     all
+}
+
+/// Adds the layout of an axis with three of its sizes, if these divide its length, and if it is a new one of the first
+/// [`LAYOUTS`].
+fn add_layout(
+    all: &mut Vec<AxisLayout>,
+    axis: usize,
+    length: usize,
+    [outer, a, inner]: [usize; 3],
+) {
+    let whole = outer * a * inner;
+    if length.is_multiple_of(whole) && length / whole > 1 {
+        let layout = AxisLayout { axis, outer, sizes: [a, length / whole], inner };
+        if !all.contains(&layout) && all.len() < LAYOUTS {
+            all.push(layout);
+        }
+    }
 }
 
 /// Longest axis that an edit reverses whole: the taps of a short convolution.
@@ -127,12 +137,13 @@ const TAPS: usize = 8;
 
 /// Returns the reversals of an axis: of each pair, of its halves, and of a short axis as a whole.
 fn reversed(axis: usize, length: usize) -> Vec<Vec<WeightStep>> {
-    let unflatten = |sizes: [usize; 2]| WeightStep::Unflatten { axis, sizes: sizes.to_vec() };
     let mut all = Vec::new();
     if length > 2 && length.is_multiple_of(2) {
         let flatten = WeightStep::Flatten(axis);
-        all.push(vec![unflatten([0, 2]), WeightStep::Reverse(axis + 1), flatten.clone()]);
-        all.push(vec![unflatten([2, 0]), WeightStep::Reverse(axis), flatten]);
+        let pairs = WeightStep::Unflatten { axis, sizes: vec![0, 2] };
+        let halves = WeightStep::Unflatten { axis, sizes: vec![2, 0] };
+        all.push(vec![pairs, WeightStep::Reverse(axis + 1), flatten.clone()]);
+        all.push(vec![halves, WeightStep::Reverse(axis), flatten]);
     }
     if (2..=TAPS).contains(&length) {
         all.push(vec![WeightStep::Reverse(axis)]);
@@ -158,36 +169,40 @@ fn bias_kind(kind: &str) -> String {
     if kind == "weight" { "bias".to_owned() } else { format!("bias.{kind}") }
 }
 
-/// The nodes of one call of the spec, with one of them.
+/// Returns the calls of the spec that suspects are of: a suspect, and the nodes of its call.
 fn calls<'g>(graph: &'g Graph, suspects: &Suspects) -> Vec<(&'g Node, Vec<usize>)> {
-    let call = |node: &Node| (node.at.start, node.at.end, node.op.clone());
     let mut all: Vec<(&Node, Vec<usize>)> = Vec::new();
     for node in suspects.first.iter().filter_map(|n| graph.nodes.get(*n)) {
-        if all.iter().all(|(known, _)| call(known) != call(node)) {
-            all.push((
-                node,
-                (0..graph.nodes.len())
-                    .filter(|n: &usize| call(&graph.nodes[*n]) == call(node))
-                    .collect(),
-            ));
+        if all.iter().all(|(known, _)| call_of(known) != call_of(node)) {
+            let same_call = (0..graph.nodes.len())
+                .filter(|n: &usize| call_of(&graph.nodes[*n]) == call_of(node));
+            all.push((node, same_call.collect()));
         }
     }
     all
 }
 
+/// Returns the range of the call in the spec that a node is of, and its op.
+fn call_of(node: &Node) -> (usize, usize, &Op) {
+    (node.at.start, node.at.end, &node.op)
+}
+
 /// Returns the other layouts of a projection whose result is split: the parts of each head side by side, or all heads
 /// of a part.
 fn fused(graph: &Graph, node: &Node, sizes: &BTreeSet<usize>) -> Vec<Vec<WeightStep>> {
-    let shape = |value: &ValueId| graph.values[value.0].shape.as_slice();
-    let reader = |value: &ValueId| graph.nodes.iter().find(|node| node.inputs.contains(value));
-    let splits = |node: &Node| node.outputs.len() > 1 && node.weights.is_empty();
-    let Some(next) = node.outputs.first().and_then(reader) else { return Vec::new() };
+    let Some(next) = node.outputs.first().and_then(|value| reader_of(graph, *value)) else {
+        return Vec::new();
+    };
     let (split, heads) = match next.outputs.as_slice() {
-        [made] if next.weights.is_empty() => (reader(made), shape(made).first().copied()),
+        [output] if next.weights.is_empty() => {
+            (reader_of(graph, *output), shape_of(graph, *output).first().copied())
+        }
         _ => (Some(next), None),
     };
-    let Some(split) = split.filter(|node| splits(node)) else { return Vec::new() };
-    let parts: Vec<usize> = split.outputs.iter().map(|part| shape(part).iter().product()).collect();
+    let split = split.filter(|node| node.outputs.len() > 1 && node.weights.is_empty());
+    let Some(split) = split else { return Vec::new() };
+    let parts: Vec<usize> =
+        split.outputs.iter().map(|part| shape_of(graph, *part).iter().product()).collect();
     let mut all = Vec::new();
     for heads in heads.map_or_else(|| sizes.iter().copied().collect(), |heads| vec![heads]) {
         if heads < 2 || !parts.iter().all(|part| part.is_multiple_of(heads)) {
@@ -209,6 +224,11 @@ fn fused(graph: &Graph, node: &Node, sizes: &BTreeSet<usize>) -> Vec<Vec<WeightS
         ]);
     }
     all
+}
+
+/// Returns the first node that reads a value.
+fn reader_of(graph: &Graph, value: ValueId) -> Option<&Node> {
+    graph.nodes.iter().find(|node| node.inputs.contains(&value))
 }
 
 /// Returns edits of the numbers of vectors: left out, as an offset from one, or with another sign or form.
@@ -250,22 +270,11 @@ fn experts(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     for (node, nodes) in
         calls(graph, suspects).into_iter().filter(|(node, _)| node.op.is(Trait::Experts))
     {
-        // Of the weights of an expert, those of its last matrix give its result.
-        let number = |role: &str| role.rsplit_once('.')?.1.parse::<usize>().ok();
+        let numbers = node.weights.keys().filter_map(|role| expert_number(role));
+        let count = numbers.max().map_or(0, |n| n + 1);
         let kinds = role_kinds(node);
-        let count = node.weights.keys().filter_map(|role| number(role)).max().map_or(0, |n| n + 1);
-        let last = |n: usize| {
-            let shape = &graph.values[graph.nodes[n].outputs.first()?.0].shape;
-            let width = *shape.last()?;
-            let makes = |role: &&String| {
-                let of = weight(graph, node, role).map(|of| graph.weights[of.0].shape.as_slice());
-                matches!(of, Some([rows, _]) if *rows == width)
-            };
-            kinds.iter().find(|(kind, roles)| {
-                !kind.starts_with("bias") && roles.iter().all(|role| makes(&role))
-            })
-        };
-        let Some((kind, _)) = nodes.first().and_then(|n| last(*n)) else { continue };
+        let kind = nodes.first().and_then(|n| result_kind(graph, node, *n, &kinds));
+        let Some(kind) = kind else { continue };
         let one = (0..count).filter(|n| count <= EXPERTS || *n == 0 || n + 1 == count);
         let mut sets: Vec<(String, Vec<usize>)> =
             one.map(|n| (format!("expert {n}"), vec![n])).collect();
@@ -291,14 +300,40 @@ fn experts(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     all
 }
 
+/// Returns the number of the expert that a role is of.
+fn expert_number(role: &str) -> Option<usize> {
+    role.rsplit_once('.')?.1.parse().ok()
+}
+
+/// Returns the kind of the weights that make the results of experts: matrices with a row for each number of a result of
+/// node `n`.
+fn result_kind<'k>(
+    graph: &Graph,
+    node: &Node,
+    n: usize,
+    kinds: &'k RoleKinds,
+) -> Option<&'k String> {
+    let width = *shape_of(graph, *graph.nodes[n].outputs.first()?).last()?;
+    let mut kinds = kinds.iter().filter(|(kind, _)| !kind.starts_with("bias"));
+    let (kind, _) =
+        kinds.find(|(_, roles)| roles.iter().all(|role| has_rows(graph, node, role, width)))?;
+    Some(kind)
+}
+
+/// True if the weight of a role is a matrix with a number of rows.
+fn has_rows(graph: &Graph, node: &Node, role: &str, count: usize) -> bool {
+    let shape = weight(graph, node, role).map(|of| graph.weights[of.0].shape.as_slice());
+    matches!(shape, Some([rows, _]) if *rows == count)
+}
+
 /// Returns the weights of a kind in nodes.
 fn of_kind(graph: &Graph, nodes: &[usize], kind: &str) -> Vec<WeightId> {
-    let mut found = Vec::new();
+    let mut weights = Vec::new();
     for node in nodes.iter().map(|n| &graph.nodes[*n]) {
         let roles = role_kinds(node).remove(kind).unwrap_or_default();
-        found.extend(roles.iter().filter_map(|role| weight(graph, node, role)));
+        weights.extend(roles.iter().filter_map(|role| weight(graph, node, role)));
     }
-    found
+    weights
 }
 
 /// Returns edits of one axis of the weights of one call.
@@ -312,8 +347,8 @@ fn axes(graph: &Graph, suspects: &Suspects, sizes: &BTreeSet<usize>) -> Vec<Edit
             let first = outer.len();
             let mut ways: Vec<(usize, Vec<WeightStep>)> = Vec::new();
             for (axis, length) in [(first, *rows), (first + 1, *columns)] {
-                let found = layouts(axis, length, sizes).into_iter();
-                ways.extend(found.map(|layout| (axis, layout.steps())));
+                let layouts = layouts(axis, length, sizes).into_iter();
+                ways.extend(layouts.map(|layout| (axis, layout.steps())));
             }
             ways.extend(fused(graph, node, sizes).into_iter().map(|steps| (first, steps)));
             for (axis, length) in [(first, *rows), (first + 1, *columns)] {
@@ -323,9 +358,8 @@ fn axes(graph: &Graph, suspects: &Suspects, sizes: &BTreeSet<usize>) -> Vec<Edit
                 ways.push((first + 1, vec![WeightStep::Transpose(first, first + 1)]));
             }
             for scope in scopes(graph, &nodes, suspects) {
-                let of = |kind: &str| of_kind(graph, &scope.nodes, kind);
-                let weights = of(&kind);
-                let biases = of(&bias_kind(&kind));
+                let weights = of_kind(graph, &scope.nodes, &kind);
+                let biases = of_kind(graph, &scope.nodes, &bias_kind(&kind));
                 if weights.len() > WEIGHTS {
                     continue;
                 }
@@ -357,30 +391,17 @@ fn roles(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let mut all = Vec::new();
     for (node, nodes) in calls(graph, suspects) {
         let kinds = role_kinds(node);
-        let shape = |roles: &[String]| {
-            let of = roles.first().and_then(|role| weight(graph, node, role))?;
-            Some((&graph.weights[of.0].shape, roles.len()))
-        };
         let names: Vec<&String> = kinds.keys().filter(|kind| !kind.starts_with("bias")).collect();
         for (n, a) in names.iter().enumerate() {
             for b in &names[n + 1..] {
-                if shape(&kinds[*a]) != shape(&kinds[*b]) {
+                if shape_of_roles(graph, node, &kinds[*a])
+                    != shape_of_roles(graph, node, &kinds[*b])
+                {
                     continue;
                 }
                 for scope in scopes(graph, &nodes, suspects) {
-                    let pairs = |a: &str, b: &str| {
-                        let mut found = Vec::new();
-                        for n in &scope.nodes {
-                            let mut kinds = role_kinds(&graph.nodes[*n]);
-                            let both = (kinds.remove(a), kinds.remove(b));
-                            let (Some(first), Some(second)) = both else { continue };
-                            let pairs = first.into_iter().zip(second);
-                            found.extend(pairs.map(|(first, second)| (*n, first, second)));
-                        }
-                        found
-                    };
-                    let weights = pairs(a, b);
-                    let biases = pairs(&bias_kind(a), &bias_kind(b));
+                    let weights = role_pairs(graph, &scope.nodes, a, b);
+                    let biases = role_pairs(graph, &scope.nodes, &bias_kind(a), &bias_kind(b));
                     let words = format!("`{a}` and `{b}` of `{}` swapped", node.op);
                     let change = Change::Roles([weights.clone(), biases.clone()].concat());
                     all.push(Edit { words: words.clone(), place: scope.place.clone(), change });
@@ -396,83 +417,122 @@ fn roles(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     all
 }
 
+/// Returns the shape of the first weight of some roles, and the number of these roles.
+fn shape_of_roles<'g>(
+    graph: &'g Graph,
+    node: &Node,
+    roles: &[String],
+) -> Option<(&'g [usize], usize)> {
+    let of = roles.first().and_then(|role| weight(graph, node, role))?;
+    Some((graph.weights[of.0].shape.as_slice(), roles.len()))
+}
+
+/// Returns the roles of two kinds in nodes, in pairs: the node and both roles.
+fn role_pairs(graph: &Graph, nodes: &[usize], a: &str, b: &str) -> Vec<(usize, String, String)> {
+    let mut all = Vec::new();
+    for n in nodes {
+        let mut kinds = role_kinds(&graph.nodes[*n]);
+        let Some(first) = kinds.remove(a) else { continue };
+        let Some(second) = kinds.remove(b) else { continue };
+        let pairs = first.into_iter().zip(second);
+        all.extend(pairs.map(|(first, second)| (*n, first, second)));
+    }
+    all
+}
+
+/// Returns the weight of a role of a node.
 fn weight(graph: &Graph, node: &Node, role: &str) -> Option<WeightId> {
     node.weights.get(role).copied().filter(|of| of.0 < graph.weights.len())
 }
 
 /// Returns edits of the order of heads: those that share keys lie side by side, or a number of groups apart.
 fn groups(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
-    let projects = |n: &usize| graph.nodes[*n].op.is(Trait::Projects);
-    let width = |n: usize| Some(&graph.values[graph.nodes[n].outputs.first()?.0].shape);
-    // The projection that makes the queries, and the one that reads the result.
-    let before = |n: usize| {
-        let mut at = *graph.nodes[n].inputs.first()?;
-        for _ in 0..REACH {
-            let maker = graph.nodes[..n].iter().rposition(|node| node.outputs.contains(&at))?;
-            if projects(&maker) {
-                return Some(maker);
-            }
-            at = *graph.nodes[maker].inputs.first()?;
-        }
-        None
-    };
-    let after = |n: usize| {
-        let mut at = *graph.nodes[n].outputs.first()?;
-        for _ in 0..REACH {
-            let reader =
-                (n + 1..graph.nodes.len()).find(|r| graph.nodes[*r].inputs.contains(&at))?;
-            if projects(&reader) {
-                return Some(reader);
-            }
-            at = *graph.nodes[reader].outputs.first()?;
-        }
-        None
-    };
-    let mut found: Vec<(usize, WeightId, WeightId, [usize; 3])> = Vec::new();
-    for n in 0..graph.nodes.len() {
-        let node = &graph.nodes[n];
-        let ([query, key, ..], Some(_)) = (node.inputs.as_slice(), node.state) else { continue };
-        let shape = |value: &ValueId| graph.values[value.0].shape.as_slice();
-        let ([heads, wide], [kv, _]) = (shape(query), shape(key)) else { continue };
-        if *kv < 2 || !heads.is_multiple_of(*kv) || heads == kv {
-            continue;
-        }
-        let (Some(first), Some(last)) = (before(n), after(n)) else { continue };
-        let weights = (
-            weight(graph, &graph.nodes[first], "weight"),
-            weight(graph, &graph.nodes[last], "weight"),
-        );
-        if let ((Some(q), Some(o)), Some([rows])) = (weights, width(first).map(Vec::as_slice))
-            && *rows == heads * wide
-        {
-            found.push((n, q, o, [*kv, heads / kv, *wide]));
-        }
-    }
-    let nodes: Vec<usize> = found.iter().map(|(n, ..)| *n).collect();
-    if !nodes.iter().any(|n: &usize| {
+    let attentions = grouped_attentions(graph);
+    let nodes: Vec<usize> = attentions.iter().map(|(n, ..)| *n).collect();
+    let near = nodes.iter().any(|n| {
+        let projections = [projection_before(graph, *n), projection_after(graph, *n)];
         suspects.first.contains(n)
-            || [before(*n), after(*n)].iter().flatten().any(|n| suspects.first.contains(n))
-    }) {
+            || projections.iter().flatten().any(|n| suspects.first.contains(n))
+    });
+    if !near {
         return Vec::new();
     }
-    let layout = |order: [usize; 2]| {
-        let mut changes = Vec::new();
-        for (_, q, o, [kv, group, rest]) in &found {
-            let sizes = if order == [0, 1] { [*kv, *group] } else { [*group, *kv] };
-            let of = |axis| AxisLayout { axis, outer: 1, sizes, rest: *rest }.steps();
-            changes.push((vec![*q], of(0)));
-            changes.push((vec![*o], of(1)));
-        }
-        changes
-    };
     [([0, 1], "a number of groups apart"), ([1, 0], "side by side")]
         .into_iter()
         .map(|(order, way)| Edit {
             words: format!("query heads that share a key lie {way}"),
             place: place(graph, &nodes),
-            change: Change::WeightSteps(layout(order)),
+            change: Change::WeightSteps(head_steps(&attentions, order)),
         })
         .collect()
+}
+
+/// An attention whose query heads share keys: its node, the weights of its queries and of its output, and three numbers:
+/// the heads of its keys, the query heads of each, and the numbers of a head.
+type GroupedAttention = (usize, WeightId, WeightId, [usize; 3]);
+
+/// Returns the attentions whose query heads share keys.
+fn grouped_attentions(graph: &Graph) -> Vec<GroupedAttention> {
+    let mut all = Vec::new();
+    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.state.is_some()) {
+        let [query, key, ..] = node.inputs.as_slice() else { continue };
+        let [heads, wide] = shape_of(graph, *query) else { continue };
+        let [kv, _] = shape_of(graph, *key) else { continue };
+        if *kv < 2 || !heads.is_multiple_of(*kv) || heads == kv {
+            continue;
+        }
+        let Some(first) = projection_before(graph, n) else { continue };
+        let Some(last) = projection_after(graph, n) else { continue };
+        let Some(q) = weight(graph, &graph.nodes[first], "weight") else { continue };
+        let Some(o) = weight(graph, &graph.nodes[last], "weight") else { continue };
+        let result = graph.nodes[first].outputs.first().map(|value| shape_of(graph, *value));
+        if matches!(result, Some([rows]) if *rows == heads * wide) {
+            all.push((n, q, o, [*kv, heads / kv, *wide]));
+        }
+    }
+    all
+}
+
+/// Returns the nearest projection before a node, along the first inputs: the one that makes the queries of an attention.
+fn projection_before(graph: &Graph, n: usize) -> Option<usize> {
+    let mut at = *graph.nodes[n].inputs.first()?;
+    for _ in 0..REACH {
+        let maker = graph.nodes[..n].iter().rposition(|node| node.outputs.contains(&at))?;
+        if graph.nodes[maker].op.is(Trait::Projects) {
+            return Some(maker);
+        }
+        at = *graph.nodes[maker].inputs.first()?;
+    }
+    None
+}
+
+/// Returns the nearest projection after a node, along the first outputs: the one that reads the result of an attention.
+fn projection_after(graph: &Graph, n: usize) -> Option<usize> {
+    let mut at = *graph.nodes[n].outputs.first()?;
+    for _ in 0..REACH {
+        let reader = (n + 1..graph.nodes.len()).find(|r| graph.nodes[*r].inputs.contains(&at))?;
+        if graph.nodes[reader].op.is(Trait::Projects) {
+            return Some(reader);
+        }
+        at = *graph.nodes[reader].outputs.first()?;
+    }
+    None
+}
+
+/// Returns the steps that put the query heads of attentions in another order, in the weights of queries and of outputs.
+fn head_steps(
+    attentions: &[GroupedAttention],
+    order: [usize; 2],
+) -> Vec<(Vec<WeightId>, Vec<WeightStep>)> {
+    let mut changes = Vec::new();
+    for (_, q, o, [kv, group, inner]) in attentions {
+        let sizes = if order == [0, 1] { [*kv, *group] } else { [*group, *kv] };
+        for (axis, weight) in [*q, *o].into_iter().enumerate() {
+            let layout = AxisLayout { axis, outer: 1, sizes, inner: *inner };
+            changes.push((vec![weight], layout.steps()));
+        }
+    }
+    changes
 }
 
 /// Returns edits of tensors that rules take apart: their parts lie side by side, or one after another.
@@ -480,15 +540,13 @@ fn parts(model: &Model, suspects: &Suspects) -> Vec<Edit> {
     let graph = &model.graph;
     let mut all = Vec::new();
     // By the axis and the number of parts: weights and their biases have one layout.
-    let mut found: BTreeMap<(usize, usize), Vec<(usize, usize)>> = BTreeMap::new();
+    let mut splits: BTreeMap<(usize, usize), Vec<(usize, usize)>> = BTreeMap::new();
     let mut nodes = BTreeSet::new();
     for (number, rule) in model.rules.iter().enumerate() {
-        let made = |node: &Node| {
-            let mut weights = node.weights.values().filter_map(|of| graph.weights.get(of.0));
-            weights.any(|weight| rule.weight.fit(&weight.name).is_some())
-        };
-        let makes: Vec<usize> = (0..graph.nodes.len()).filter(|n| made(&graph.nodes[*n])).collect();
-        if !makes.iter().any(|n| suspects.first.contains(n)) {
+        let readers: Vec<usize> = (0..graph.nodes.len())
+            .filter(|n| reads_weight_of(graph, &graph.nodes[*n], rule))
+            .collect();
+        if !suspects.has_any(&readers) {
             continue;
         }
         for (before, step) in rule.steps.iter().enumerate() {
@@ -504,12 +562,12 @@ fn parts(model: &Model, suspects: &Suspects) -> Vec<Edit> {
                 }
                 _ => continue,
             };
-            found.entry(parts).or_default().push((number, before));
-            nodes.extend(makes.iter().copied());
+            splits.entry(parts).or_default().push((number, before));
+            nodes.extend(readers.iter().copied());
         }
     }
     let nodes: Vec<usize> = nodes.into_iter().collect();
-    for ((axis, parts), rules) in found {
+    for ((axis, parts), rules) in splits {
         for (sizes, way) in
             [(vec![0, parts], "side by side"), (vec![parts, 0], "one after another")]
         {
@@ -534,6 +592,12 @@ fn parts(model: &Model, suspects: &Suspects) -> Vec<Edit> {
         }
     }
     all
+}
+
+/// True if a node reads a weight that a rule makes.
+fn reads_weight_of(graph: &Graph, node: &Node, rule: &WeightRule) -> bool {
+    let mut weights = node.weights.values().filter_map(|of| graph.weights.get(of.0));
+    weights.any(|weight| rule.weight.fit(&weight.name).is_some())
 }
 
 /// Describes a layout as a spec writes it.

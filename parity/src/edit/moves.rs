@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use registry::dtype::DtypeRule;
 use registry::graph::{Graph, Node, Value, ValueId};
 use registry::model::Model;
 use registry::ops::{OpSet, ParamKind, Trait};
@@ -11,7 +10,7 @@ use registry::scalar::Scalar;
 
 use super::knobs::{Knob, KnobTarget};
 use super::logit_op::LogitOp;
-use super::scope::{Suspects, kinds, place};
+use super::scope::{Suspects, kinds, maker_of, place, shape_of};
 use super::{Candidate, Change, Edit};
 
 /// Caps of logits in released models.
@@ -44,8 +43,9 @@ pub(crate) fn candidates(model: &Model, ops: &OpSet, suspects: &Suspects) -> Vec
 
 /// True for ops with weights that keep the shape of their only input.
 fn is_norm(graph: &Graph, node: &Node) -> bool {
-    let ([from], [made]) = (node.inputs.as_slice(), node.outputs.as_slice()) else { return false };
-    let like = graph.values[from.0].shape == graph.values[made.0].shape;
+    let [input] = node.inputs.as_slice() else { return false };
+    let [output] = node.outputs.as_slice() else { return false };
+    let like = shape_of(graph, *input) == shape_of(graph, *output);
     like && node.state.is_none() && !node.weights.is_empty() && !node.op.is(Trait::Projects)
 }
 
@@ -62,31 +62,40 @@ fn norms_by_layer(graph: &Graph) -> Vec<Vec<Vec<usize>>> {
     all
 }
 
+/// Returns the roles of a node's weights with their shapes.
+fn weight_shapes(graph: &Graph, n: usize) -> Vec<(&String, &Vec<usize>)> {
+    let weights = graph.nodes[n].weights.iter();
+    weights.map(|(role, weight)| (role, &graph.weights[weight.0].shape)).collect()
+}
+
+/// Returns the name of a node's first weight.
+fn first_weight_name(graph: &Graph, n: usize) -> &str {
+    let weight = graph.nodes[n].weights.values().next();
+    weight.map_or("", |weight| graph.weights[weight.0].name.as_str())
+}
+
+/// Returns edits that swap the weights of two norms in every layer.
 fn swapped_weights(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
-    let shapes = |n: usize| -> Vec<(&String, &Vec<usize>)> {
-        let weights = graph.nodes[n].weights.iter();
-        weights.map(|(role, weight)| (role, &graph.weights[weight.0].shape)).collect()
-    };
-    let name = |n: usize| {
-        let weight = graph.nodes[n].weights.values().next();
-        weight.map_or("", |weight| graph.weights[weight.0].name.as_str())
-    };
     let mut all = Vec::new();
     for layers in norms_by_layer(graph) {
         for (a, b) in (0..SEVERAL).flat_map(|a| (a + 1..SEVERAL).map(move |b| (a, b))) {
             let pairs: Vec<(usize, usize)> = layers
                 .iter()
                 .filter_map(|nodes: &Vec<usize>| Some((*nodes.get(a)?, *nodes.get(b)?)))
-                .filter(|(first, second)| shapes(*first) == shapes(*second))
+                .filter(|(first, second)| {
+                    weight_shapes(graph, *first) == weight_shapes(graph, *second)
+                })
                 .collect();
             let Some(&(first, second)) = pairs.first() else { continue };
-            let suspect =
-                |(a, b): &(usize, usize)| [a, b].iter().any(|n| suspects.first.contains(n));
-            if !pairs.iter().any(suspect) {
+            if !pairs.iter().any(|(a, b)| suspects.has_any(&[*a, *b])) {
                 continue;
             }
             let place = format!("in {} layers", pairs.len());
-            let names = format!("`{}` and `{}`", name(first), name(second));
+            let names = format!(
+                "`{}` and `{}`",
+                first_weight_name(graph, first),
+                first_weight_name(graph, second)
+            );
             let words = format!("{names} in each other's place");
             all.push(Edit {
                 words,
@@ -121,37 +130,21 @@ fn sums(graph: &Graph, layer: usize) -> Vec<&Node> {
 fn moves(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let mut all = Vec::new();
     for layers in norms_by_layer(graph) {
-        let most = layers.iter().map(Vec::len).max().unwrap_or(0);
+        let longest = layers.iter().map(Vec::len).max().unwrap_or(0);
         for (to, words) in [
             (BranchPlace::Behind, "at the end of the branch"),
             (BranchPlace::Before, "before the branch"),
             (BranchPlace::AfterSum, "behind the sum with the residual stream"),
         ] {
             // Every norm with the branch of its number first, then each with each.
-            let mut choices: Vec<Vec<(usize, usize)>> = vec![(0..most).map(|n| (n, n)).collect()];
-            choices.extend((0..most).flat_map(|a| (0..most).map(move |b| vec![(a, b)])));
+            let mut choices: Vec<Vec<(usize, usize)>> =
+                vec![(0..longest).map(|n| (n, n)).collect()];
+            choices.extend((0..longest).flat_map(|a| (0..longest).map(move |b| vec![(a, b)])));
             for choice in choices {
-                let moved = |nodes: &Vec<usize>| -> Vec<(usize, OpMove)> {
-                    let Some(layer) = nodes.first().and_then(|n| graph.nodes[*n].layer) else {
-                        return Vec::new();
-                    };
-                    let sums = sums(graph, layer);
-                    let each = choice.iter().filter_map(|(norm, sum)| {
-                        let n = *nodes.get(*norm)?;
-                        Some((n, new_place(graph, n, sums.get(*sum)?, to)?))
-                    });
-                    each.collect()
-                };
                 let (nodes, moves): (Vec<usize>, Vec<OpMove>) =
-                    layers.iter().flat_map(moved).unzip();
+                    layers.iter().flat_map(|norms| moved_norms(graph, norms, &choice, to)).unzip();
                 let Some(first) = nodes.first() else { continue };
-                let is_near = |n: &usize| {
-                    let Node { inputs, outputs, .. } = &graph.nodes[*n];
-                    inputs.iter().chain(outputs).any(|value| {
-                        moves.iter().any(|one| one.after == *value || one.result == *value)
-                    })
-                };
-                if suspects.first.iter().any(is_near) {
+                if suspects.first.iter().any(|n| is_near(&graph.nodes[*n], &moves)) {
                     let words = format!("`{}` {words}", graph.nodes[*first].op);
                     let place = place(graph, &nodes);
                     all.push(Edit { words, place, change: Change::Move(moves) });
@@ -162,24 +155,46 @@ fn moves(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     all
 }
 
+/// Returns the moves of norms of one layer. `choice` has the index of each norm to move, and that of its branch.
+fn moved_norms(
+    graph: &Graph,
+    norms: &[usize],
+    choice: &[(usize, usize)],
+    to: BranchPlace,
+) -> Vec<(usize, OpMove)> {
+    let Some(layer) = norms.first().and_then(|n| graph.nodes[*n].layer) else {
+        return Vec::new();
+    };
+    let sums = sums(graph, layer);
+    let moves = choice.iter().filter_map(|(norm, sum)| {
+        let n = *norms.get(*norm)?;
+        Some((n, new_place(graph, n, sums.get(*sum)?, to)?))
+    });
+    moves.collect()
+}
+
+/// True if a node reads or makes a value of a move.
+fn is_near(node: &Node, moves: &[OpMove]) -> bool {
+    let mut values = node.inputs.iter().chain(&node.outputs);
+    values.any(|value| moves.iter().any(|op| op.after == *value || op.result == *value))
+}
+
 /// Returns the place of a norm relative to a branch; none if it is there already, or cannot be.
 fn new_place(graph: &Graph, n: usize, sum: &Node, to: BranchPlace) -> Option<OpMove> {
     let node = &graph.nodes[n];
     let from = *node.inputs.first()?;
     let result = *node.outputs.first()?;
-    let ([residual, branch], [total]) = (sum.inputs.as_slice(), sum.outputs.as_slice()) else {
-        return None;
-    };
+    let [residual, branch] = sum.inputs.as_slice() else { return None };
+    let [total] = sum.outputs.as_slice() else { return None };
     // A norm at the end of the branch makes the value that is added; without it, its input is added.
     let (after, except) = match to {
         BranchPlace::Before => (*residual, Some(*total)),
         BranchPlace::Behind => (*branch, None),
         BranchPlace::AfterSum => (*total, None),
     };
-    let shape = |value: ValueId| &graph.values[value.0].shape;
-    let possible = after != from && after != result && shape(after) == shape(result);
-    let makes = |value: ValueId| graph.nodes.iter().position(|node| node.outputs.contains(&value));
-    let in_layer = makes(after)
+    let same_shape = shape_of(graph, after) == shape_of(graph, result);
+    let possible = after != from && after != result && same_shape;
+    let in_layer = maker_of(graph, after)
         .is_some_and(|n| to == BranchPlace::Before || graph.nodes[n].layer == node.layer);
     (possible && in_layer).then_some(OpMove { result, after, except })
 }
@@ -187,16 +202,14 @@ fn new_place(graph: &Graph, n: usize, sum: &Node, to: BranchPlace) -> Option<OpM
 /// Moves ops. Readers of the old place read the input of an op, those of the new place its result.
 pub(super) fn apply(graph: &mut Graph, moves: &[OpMove]) {
     for OpMove { result, after, except } in moves {
-        let maker = |graph: &Graph, value: &ValueId| {
-            graph.nodes.iter().position(|node| node.outputs.contains(value))
-        };
-        let (Some(n), Some(source)) = (maker(graph, result), maker(graph, after)) else { continue };
+        let Some(n) = maker_of(graph, *result) else { continue };
+        let Some(source) = maker_of(graph, *after) else { continue };
         let Some(&from) = graph.nodes[n].inputs.first() else { continue };
         if after == result || n == source {
             continue;
         }
         reroute(graph, *result, from, None);
-        let sum = except.and_then(|total| maker(graph, &total));
+        let sum = except.and_then(|total| maker_of(graph, total));
         reroute(graph, *after, *result, sum);
         let mut node = graph.nodes.remove(n);
         node.inputs = vec![*after];
@@ -221,8 +234,7 @@ fn reroute(graph: &mut Graph, from: ValueId, to: ValueId, except: Option<usize>)
 fn capped_logits(model: &Model, ops: &OpSet, suspects: &Suspects) -> Vec<Candidate> {
     let graph = &model.graph;
     let Some(output) = graph.output else { return Vec::new() };
-    let makes = graph.nodes.iter().position(|node| node.outputs.contains(&output));
-    if !makes.is_some_and(|n| suspects.first.contains(&n)) {
+    if !maker_of(graph, output).is_some_and(|n| suspects.first.contains(&n)) {
         return Vec::new();
     }
     let mut all = Vec::new();
@@ -238,8 +250,8 @@ fn capped_logits(model: &Model, ops: &OpSet, suspects: &Suspects) -> Vec<Candida
             let key = number.name.to_owned();
             let cap = LogitOp { op, key, output, tapped };
             all.extend(CAPS.map(|x| Candidate::Edit(cap.edit(x))));
-            let turn = KnobTarget::Logits(cap);
-            all.push(Candidate::Knob(Knob { place: "the head".to_owned(), turn }));
+            let target = KnobTarget::Logits(cap);
+            all.push(Candidate::Knob(Knob { place: "the head".to_owned(), target }));
         }
     }
     all
@@ -252,15 +264,13 @@ pub(super) fn behind(
     (op, attrs): (&str, &[(String, Scalar)]),
     tapped: bool,
 ) {
-    let Some(maker) = graph.nodes.iter().position(|node| node.outputs.contains(&value)) else {
-        return;
-    };
+    let Some(maker) = maker_of(graph, value) else { return };
     let result = ValueId(graph.values.len());
-    let Some(made) = graph.values.get_mut(value.0) else { return };
-    let tap = if tapped { made.tap.take() } else { None };
-    let (name, shape, dtype): (String, Vec<usize>, DtypeRule) =
-        (made.name.clone(), made.shape.clone(), made.dtype);
-    graph.values.push(Value { name, shape, dtype, tap });
+    let Some(input) = graph.values.get_mut(value.0) else { return };
+    let tap = if tapped { input.tap.take() } else { None };
+    let output =
+        Value { name: input.name.clone(), shape: input.shape.clone(), dtype: input.dtype, tap };
+    graph.values.push(output);
     for node in &mut graph.nodes[maker + 1..] {
         node.inputs.iter_mut().filter(|input| **input == value).for_each(|input| *input = result);
     }
@@ -316,18 +326,22 @@ fn exchanged_numbers(model: &Model, suspects: &Suspects) -> Vec<Edit> {
 
 /// Returns the arguments that are a number or its inverse, with another number in its place.
 fn arguments(graph: &Graph, from: f64, to: f64) -> Vec<(usize, String, Scalar)> {
-    let close = |a: f64, b: f64| (a - b).abs() <= 1e-12 * b.abs();
     let mut all = Vec::new();
     for (n, node) in graph.nodes.iter().enumerate() {
         for (key, value) in &node.attrs {
             let Scalar::Float(value) = value else { continue };
             let new = match *value {
-                x if close(x, from) => to,
-                x if close(x, 1.0 / from) => 1.0 / to,
+                x if is_close(x, from) => to,
+                x if is_close(x, 1.0 / from) => 1.0 / to,
                 _ => continue,
             };
             all.push((n, key.clone(), Scalar::Float(new)));
         }
     }
     all
+}
+
+/// True if two numbers are equal up to rounding.
+fn is_close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-12 * b.abs()
 }

@@ -63,7 +63,6 @@ impl ConfigReader {
     /// Returns edits that read one value otherwise, as many as are resolved in time. Values on which the model does
     /// not depend give none.
     pub(crate) fn edits(&self, model: &Model, until: Instant) -> Vec<Edit> {
-        let same = |other: &Model| other.graph == model.graph && other.ropes == model.ropes;
         // A model of other settings or of chosen layers is not the config's.
         if (self.resolve)(&self.root).as_ref() != Some(model) {
             return Vec::new();
@@ -76,7 +75,10 @@ impl ConfigReader {
             }
             let mut root = self.root.clone();
             set(&mut root, &path, value);
-            let Some(other) = (self.resolve)(&root).filter(|other| !same(other)) else { continue };
+            let Some(other) = (self.resolve)(&root) else { continue };
+            if other.graph == model.graph && other.ropes == model.ropes {
+                continue;
+            }
             weights += other.graph.weights.len();
             if weights > WEIGHTS {
                 break;
@@ -93,8 +95,9 @@ impl ConfigReader {
 
 /// Sets the value of a path, or removes it.
 fn set(at: &mut Scalar, path: &[String], value: Option<Scalar>) {
-    let (Scalar::Map(entries), Some((key, rest))) = (at, path.split_first()) else { return };
-    if rest.is_empty() {
+    let Scalar::Map(entries) = at else { return };
+    let Some((key, inner_path)) = path.split_first() else { return };
+    if inner_path.is_empty() {
         match value {
             Some(value) => {
                 if let Some((_, old)) = entries.iter_mut().find(|(name, _)| name == key) {
@@ -104,7 +107,7 @@ fn set(at: &mut Scalar, path: &[String], value: Option<Scalar>) {
             None => entries.retain(|(name, _)| name != key),
         }
     } else if let Some((_, inner)) = entries.iter_mut().find(|(name, _)| name == key) {
-        set(inner, rest, value);
+        set(inner, inner_path, value);
     }
 }
 
@@ -117,16 +120,14 @@ fn values(root: &Scalar) -> Vec<ReadValue> {
     all
 }
 
+/// Adds the readings of every value of an object, and of the objects inside of it.
 fn members(at: &Scalar, path: &mut KeyPath, all: &mut Vec<ReadValue>) {
     let Scalar::Map(entries) = at else { return };
     for (key, value) in entries {
         path.push(key.clone());
-        let mut add = |value: Option<Scalar>, words: String| {
-            all.push(ReadValue { path: path.clone(), value, words });
-        };
-        add(None, "not read".to_owned());
-        for (other, words) in others(key, value, entries) {
-            add(Some(other), words);
+        all.push(ReadValue { path: path.clone(), value: None, words: "not read".to_owned() });
+        for (other, words) in other_values(key, value, entries) {
+            all.push(ReadValue { path: path.clone(), value: Some(other), words });
         }
         members(value, path, all);
         path.pop();
@@ -153,30 +154,26 @@ fn namesakes(root: &Scalar, path: &mut KeyPath, at: &Scalar) -> Vec<ReadValue> {
 }
 
 /// Returns other values of a key, each with a description.
-fn others(key: &str, value: &Scalar, siblings: &[(String, Scalar)]) -> Vec<(Scalar, String)> {
-    let instead = |other: Scalar| {
-        let words = format!("read as {} instead of {}", short(&other), short(value));
-        (other, words)
-    };
+fn other_values(key: &str, value: &Scalar, siblings: &[(String, Scalar)]) -> Vec<(Scalar, String)> {
     match value {
-        Scalar::Bool(flag) => vec![instead(Scalar::Bool(!flag))],
+        Scalar::Bool(flag) => vec![instead(value, Scalar::Bool(!flag))],
         Scalar::Int(n) => [n.checked_add(1), n.checked_sub(1)]
             .into_iter()
             .flatten()
-            .map(|n| instead(Scalar::Int(n)))
+            .map(|n| instead(value, Scalar::Int(n)))
             .collect(),
         Scalar::Float(x) => [1.0, 0.0]
             .into_iter()
             .filter(|other| other != x)
-            .map(|other| instead(Scalar::Float(other)))
+            .map(|other| instead(value, Scalar::Float(other)))
             .collect(),
         Scalar::Str(text) if key.ends_with("type") && text != "default" => {
-            vec![instead(Scalar::Str("default".to_owned()))]
+            vec![instead(value, Scalar::Str("default".to_owned()))]
         }
         Scalar::List(items) => patterns(items)
             .into_iter()
             .map(|(items, words)| (Scalar::List(items), words))
-            .chain(bounds(items, siblings).into_iter().map(instead))
+            .chain(bounds(items, siblings).into_iter().map(|other| instead(value, other)))
             .collect(),
         // An object of another kind of layers.
         Scalar::Map(_) => siblings
@@ -188,6 +185,12 @@ fn others(key: &str, value: &Scalar, siblings: &[(String, Scalar)]) -> Vec<(Scal
             .collect(),
         _ => Vec::new(),
     }
+}
+
+/// Returns a value that is read in the place of another, with a description.
+fn instead(value: &Scalar, other: Scalar) -> (Scalar, String) {
+    let words = format!("read as {} instead of {}", short(&other), short(value));
+    (other, words)
 }
 
 /// Returns other orders of a list that gives each layer a word: moved by one, the same word for all, or one
@@ -206,32 +209,40 @@ fn patterns(items: &[Scalar]) -> Vec<(Vec<Scalar>, String)> {
         return Vec::new();
     }
     let mut all: Vec<(Vec<Scalar>, String)> = Vec::new();
-    let mut add = |list: Vec<Scalar>, words: String| {
-        if list != items && all.len() < PATTERNS && all.iter().all(|(known, _)| *known != list) {
-            all.push((list, words));
-        }
-    };
     let mut moved = items.to_vec();
     moved.rotate_right(1);
-    add(moved.clone(), "read one layer later".to_owned());
+    add_order(&mut all, items, moved.clone(), "read one layer later".to_owned());
     moved.rotate_left(2);
-    add(moved, "read one layer earlier".to_owned());
-    add(items.iter().rev().cloned().collect(), "read from its end".to_owned());
+    add_order(&mut all, items, moved, "read one layer earlier".to_owned());
+    let reversed = items.iter().rev().cloned().collect();
+    add_order(&mut all, items, reversed, "read from its end".to_owned());
     for word in &words {
-        add(vec![(*word).clone(); items.len()], format!("read as {word} in every layer"));
+        let equal = vec![(*word).clone(); items.len()];
+        add_order(&mut all, items, equal, format!("read as {word} in every layer"));
     }
     for one in &words {
         let Some(other) = words.iter().find(|word| *word != one) else { continue };
         for every in 2..=8_usize.min(items.len()) {
             for first in [0, every - 1] {
-                let at =
-                    |n: usize| if n % every == first { (*one).clone() } else { (*other).clone() };
-                let list = (0..items.len()).map(at).collect();
-                add(list, format!("read as {one} in every {every} layers from layer {first}"));
+                let list = (0..items.len()).map(|n| if n % every == first { *one } else { *other });
+                let words = format!("read as {one} in every {every} layers from layer {first}");
+                add_order(&mut all, items, list.cloned().collect(), words);
             }
         }
     }
     all
+}
+
+/// Adds an order of a list, unless it is that of `items`, or a known one, or there are [`PATTERNS`] already.
+fn add_order(
+    all: &mut Vec<(Vec<Scalar>, String)>,
+    items: &[Scalar],
+    list: Vec<Scalar>,
+    words: String,
+) {
+    if list != items && all.len() < PATTERNS && all.iter().all(|(known, _)| *known != list) {
+        all.push((list, words));
+    }
 }
 
 /// Returns the pairs of numbers that a list of two bounds may be confused with: those of two keys whose names
@@ -240,9 +251,9 @@ fn bounds(items: &[Scalar], siblings: &[(String, Scalar)]) -> Vec<Scalar> {
     if items.len() != 2 || items.iter().any(|item| matches!(item, Scalar::Str(_))) {
         return Vec::new();
     }
-    let of = |name: &str| siblings.iter().find(|(key, _)| key == name).map(|(_, value)| value);
     let pairs = siblings.iter().filter_map(|(key, low)| {
-        let high = of(&format!("{}_max", key.strip_suffix("_min")?))?;
+        let max = format!("{}_max", key.strip_suffix("_min")?);
+        let (_, high) = siblings.iter().find(|(name, _)| *name == max)?;
         low.as_f64().and(high.as_f64())?;
         Some(Scalar::List(vec![low.clone(), high.clone()]))
     });
@@ -268,12 +279,16 @@ mod tests {
 
     #[test]
     fn a_list_of_layers_has_other_orders() {
-        let found: Vec<String> = patterns(&list("ssfs"))
+        let orders: Vec<String> = patterns(&list("ssfs"))
             .into_iter()
             .map(|(items, _)| items.iter().map(|item| item.to_string().replace('\'', "")).collect())
             .collect();
         for want in ["sssf", "sfss", "ssss", "ffff", "fsfs", "ssfs"] {
-            assert_eq!(found.iter().any(|text| text == want), want != "ssfs", "{want}: {found:?}");
+            assert_eq!(
+                orders.iter().any(|text| text == want),
+                want != "ssfs",
+                "{want}: {orders:?}"
+            );
         }
         assert!(patterns(&list("ssss")).is_empty());
         assert!(patterns(&[Scalar::Int(1), Scalar::Int(2)]).is_empty());
@@ -281,31 +296,38 @@ mod tests {
 
     #[test]
     fn values_of_objects_are_read_otherwise() {
-        let number = |x: f64| Scalar::Float(x);
         let inner = Scalar::Map(vec![
             ("cut".to_owned(), Scalar::Bool(false)),
             ("first_context".to_owned(), Scalar::Int(4)),
         ]);
         let mut root = Scalar::Map(vec![
-            ("step_limit".to_owned(), Scalar::List(vec![number(0.0), number(9.0)])),
+            ("step_limit".to_owned(), Scalar::List(vec![Scalar::Float(0.0), Scalar::Float(9.0)])),
             ("context".to_owned(), Scalar::Int(16)),
-            ("step_min".to_owned(), number(0.25)),
-            ("step_max".to_owned(), number(0.5)),
+            ("step_min".to_owned(), Scalar::Float(0.25)),
+            ("step_max".to_owned(), Scalar::Float(0.5)),
             ("rope".to_owned(), inner),
         ]);
         let all = values(&root);
-        let has = |path: &[&str], value: Option<Scalar>| {
-            all.iter().any(|reading| reading.path == path && reading.value == value)
-        };
-        assert!(has(&["rope", "cut"], Some(Scalar::Bool(true))));
-        assert!(has(&["rope"], None));
-        assert!(has(&["rope", "first_context"], Some(Scalar::Int(16))));
-        assert!(has(&["step_max"], Some(number(1.0))) && has(&["step_min"], Some(number(0.0))));
-        assert!(has(&["step_limit"], Some(Scalar::List(vec![number(0.25), number(0.5)]))));
+        assert!(has_value(&all, &["rope", "cut"], Some(&Scalar::Bool(true))));
+        assert!(has_value(&all, &["rope"], None));
+        assert!(has_value(&all, &["rope", "first_context"], Some(&Scalar::Int(16))));
+        assert!(
+            has_value(&all, &["step_max"], Some(&Scalar::Float(1.0)))
+                && has_value(&all, &["step_min"], Some(&Scalar::Float(0.0)))
+        );
+        assert!(has_value(
+            &all,
+            &["step_limit"],
+            Some(&Scalar::List(vec![Scalar::Float(0.25), Scalar::Float(0.5)]))
+        ));
         set(&mut root, &["rope".to_owned(), "cut".to_owned()], None);
         assert_eq!(
             root.to_string(),
             "{step_limit: [0.0, 9.0], context: 16, step_min: 0.25, step_max: 0.5, rope: {first_context: 4}}"
         );
+    }
+
+    fn has_value(all: &[ReadValue], path: &[&str], value: Option<&Scalar>) -> bool {
+        all.iter().any(|reading| reading.path == path && reading.value.as_ref() == value)
     }
 }

@@ -1,7 +1,7 @@
 //! Compares two models by their effect on one run.
 
 use registry::dtype::Dtype;
-use registry::graph::{Graph, Node, StateId};
+use registry::graph::{Graph, Node, State};
 use registry::model::Model;
 use registry::rope::RopeTable;
 use registry::scalar::Scalar;
@@ -19,28 +19,27 @@ pub(crate) fn same(a: &Model, b: &Model, dtype: Dtype) -> bool {
 }
 
 fn same_graph(a: &Graph, b: &Graph, dtype: Dtype) -> bool {
-    let state = |n: usize| {
-        let a = &a.states[n];
-        let b = &b.states[n];
-        a.dtype.resolve(dtype) == b.dtype.resolve(dtype)
-            && (a.kind, a.window, a.eight) == (b.kind, b.window, b.eight)
-    };
-    let values = || a.values.iter().zip(&b.values);
+    let mut values = a.values.iter().zip(&b.values);
     a.nodes.len() == b.nodes.len()
         && a.states.len() == b.states.len()
         && a.output == b.output
         && a.nodes.iter().zip(&b.nodes).all(|(a, b)| same_node(a, b))
-        && (0..a.states.len()).all(state)
-        && values().all(|(a, b)| a.dtype.resolve(dtype) == b.dtype.resolve(dtype))
+        && a.states.iter().zip(&b.states).all(|(a, b)| same_state(a, b, dtype))
+        && values.all(|(a, b)| a.dtype.resolve(dtype) == b.dtype.resolve(dtype))
+}
+
+/// True if two states hold the same in runs of a dtype.
+fn same_state(a: &State, b: &State, dtype: Dtype) -> bool {
+    a.dtype.resolve(dtype) == b.dtype.resolve(dtype)
+        && (a.kind, a.window, a.eight) == (b.kind, b.window, b.eight)
 }
 
 fn same_node(a: &Node, b: &Node) -> bool {
-    let state = |node: &Node| node.state.map(|StateId(n)| n);
     let mut keys = a.attrs.keys().chain(b.attrs.keys());
     a.op == b.op
         && (&a.inputs, &a.outputs, &a.weights, a.rope)
             == (&b.inputs, &b.outputs, &b.weights, b.rope)
-        && state(a) == state(b)
+        && a.state == b.state
         && keys.all(|key| match (a.attrs.get(key), b.attrs.get(key)) {
             (Some(a), Some(b)) => same_value(a, b),
             _ => false,
@@ -64,20 +63,22 @@ fn same_value(a: &Scalar, b: &Scalar) -> bool {
 }
 
 fn same_table(a: &RopeTable, b: &RopeTable) -> bool {
-    let frequencies = |a: &[f32], b: &[f32]| {
-        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| close(f64::from(*a), f64::from(*b)))
-    };
     let long = match (&a.long, &b.long) {
         (Some(a), Some(b)) => {
             a.original_context == b.original_context
-                && frequencies(&a.inv_freq, &b.inv_freq)
+                && same_frequencies(&a.inv_freq, &b.inv_freq)
                 && close(a.attention_factor, b.attention_factor)
         }
         (a, b) => a.is_none() && b.is_none(),
     };
     a.dim == b.dim
-        && frequencies(&a.inv_freq, &b.inv_freq)
+        && same_frequencies(&a.inv_freq, &b.inv_freq)
         && close(a.attention_factor, b.attention_factor)
         && long
         && (&a.dynamic, a.rounded) == (&b.dynamic, b.rounded)
+}
+
+/// True if two lists of frequencies are equal up to [`CLOSE`].
+fn same_frequencies(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| close(f64::from(*a), f64::from(*b)))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use registry::graph::{Graph, Node};
+use registry::graph::{Graph, Node, ValueId};
 
 /// Nodes that can cause the observed difference.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +22,21 @@ impl Suspects {
         let all: BTreeSet<usize> = (0..graph.nodes.len()).collect();
         Self { first: all.clone(), all, single: false }
     }
+
+    /// True if one of the nodes is a suspect for the first place that differs.
+    pub(super) fn has_any(&self, nodes: &[usize]) -> bool {
+        nodes.iter().any(|n| self.first.contains(n))
+    }
+}
+
+/// Returns the shape of one row of a value.
+pub(super) fn shape_of(graph: &Graph, value: ValueId) -> &[usize] {
+    &graph.values[value.0].shape
+}
+
+/// Returns the index of the node that makes a value.
+pub(crate) fn maker_of(graph: &Graph, value: ValueId) -> Option<usize> {
+    graph.nodes.iter().position(|node| node.outputs.contains(&value))
 }
 
 /// Nodes of one edit, and their place.
@@ -34,27 +49,27 @@ pub(crate) struct EditScope {
 /// Returns the sets of nodes that one edit may change. These are all of a group, those of one call in the
 /// spec, those of one kind of layer, the suspects, and single nodes.
 pub(crate) fn scopes(graph: &Graph, group: &[usize], suspects: &Suspects) -> Vec<EditScope> {
-    let suspected = |nodes: &[usize]| nodes.iter().any(|n| suspects.first.contains(n));
-    if !suspected(group) {
+    if !suspects.has_any(group) {
         return Vec::new();
     }
     let mut scopes: Vec<EditScope> = Vec::new();
     let mut add = |nodes: Vec<usize>, words: Option<String>| {
-        if !nodes.is_empty() && suspected(&nodes) && scopes.iter().all(|s| s.nodes != nodes) {
+        if !nodes.is_empty() && suspects.has_any(&nodes) && scopes.iter().all(|s| s.nodes != nodes)
+        {
             let place = words.unwrap_or_else(|| place(graph, &nodes));
             scopes.push(EditScope { nodes, place });
         }
     };
     add(group.to_vec(), None);
-    let node = |n: usize| &graph.nodes[n];
-    for call in distinct(group.iter().map(|n| call(node(*n)))) {
-        add(group.iter().copied().filter(|n: &usize| self::call(node(*n)) == call).collect(), None);
+    for range in distinct(group.iter().map(|n| call(&graph.nodes[*n]))) {
+        let nodes = group.iter().copied().filter(|n: &usize| call(&graph.nodes[*n]) == range);
+        add(nodes.collect(), None);
     }
     for joined in distinct(group.iter().filter_map(|n| joint(graph, *n))) {
-        let of = |n: &usize| joint(graph, *n) == Some(joined);
-        let nodes: Vec<usize> = group.iter().copied().filter(of).collect();
-        let calls = distinct(nodes.iter().map(|n| self::call(node(*n)))).len();
-        let reader = graph.nodes.iter().find(|other| self::call(other) == joined);
+        let nodes = group.iter().copied().filter(|n: &usize| joint(graph, *n) == Some(joined));
+        let nodes: Vec<usize> = nodes.collect();
+        let calls = distinct(nodes.iter().map(|n| call(&graph.nodes[*n]))).len();
+        let reader = graph.nodes.iter().find(|other| call(other) == joined);
         // One call of a function that is used several times is before several ops.
         let words = reader.map(|reader| match calls {
             1 => format!("before `{}`, {}:{}", reader.op, joined.0, reader.at.line()),
@@ -62,12 +77,9 @@ pub(crate) fn scopes(graph: &Graph, group: &[usize], suspects: &Suspects) -> Vec
         });
         add(nodes, words);
     }
-    let kind =
-        |n: &usize| node(*n).layer.and_then(|l| graph.layers.get(l)).map(|l| l.kind.as_str());
-    for wanted in distinct(group.iter().filter_map(kind)) {
-        let of = |n: &usize| kind(n) == Some(wanted);
-        let words = format!("in layers of kind `{wanted}`");
-        add(group.iter().copied().filter(of).collect(), Some(words));
+    for kind in distinct(group.iter().filter_map(|n| layer_kind(graph, *n))) {
+        let nodes = group.iter().copied().filter(|n: &usize| layer_kind(graph, *n) == Some(kind));
+        add(nodes.collect(), Some(format!("in layers of kind `{kind}`")));
     }
     add(group.iter().copied().filter(|n| suspects.all.contains(n)).collect(), None);
     if suspects.single {
@@ -78,6 +90,12 @@ pub(crate) fn scopes(graph: &Graph, group: &[usize], suspects: &Suspects) -> Vec
     scopes
 }
 
+/// Returns the kind of the layer that a node is in.
+fn layer_kind(graph: &Graph, n: usize) -> Option<&str> {
+    let layer = graph.layers.get(graph.nodes[n].layer?)?;
+    Some(&layer.kind)
+}
+
 /// Maximum number of nodes between a node and the one that combines its result with others.
 const REACH: usize = 8;
 
@@ -85,9 +103,9 @@ const REACH: usize = 8;
 fn joint(graph: &Graph, n: usize) -> Option<(&str, usize, usize)> {
     let mut at = n;
     for _ in 0..REACH {
-        let [made] = graph.nodes[at].outputs.as_slice() else { return None };
+        let [output] = graph.nodes[at].outputs.as_slice() else { return None };
         let mut readers =
-            (at + 1..graph.nodes.len()).filter(|r| graph.nodes[*r].inputs.contains(made));
+            (at + 1..graph.nodes.len()).filter(|r| graph.nodes[*r].inputs.contains(output));
         let (Some(reader), None) = (readers.next(), readers.next()) else { return None };
         if graph.nodes[reader].inputs.len() > 1 {
             return Some(call(&graph.nodes[reader]));
@@ -97,6 +115,7 @@ fn joint(graph: &Graph, n: usize) -> Option<(&str, usize, usize)> {
     None
 }
 
+/// Returns the items without repetitions.
 fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut all = Vec::new();
     for item in items {
@@ -107,6 +126,7 @@ fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     all
 }
 
+/// Returns the call of the spec that a node is of: its file and its range.
 fn call(node: &Node) -> (&str, usize, usize) {
     (&node.at.source.path, node.at.start, node.at.end)
 }
@@ -114,9 +134,10 @@ fn call(node: &Node) -> (&str, usize, usize) {
 /// Describes the place of nodes. It names the call of the spec and its line if they have one, and the layer
 /// of a single node.
 pub(crate) fn place(graph: &Graph, nodes: &[usize]) -> String {
-    let of = |n: &usize| graph.nodes.get(*n);
-    let Some(first) = nodes.first().and_then(of) else { return String::new() };
-    if nodes.iter().filter_map(of).any(|node| call(node) != call(first)) {
+    let Some(first) = nodes.first().and_then(|n| graph.nodes.get(*n)) else {
+        return String::new();
+    };
+    if nodes.iter().filter_map(|n| graph.nodes.get(*n)).any(|node| call(node) != call(first)) {
         return format!("in {} nodes", nodes.len());
     }
     let line = first.at.text().lines().next().unwrap_or_default().trim();
@@ -135,10 +156,10 @@ pub(crate) fn place(graph: &Graph, nodes: &[usize]) -> String {
     words
 }
 
-/// Groups nodes of one op, in the order of the graph.
-pub(super) fn kinds(graph: &Graph, wanted: impl Fn(&Node) -> bool) -> Vec<(String, Vec<usize>)> {
+/// Groups the nodes that `selects` gives by their op, in the order of the graph.
+pub(super) fn kinds(graph: &Graph, selects: impl Fn(&Node) -> bool) -> Vec<(String, Vec<usize>)> {
     let mut kinds: Vec<(String, Vec<usize>)> = Vec::new();
-    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| wanted(node)) {
+    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| selects(node)) {
         match kinds.iter_mut().find(|(op, _)| node.op == op.as_str()) {
             Some((_, nodes)) => nodes.push(n),
             None => kinds.push((node.op.to_string(), vec![n])),

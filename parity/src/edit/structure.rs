@@ -7,11 +7,14 @@ use registry::model::Model;
 use registry::ops::{Op, OpSet, ParamKind, Trait};
 use registry::scalar::Scalar;
 
-use super::scope::{EditScope, Suspects, kinds, place, scopes};
+use super::scope::{EditScope, Suspects, kinds, maker_of, place, scopes, shape_of};
 use super::{Candidate, Change, Edit};
 
 /// Pairs of nodes.
 type NodePairs = Vec<(usize, usize)>;
+
+/// Readers, the value that they read, and its replacement.
+type Route = (Vec<usize>, ValueId, ValueId);
 
 /// Maximum number of readers of one value for which each is tried separately.
 const READERS: usize = 8;
@@ -57,15 +60,18 @@ fn is_chosen_by(graph: &Graph, n: usize) -> bool {
     false
 }
 
+/// Returns the names of the declared ops with a trait, sorted.
+fn names(ops: &OpSet, kind: Trait) -> Vec<&str> {
+    let mut names: Vec<&str> = ops.declared().filter(|op| op.is(kind)).map(Op::as_str).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Returns edits that replace functions by others.
 fn functions(graph: &Graph, ops: &OpSet, suspects: &Suspects) -> Vec<Edit> {
-    let names = |wanted: &dyn Fn(&Op) -> bool| {
-        let mut names: Vec<&str> = ops.declared().filter(|op| wanted(op)).map(Op::as_str).collect();
-        names.sort_unstable();
-        names
-    };
-    let known = names(&|op| op.is(Trait::Function));
+    let known = names(ops, Trait::Function);
     // A router may score by a function of each number or of the whole row.
-    let of_rows = names(&|op| op.is(Trait::RowFunction));
+    let of_rows = names(ops, Trait::RowFunction);
     let mut all = Vec::new();
     for (op, nodes) in kinds(graph, |node| is_function(&node.op)) {
         for scope in scopes(graph, &nodes, suspects) {
@@ -83,17 +89,16 @@ fn functions(graph: &Graph, ops: &OpSet, suspects: &Suspects) -> Vec<Edit> {
     all
 }
 
+/// True if a node reads two different values of one shape first, and does not commute.
+pub(crate) fn has_swappable_inputs(graph: &Graph, node: &Node) -> bool {
+    let [a, b, ..] = node.inputs.as_slice() else { return false };
+    a != b && !node.op.is(Trait::Commutes) && shape_of(graph, *a) == shape_of(graph, *b)
+}
+
+/// Returns edits that swap the first two inputs of nodes.
 fn inputs(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
-    let swaps = |node: &Node| match node.inputs.as_slice() {
-        [a, b, ..] => {
-            a != b
-                && !node.op.is(Trait::Commutes)
-                && graph.values[a.0].shape == graph.values[b.0].shape
-        }
-        _ => false,
-    };
     let mut all = Vec::new();
-    for (op, nodes) in kinds(graph, swaps) {
+    for (op, nodes) in kinds(graph, |node| has_swappable_inputs(graph, node)) {
         for scope in scopes(graph, &nodes, suspects) {
             all.push(edit(format!("first two inputs of `{op}` swapped"), scope, Change::Inputs));
         }
@@ -101,17 +106,18 @@ fn inputs(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     all
 }
 
+/// Returns edits that swap two outputs of nodes.
 fn outputs(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
-    let shape = |value: &ValueId| &graph.values[value.0].shape;
     let mut all = Vec::new();
     for (op, nodes) in kinds(graph, |node| node.outputs.len() > 1) {
         for scope in scopes(graph, &nodes, suspects) {
-            let most = scope.nodes.iter().map(|n| graph.nodes[*n].outputs.len()).min().unwrap_or(0);
-            for a in 0..most.min(6) {
-                for b in a + 1..most.min(6) {
+            let counts = scope.nodes.iter().map(|n| graph.nodes[*n].outputs.len());
+            let count = counts.min().unwrap_or(0).min(6);
+            for a in 0..count {
+                for b in a + 1..count {
                     if scope.nodes.iter().all(|n: &usize| {
                         let outputs = &graph.nodes[*n].outputs;
-                        shape(&outputs[a]) == shape(&outputs[b])
+                        shape_of(graph, outputs[a]) == shape_of(graph, outputs[b])
                     }) {
                         let words = format!("parts {} and {} of `{op}` swapped", a + 1, b + 1);
                         all.push(edit(words, scope.clone(), |nodes| {
@@ -125,33 +131,39 @@ fn outputs(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     all
 }
 
+/// Returns the nodes that read a value.
 fn readers(graph: &Graph, value: ValueId) -> Vec<usize> {
     let nodes = graph.nodes.iter().enumerate();
     nodes.filter(|(_, node)| node.inputs.contains(&value)).map(|(n, _)| n).collect()
+}
+
+/// True if the only output of a node has the shape of one of its inputs and is not the result of the graph.
+pub(crate) fn can_bypass(graph: &Graph, node: &Node, input: usize) -> bool {
+    let Some(from) = node.inputs.get(input) else { return false };
+    let [to] = node.outputs.as_slice() else { return false };
+    shape_of(graph, *from) == shape_of(graph, *to) && graph.output != Some(*to)
+}
+
+/// Returns the route of a node's readers to one of its inputs; none if the node has no readers.
+fn bypass_route(graph: &Graph, n: usize, input: usize) -> Option<Route> {
+    let node = &graph.nodes[n];
+    let readers = readers(graph, node.outputs[0]);
+    (!readers.is_empty()).then(|| (readers, node.outputs[0], node.inputs[input]))
 }
 
 /// Returns edits whose readers bypass a node and read one of its inputs.
 fn omissions(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let mut all = Vec::new();
     for input in 0..2 {
-        let passes = |node: &Node| match (node.inputs.get(input), node.outputs.as_slice()) {
-            (Some(from), [to]) => {
-                graph.values[from.0].shape == graph.values[to.0].shape && graph.output != Some(*to)
-            }
-            _ => false,
-        };
-        for (op, nodes) in kinds(graph, passes) {
+        for (op, nodes) in kinds(graph, |node| can_bypass(graph, node, input)) {
             if input == 1 && !graph.nodes[nodes[0]].op.is(Trait::Combines) {
                 continue;
             }
             for scope in scopes(graph, &nodes, suspects) {
-                let route = |n: &usize| {
-                    let node = &graph.nodes[*n];
-                    let readers = readers(graph, node.outputs[0]);
-                    (!readers.is_empty()).then(|| (readers, node.outputs[0], node.inputs[input]))
-                };
                 // Later nodes first: values that are bypassed may be omitted too.
-                let routes: Vec<_> = scope.nodes.iter().rev().filter_map(route).collect();
+                let nodes = scope.nodes.iter().rev();
+                let routes: Vec<Route> =
+                    nodes.filter_map(|n| bypass_route(graph, *n, input)).collect();
                 let words = if input == 0 {
                     format!("`{op}` left out")
                 } else {
@@ -171,12 +183,15 @@ fn weightless(graph: &Graph, ops: &OpSet, suspects: &Suspects) -> Vec<Edit> {
     let mut all = Vec::new();
     for (op, _) in kinds(graph, |node| !node.weights.is_empty()) {
         let Some(rule) = ops.get(&op) else { continue };
-        let optional = |kind| matches!(kind, ParamKind::Tensor | ParamKind::Module);
         let params = rule.signature().params.iter();
-        for param in params.filter(|p| optional(p.kind) && p.default == Some(Scalar::Null)) {
+        let params = params.filter(|p| matches!(p.kind, ParamKind::Tensor | ParamKind::Module));
+        for param in params.filter(|p| p.default == Some(Scalar::Null)) {
             let nodes = graph.nodes.iter().enumerate();
-            let has = |node: &Node| node.op == op.as_str() && node.weights.contains_key(param.name);
-            let nodes: Vec<usize> = nodes.filter(|(_, node)| has(node)).map(|(n, _)| n).collect();
+            let nodes = nodes.filter(|(_, node)| node.op == op.as_str());
+            let nodes: Vec<usize> = nodes
+                .filter(|(_, node)| node.weights.contains_key(param.name))
+                .map(|(n, _)| n)
+                .collect();
             for scope in scopes(graph, &nodes, suspects) {
                 let words = format!("`{}` of `{op}` left out", param.name);
                 let role = param.name.to_owned();
@@ -187,44 +202,48 @@ fn weightless(graph: &Graph, ops: &OpSet, suspects: &Suspects) -> Vec<Edit> {
     all
 }
 
+/// Returns the only reader of a node's result, with the results of both, if both ops keep the shape.
+fn next_op(graph: &Graph, n: usize) -> Option<(usize, ValueId, ValueId)> {
+    let node = &graph.nodes[n];
+    let input = *node.inputs.first()?;
+    let [output] = *node.outputs.as_slice() else { return None };
+    let readers = readers(graph, output);
+    let [reader] = *readers.as_slice() else { return None };
+    let other = &graph.nodes[reader];
+    let [result] = *other.outputs.as_slice() else { return None };
+    let fits = shape_of(graph, input) == shape_of(graph, output)
+        && shape_of(graph, output) == shape_of(graph, result)
+        && other.inputs.iter().filter(|input| **input == output).count() == 1
+        && (other.op != node.op && other.layer == node.layer)
+        && node.state.is_none()
+        && other.state.is_none()
+        && graph.output != Some(output);
+    fits.then_some((reader, output, result))
+}
+
+/// Returns the op of a node's [`next_op`].
+fn follower_of(graph: &Graph, n: usize) -> Option<&str> {
+    let (reader, ..) = next_op(graph, n)?;
+    Some(graph.nodes[reader].op.as_str())
+}
+
 /// Returns edits in which an op runs after the one that reads its result: a norm after a rotation.
 fn orders(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
-    let shape = |value: ValueId| &graph.values[value.0].shape;
-    // The only reader of a node's result, if both ops keep the shape.
-    let next = |n: usize| {
-        let node = &graph.nodes[n];
-        let ([from, ..], [made]) = (node.inputs.as_slice(), node.outputs.as_slice()) else {
-            return None;
-        };
-        let readers = readers(graph, *made);
-        let [reader] = readers.as_slice() else { return None };
-        let other = &graph.nodes[*reader];
-        let [result] = other.outputs.as_slice() else { return None };
-        let fits = shape(*from) == shape(*made)
-            && shape(*made) == shape(*result)
-            && other.inputs.iter().filter(|input| *input == made).count() == 1
-            && (other.op != node.op && other.layer == node.layer)
-            && node.state.is_none()
-            && other.state.is_none()
-            && graph.output != Some(*made);
-        fits.then_some((*reader, *made, *result))
-    };
     let mut all = Vec::new();
     for (op, nodes) in kinds(graph, |node| node.layer.is_some()) {
-        let nodes: Vec<usize> = nodes.into_iter().filter(|n| next(*n).is_some()).collect();
-        let follower = |n: &usize| next(*n).map(|(reader, ..)| graph.nodes[reader].op.as_str());
-        let mut others: Vec<&str> = nodes.iter().filter_map(follower).collect();
-        others.sort_unstable();
-        others.dedup();
-        for other in others {
-            let of = |n: &usize| follower(n) == Some(other);
-            let group: Vec<usize> = nodes.iter().copied().filter(of).collect();
+        let nodes: Vec<usize> =
+            nodes.into_iter().filter(|n| next_op(graph, *n).is_some()).collect();
+        let mut followers: Vec<&str> =
+            nodes.iter().filter_map(|n| follower_of(graph, *n)).collect();
+        followers.sort_unstable();
+        followers.dedup();
+        for other in followers {
+            let group = nodes.iter().copied();
+            let group: Vec<usize> =
+                group.filter(|n: &usize| follower_of(graph, *n) == Some(other)).collect();
             for scope in scopes(graph, &group, suspects) {
-                let pairs: Vec<_> = scope
-                    .nodes
-                    .iter()
-                    .filter_map(|n: &usize| next(*n).map(|(_, made, result)| (made, result)))
-                    .collect();
+                let ops = scope.nodes.iter().filter_map(|n| next_op(graph, *n));
+                let pairs: Vec<_> = ops.map(|(_, output, result)| (output, result)).collect();
                 let words = format!("`{op}` after `{other}` instead of before it");
                 all.push(edit(words, scope.clone(), |_| Change::Order(pairs)));
             }
@@ -238,33 +257,30 @@ type BypassRoutes = BTreeMap<usize, (ValueId, ValueId)>;
 
 /// Returns edits in which one reader takes an op's result instead of its input, or the reverse.
 fn bypasses(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
-    let shape = |value: ValueId| &graph.values[value.0].shape;
-    let makes = |value: ValueId| graph.nodes.iter().position(|node| node.outputs.contains(&value));
     let mut all = Vec::new();
     // By the passed op, the reader's op and the direction.
-    let mut found: BTreeMap<(&str, &str, bool), BypassRoutes> = BTreeMap::new();
+    let mut routes_by_ops: BTreeMap<(&str, &str, bool), BypassRoutes> = BTreeMap::new();
     for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.layer.is_some()) {
-        let ([from, ..], [made]) = (node.inputs.as_slice(), node.outputs.as_slice()) else {
-            continue;
-        };
-        if shape(*from) != shape(*made) || graph.output == Some(*made) {
+        let [from, ..] = node.inputs.as_slice() else { continue };
+        let [to] = node.outputs.as_slice() else { continue };
+        if shape_of(graph, *from) != shape_of(graph, *to) || graph.output == Some(*to) {
             continue;
         }
         let before = readers(graph, *from);
-        let after = readers(graph, *made);
+        let after = readers(graph, *to);
         for reader in before.iter().filter(|r| **r > n && !after.contains(r)) {
             let key = (node.op.as_str(), graph.nodes[*reader].op.as_str(), true);
-            found.entry(key).or_default().insert(*reader, (*from, *made));
+            routes_by_ops.entry(key).or_default().insert(*reader, (*from, *to));
         }
         // One reader takes every result that way: the op is left out.
-        if after.len() > 1 && makes(*from).is_some() {
+        if after.len() > 1 && maker_of(graph, *from).is_some() {
             for reader in &after {
                 let key = (node.op.as_str(), graph.nodes[*reader].op.as_str(), false);
-                found.entry(key).or_default().insert(*reader, (*made, *from));
+                routes_by_ops.entry(key).or_default().insert(*reader, (*to, *from));
             }
         }
     }
-    for ((op, reader, later), routes) in found {
+    for ((op, reader, later), routes) in routes_by_ops {
         let nodes: Vec<usize> = routes.keys().copied().collect();
         for scope in scopes(graph, &nodes, suspects) {
             let words = if later {
@@ -272,8 +288,11 @@ fn bypasses(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
             } else {
                 format!("`{reader}` reads the input of `{op}` instead of its result")
             };
-            let of = |n: &usize| routes.get(n).map(|(old, new)| (vec![*n], *old, *new));
-            let routes: Vec<_> = scope.nodes.iter().filter_map(of).collect();
+            let routes: Vec<Route> = scope
+                .nodes
+                .iter()
+                .filter_map(|n| routes.get(n).map(|(old, new)| (vec![*n], *old, *new)))
+                .collect();
             all.push(edit(words, scope.clone(), |_| Change::Reroute(routes)));
         }
     }
@@ -284,31 +303,29 @@ fn bypasses(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
 fn unread(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     let mut all = Vec::new();
     for (n, node) in graph.nodes.iter().enumerate() {
-        let ([from, ..], [made]) = (node.inputs.as_slice(), node.outputs.as_slice()) else {
-            continue;
-        };
-        let shape = |value: ValueId| &graph.values[value.0].shape;
-        if graph.output == Some(*made)
-            || !readers(graph, *made).is_empty()
-            || shape(*from) != shape(*made)
+        let [from, ..] = node.inputs.as_slice() else { continue };
+        let [to] = node.outputs.as_slice() else { continue };
+        if graph.output == Some(*to)
+            || !readers(graph, *to).is_empty()
+            || shape_of(graph, *from) != shape_of(graph, *to)
         {
             continue;
         }
-        let others: Vec<usize> = readers(graph, *from).into_iter().filter(|r| *r > n).collect();
-        let mut sets = vec![others.clone()];
+        let later: Vec<usize> = readers(graph, *from).into_iter().filter(|r| *r > n).collect();
+        let mut sets = vec![later.clone()];
         for (_, group) in kinds(graph, |_| true) {
-            sets.push(group.into_iter().filter(|r| others.contains(r)).collect());
+            sets.push(group.into_iter().filter(|r| later.contains(r)).collect());
         }
-        if others.len() <= READERS {
-            sets.extend(others.iter().map(|r| vec![*r]));
+        if later.len() <= READERS {
+            sets.extend(later.iter().map(|r| vec![*r]));
             sets.extend(
-                others.iter().map(|r: &usize| others.iter().copied().filter(|o| o != r).collect()),
+                later.iter().map(|r: &usize| later.iter().copied().filter(|o| o != r).collect()),
             );
         }
         for set in sets {
-            if set.iter().any(|r| suspects.first.contains(r)) {
+            if suspects.has_any(&set) {
                 let words = format!("result of `{}` read, which nothing reads", node.op);
-                let change = Change::Reroute(vec![(set, *from, *made)]);
+                let change = Change::Reroute(vec![(set, *from, *to)]);
                 all.push(Edit { words, place: place(graph, &[n]), change });
             }
         }
@@ -326,16 +343,9 @@ fn siblings(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     for (op, nodes) in kinds(graph, |node| node.inputs.iter().any(|i| parts.contains_key(i))) {
         for scope in scopes(graph, &nodes, suspects) {
             for (part, other) in (0..4).flat_map(|a| (0..4).map(move |b| (a, b))) {
-                let route = |n: &usize| {
-                    let read = graph.nodes[*n].inputs.iter().find(|input| {
-                        parts.get(input).is_some_and(|(_, number)| *number == part)
-                    })?;
-                    let made = &graph.nodes[parts[read].0].outputs;
-                    let to = *made.get(other).filter(|to| *to != read)?;
-                    let shape = |value: ValueId| &graph.values[value.0].shape;
-                    (shape(*read) == shape(to)).then(|| (vec![*n], *read, to))
-                };
-                let routes: Vec<_> = scope.nodes.iter().filter_map(route).collect();
+                let nodes = scope.nodes.iter();
+                let routes: Vec<Route> =
+                    nodes.filter_map(|n| sibling_route(graph, &parts, *n, part, other)).collect();
                 if !routes.is_empty() {
                     let a = part + 1;
                     let b = other + 1;
@@ -348,17 +358,59 @@ fn siblings(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     all
 }
 
+/// Returns the route of a node from one part of a split to another of its shape. `parts` has the node and the number of
+/// each part.
+fn sibling_route(
+    graph: &Graph,
+    parts: &BTreeMap<ValueId, (usize, usize)>,
+    n: usize,
+    part: usize,
+    other: usize,
+) -> Option<Route> {
+    let mut inputs = graph.nodes[n].inputs.iter().copied();
+    let (from, split) = inputs.find_map(|input| {
+        let (split, number) = parts.get(&input)?;
+        (*number == part).then_some((input, *split))
+    })?;
+    let to = *graph.nodes[split].outputs.get(other).filter(|to| **to != from)?;
+    (shape_of(graph, from) == shape_of(graph, to)).then(|| (vec![n], from, to))
+}
+
+/// Returns the weight of a node with one weight.
+fn weight_of(node: &Node) -> Option<WeightId> {
+    node.weights.get("weight").copied()
+}
+
+/// Returns the shape of a node's weight.
+fn weight_shape<'g>(graph: &'g Graph, node: &Node) -> Option<&'g [usize]> {
+    Some(&graph.weights[weight_of(node)?.0].shape)
+}
+
+/// Returns the name of a node's weight.
+fn weight_name(graph: &Graph, n: usize) -> &str {
+    let weight = weight_of(&graph.nodes[n]);
+    weight.map_or("", |weight| graph.weights[weight.0].name.as_str())
+}
+
+/// True if a suspect reads the result of a node.
+fn is_read_by_suspect(graph: &Graph, n: usize, suspects: &Suspects) -> bool {
+    let result = graph.nodes[n].outputs.first();
+    result.is_some_and(|result| suspects.has_any(&readers(graph, *result)))
+}
+
 /// Returns edits that swap the weights of two projections of one input, or replace the output matrix by the
 /// embedding.
 fn weights(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
-    let weight = |node: &Node| node.weights.get("weight").copied();
-    let shape = |node: &Node| Some(&graph.weights[weight(node)?.0].shape);
     let mut all = Vec::new();
     let mut sites: Vec<([usize; 4], NodePairs)> = Vec::new();
-    let linear = |(_, node): &(usize, &Node)| node.op.is(Trait::Projects);
-    for (n, node) in graph.nodes.iter().enumerate().filter(linear) {
-        for (m, other) in graph.nodes.iter().enumerate().skip(n + 1).filter(linear) {
-            if other.inputs != node.inputs || shape(other) != shape(node) {
+    let nodes = graph.nodes.iter().enumerate();
+    let projections: Vec<(usize, &Node)> =
+        nodes.filter(|(_, node)| node.op.is(Trait::Projects)).collect();
+    for (index, &(n, node)) in projections.iter().enumerate() {
+        for &(m, other) in &projections[index + 1..] {
+            if other.inputs != node.inputs
+                || weight_shape(graph, other) != weight_shape(graph, node)
+            {
                 continue;
             }
             let site = [node.at.start, node.at.end, other.at.start, other.at.end];
@@ -368,32 +420,34 @@ fn weights(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
             }
         }
     }
-    let suspect =
-        |(a, b): &(usize, usize)| suspects.first.contains(a) || suspects.first.contains(b);
-    let name = |n: usize| {
-        let weight = weight(&graph.nodes[n]).map(|weight| graph.weights[weight.0].name.as_str());
-        weight.unwrap_or_default().to_owned()
-    };
-    let read = |n: usize| {
-        let made = graph.nodes[n].outputs.first();
-        made.is_some_and(|made| readers(graph, *made).iter().any(|r| suspects.first.contains(r)))
-    };
-    for (_, pairs) in
-        sites.iter().filter(|(_, pairs)| pairs.iter().any(|(a, b)| read(*a) && read(*b)))
-    {
+    for (_, pairs) in &sites {
+        if !pairs.iter().any(|(a, b)| {
+            is_read_by_suspect(graph, *a, suspects) && is_read_by_suspect(graph, *b, suspects)
+        }) {
+            continue;
+        }
         let (a, b) = pairs[0];
-        let words = format!("`{}` and `{}` in each other's place", name(a), name(b));
+        let first = weight_name(graph, a);
+        let second = weight_name(graph, b);
+        let words = format!("`{first}` and `{second}` in each other's place");
         let place = format!("in {} layers", pairs.len());
         all.push(Edit { words, place, change: Change::Projections(pairs.clone()) });
     }
-    for (_, pairs) in sites.iter().filter(|(_, pairs)| pairs.iter().any(suspect)) {
+    for (_, pairs) in &sites {
+        let suspected: NodePairs =
+            pairs.iter().copied().filter(|(a, b)| suspects.has_any(&[*a, *b])).collect();
+        if suspected.is_empty() {
+            continue;
+        }
         let mut sets = vec![pairs.clone()];
         if suspects.single && pairs.len() > 1 {
-            sets.extend(pairs.iter().filter(|pair| suspect(pair)).map(|pair| vec![*pair]));
+            sets.extend(suspected.into_iter().map(|pair| vec![pair]));
         }
         for set in sets {
             let (a, b) = set[0];
-            let words = format!("weights `{}` and `{}` swapped", name(a), name(b));
+            let first = weight_name(graph, a);
+            let second = weight_name(graph, b);
+            let words = format!("weights `{first}` and `{second}` swapped");
             let place = match set.len() {
                 1 => place(graph, &[a]),
                 count => format!("in {count} layers"),
@@ -411,9 +465,14 @@ fn weights(graph: &Graph, suspects: &Suspects) -> Vec<Edit> {
     };
     if suspects.first.contains(&head) {
         for (n, other) in graph.weights.iter().enumerate() {
-            let own = weight(&graph.nodes[head]);
-            if Some(&other.shape) == shape(&graph.nodes[head]) && own != Some(WeightId(n)) {
-                let words = format!("head reads `{}` instead of `{}`", other.name, name(head));
+            let head_weight = weight_of(&graph.nodes[head]);
+            let head_shape = weight_shape(graph, &graph.nodes[head]);
+            if Some(other.shape.as_slice()) == head_shape && head_weight != Some(WeightId(n)) {
+                let words = format!(
+                    "head reads `{}` instead of `{}`",
+                    other.name,
+                    weight_name(graph, head)
+                );
                 let role = "weight".to_owned();
                 let weight = WeightId(n);
                 let change = Change::Weight { node: head, role, weight };

@@ -37,23 +37,23 @@ pub(super) fn candidates(model: &Model, suspects: &Suspects) -> Vec<Candidate> {
             continue;
         }
         let home = format!("table `{}`", table.name);
-        let name = |words: &str| format!("rope {words}");
         for (words, table) in tables(model, table, &readers) {
             let change = Change::Table { rope, table: Box::new(table) };
-            all.push(Candidate::Edit(Edit { words: name(&words), place: home.clone(), change }));
+            let words = format!("rope {words}");
+            all.push(Candidate::Edit(Edit { words, place: home.clone(), change }));
         }
-        for turn in RopeKnob::ALL.into_iter().filter(|turn| turn.applies(table)) {
-            let turn = KnobTarget::Table { rope, table: Box::new(table.clone()), turn };
-            all.push(Candidate::Knob(Knob { place: home.clone(), turn }));
+        for knob in RopeKnob::ALL.into_iter().filter(|knob| knob.applies(table)) {
+            let target = KnobTarget::Table { rope, table: Box::new(table.clone()), knob };
+            all.push(Candidate::Knob(Knob { place: home.clone(), target }));
         }
-        for (other, its) in model.ropes.iter().enumerate().filter(|(other, _)| *other != rope) {
-            if its.dim > table.dim {
+        for (id, other) in model.ropes.iter().enumerate().filter(|(id, _)| *id != rope) {
+            if other.dim > table.dim {
                 continue;
             }
             for scope in scopes(&model.graph, &readers, suspects) {
                 let words =
-                    format!("rope table `{}` in the place of table `{}`", its.name, table.name);
-                let change = Change::Rope(scope.nodes, RopeId(other));
+                    format!("rope table `{}` in the place of table `{}`", other.name, table.name);
+                let change = Change::Rope(scope.nodes, RopeId(id));
                 all.push(Candidate::Edit(Edit { words, place: scope.place, change }));
             }
         }
@@ -64,7 +64,6 @@ pub(super) fn candidates(model: &Model, suspects: &Suspects) -> Vec<Candidate> {
 /// Returns tables that a loader may compute instead, with a description of each.
 fn tables(model: &Model, table: &RopeTable, readers: &[usize]) -> Vec<(String, RopeTable)> {
     let mut all = Vec::new();
-    let plain = |dim, theta| RopeTable::plain(&table.name, dim, theta);
     let base = theta(table);
     let scaled = table.kind != "default"
         || table.long.is_some()
@@ -73,7 +72,7 @@ fn tables(model: &Model, table: &RopeTable, readers: &[usize]) -> Vec<(String, R
     if let Some(base) = base {
         if scaled {
             let words = format!("scaling left out (here '{}')", table.kind);
-            all.push((words, plain(table.dim, base)));
+            all.push((words, RopeTable::plain(&table.name, table.dim, base)));
         }
         let dims = model.dims.values().filter_map(Scalar::as_f64).filter(|x| *x >= 1000.0);
         for other in THETAS.into_iter().chain(dims).filter(|x| (x / base - 1.0).abs() > 1e-6) {
@@ -86,12 +85,15 @@ fn tables(model: &Model, table: &RopeTable, readers: &[usize]) -> Vec<(String, R
                     show(other),
                     table.kind
                 );
-                all.push((words, plain(table.dim, other)));
+                all.push((words, RopeTable::plain(&table.name, table.dim, other)));
                 let mut scaled = table.clone();
                 stretch(&mut scaled.inv_freq, (other / base) as f32);
                 all.push((format!("theta = {} instead of {}", show(other), show(base)), scaled));
             } else {
-                all.push((format!("{words}{tail}"), plain(table.dim, other)));
+                all.push((
+                    format!("{words}{tail}"),
+                    RopeTable::plain(&table.name, table.dim, other),
+                ));
             }
         }
         let heads = readers.iter().filter_map(|n| model.graph.nodes[*n].inputs.first());
@@ -99,9 +101,9 @@ fn tables(model: &Model, table: &RopeTable, readers: &[usize]) -> Vec<(String, R
         if let Some(&head) = sizes.min() {
             if head != table.dim {
                 let words = format!("on all {head} numbers of a head instead of {}", table.dim);
-                all.push((words, plain(head, base)));
+                all.push((words, RopeTable::plain(&table.name, head, base)));
                 let mut wide = table.clone();
-                wide.inv_freq = plain(head, base).inv_freq;
+                wide.inv_freq = RopeTable::plain(&table.name, head, base).inv_freq;
                 wide.inv_freq.truncate(table.dim / 2);
                 all.push(("frequencies of the whole head".to_owned(), wide));
             }
@@ -116,7 +118,7 @@ fn tables(model: &Model, table: &RopeTable, readers: &[usize]) -> Vec<(String, R
         }
         if table.dim >= 4 && table.dim.is_multiple_of(4) {
             let words = format!("on half as many numbers of a head ({})", table.dim / 2);
-            all.push((words, plain(table.dim / 2, base)));
+            all.push((words, RopeTable::plain(&table.name, table.dim / 2, base)));
         }
         if table.dim > 2 {
             let mut less = table.clone();
@@ -129,16 +131,13 @@ fn tables(model: &Model, table: &RopeTable, readers: &[usize]) -> Vec<(String, R
         let words = format!("without the factor {} on cos and sin", show(table.attention_factor));
         all.push((words, RopeTable { attention_factor: 1.0, ..table.clone() }));
     }
-    let rounded = |numbers: &mut Vec<f32>, dtype| {
-        for x in numbers {
-            *x = on_grid(dtype, *x);
-        }
-    };
     for dtype in [Dtype::Bf16, Dtype::F16] {
         let words = format!("with cos and sin rounded to {dtype}");
         all.push((words, RopeTable { rounded: Some(dtype), ..table.clone() }));
         let mut other = table.clone();
-        rounded(&mut other.inv_freq, dtype);
+        for x in &mut other.inv_freq {
+            *x = on_grid(dtype, *x);
+        }
         all.push((format!("with frequencies rounded to {dtype}"), other));
     }
     if let Some(long) = &table.long {
@@ -183,8 +182,6 @@ pub(super) fn dtypes(model: &Model, suspects: &Suspects, clues: &Clues) -> Vec<C
     for (n, state) in graph.states.iter().enumerate() {
         names.entry(&state.name).or_default().push(StateId(n));
     }
-    let rules =
-        || [DtypeRule::Activation].into_iter().chain(Dtype::ALL.into_iter().map(DtypeRule::Fixed));
     for (name, states) in names {
         if !suspects
             .first
@@ -193,7 +190,8 @@ pub(super) fn dtypes(model: &Model, suspects: &Suspects, clues: &Clues) -> Vec<C
         {
             continue;
         }
-        for rule in rules() {
+        let fixed = Dtype::ALL.into_iter().map(DtypeRule::Fixed);
+        for rule in [DtypeRule::Activation].into_iter().chain(fixed) {
             let other: Vec<StateId> =
                 states.iter().copied().filter(|s| graph.states[s.0].dtype != rule).collect();
             let Some(first) = other.first() else { continue };
@@ -210,9 +208,9 @@ pub(super) fn dtypes(model: &Model, suspects: &Suspects, clues: &Clues) -> Vec<C
     for (op, nodes) in kinds(graph, |_| true) {
         for scope in scopes(graph, &nodes, suspects) {
             for rule in [DtypeRule::Activation, DtypeRule::Fixed(Dtype::F32)] {
-                let made = scope.nodes.iter().flat_map(|n| &graph.nodes[*n].outputs).copied();
+                let results = scope.nodes.iter().flat_map(|n| &graph.nodes[*n].outputs).copied();
                 let values: Vec<ValueId> =
-                    made.filter(|value| graph.values[value.0].dtype != rule).collect();
+                    results.filter(|value| graph.values[value.0].dtype != rule).collect();
                 if values.is_empty() {
                     continue;
                 }

@@ -22,55 +22,62 @@ pub(super) fn candidates(
     suspects: &Suspects,
     clues: &Clues,
 ) -> Vec<Candidate> {
-    let own = |n: usize| graph.nodes[n].attrs.get("window").and_then(Scalar::as_usize);
-    let all = |with: bool| -> Vec<usize> {
-        let nodes = graph.nodes.iter().enumerate();
-        nodes
-            .filter(|(n, node)| has_window(graph, node) && own(*n).is_some() == with)
-            .map(|(n, _)| n)
-            .collect()
-    };
-    let mut wanted: BTreeSet<usize> = graph
-        .nodes
-        .iter()
-        .filter_map(|node| node.attrs.get("window").and_then(Scalar::as_usize))
-        .collect();
-    wanted.extend(dims.iter().filter_map(|(name, value)| {
+    let mut sizes: BTreeSet<usize> = graph.nodes.iter().filter_map(window_of).collect();
+    sizes.extend(dims.iter().filter_map(|(name, value)| {
         value.as_usize().filter(|_| name.contains("window") || name.contains("chunk"))
     }));
     for at in &clues.positions {
-        wanted.extend([at.saturating_sub(1), *at, at + 1]);
+        sizes.extend([at.saturating_sub(1), *at, at + 1]);
     }
-    wanted.extend((3..).map(|n| 1 << n).take_while(|n| *n <= clues.longest));
-    wanted.remove(&0);
-    let mut found = Vec::new();
+    sizes.extend((3..).map(|n| 1 << n).take_while(|n| *n <= clues.longest));
+    sizes.remove(&0);
+    let mut all = Vec::new();
     for with in [true, false] {
-        for scope in scopes(graph, &all(with), suspects) {
-            let mut add = |values: Vec<(usize, Option<usize>)>| {
-                let values: Vec<_> = values.into_iter().filter(|(n, w)| own(*n) != *w).collect();
-                let Some((n, window)) = values.first() else { return };
-                let words = match (*window, own(*n)) {
-                    (None, Some(was)) => format!("`window` left out (here {was})"),
-                    (Some(now), None) => format!("`window` = {now} instead of none"),
-                    (now, was) => {
-                        format!("`window` = {} instead of {}", now.unwrap_or(0), was.unwrap_or(0))
-                    }
-                };
-                let place = scope.place.clone();
-                found.push(Candidate::Edit(Edit { words, place, change: Change::Window(values) }));
-            };
+        let nodes = graph.nodes.iter().enumerate();
+        let nodes = nodes.filter(|(_, node)| has_window(graph, node));
+        let nodes: Vec<usize> =
+            nodes.filter(|(_, node)| window_of(node).is_some() == with).map(|(n, _)| n).collect();
+        for scope in scopes(graph, &nodes, suspects) {
+            let nodes = &scope.nodes;
+            let mut choices: Vec<Vec<(usize, Option<usize>)>> = Vec::new();
             if with {
-                add(scope.nodes.iter().map(|n| (*n, None)).collect());
-                let by = |n: &usize, by: isize| {
-                    (*n, own(*n).and_then(|w| w.checked_add_signed(by)).filter(|w| *w > 0))
-                };
-                add(scope.nodes.iter().map(|n| by(n, 1)).collect());
-                add(scope.nodes.iter().map(|n| by(n, -1)).filter(|(_, w)| w.is_some()).collect());
+                choices.push(nodes.iter().map(|n| (*n, None)).collect());
+                let larger = nodes.iter().map(|n| (*n, window_changed_by(graph, *n, 1)));
+                choices.push(larger.collect());
+                let smaller = nodes.iter().map(|n| (*n, window_changed_by(graph, *n, -1)));
+                choices.push(smaller.filter(|(_, window)| window.is_some()).collect());
             }
-            for window in &wanted {
-                add(scope.nodes.iter().map(|n| (*n, Some(*window))).collect());
+            for window in &sizes {
+                choices.push(nodes.iter().map(|n| (*n, Some(*window))).collect());
             }
+            all.extend(choices.into_iter().filter_map(|values| edit(graph, &scope.place, values)));
         }
     }
-    found
+    all
+}
+
+/// Returns the window of a node, if it is limited.
+pub(crate) fn window_of(node: &Node) -> Option<usize> {
+    node.attrs.get("window").and_then(Scalar::as_usize)
+}
+
+/// Returns the window of a node plus a number; none if nothing is left of it.
+fn window_changed_by(graph: &Graph, n: usize, by: isize) -> Option<usize> {
+    window_of(&graph.nodes[n])?.checked_add_signed(by).filter(|window| *window > 0)
+}
+
+/// Returns the edit of the nodes that have other windows now.
+fn edit(graph: &Graph, place: &str, values: Vec<(usize, Option<usize>)>) -> Option<Candidate> {
+    let values: Vec<_> =
+        values.into_iter().filter(|(n, window)| window_of(&graph.nodes[*n]) != *window).collect();
+    let (n, window) = values.first()?;
+    let words = match (*window, window_of(&graph.nodes[*n])) {
+        (None, Some(was)) => format!("`window` left out (here {was})"),
+        (Some(now), None) => format!("`window` = {now} instead of none"),
+        (now, was) => {
+            format!("`window` = {} instead of {}", now.unwrap_or(0), was.unwrap_or(0))
+        }
+    };
+    let change = Change::Window(values);
+    Some(Candidate::Edit(Edit { words, place: place.to_owned(), change }))
 }

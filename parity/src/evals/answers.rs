@@ -70,13 +70,13 @@ pub(super) fn answers(of: &AnswerComparison<'_, '_>) -> AnswerFindings {
         .iter()
         .filter_map(|pair| Some((pair, relation(pair.0.text.as_ref()?, pair.1.text.as_ref()?))))
         .collect();
-    let mut said = AnswerFindings { disagree: differ.len(), ..AnswerFindings::default() };
+    let mut findings = AnswerFindings { disagree: differ.len(), ..AnswerFindings::default() };
     let settings = settings(of.a, of.b);
-    said.found = extraction(of, &differ, &settings);
-    if said.found.is_some() || texts.is_empty() {
-        return said;
+    findings.found = extraction(of, &differ, &settings);
+    if findings.found.is_some() || texts.is_empty() {
+        return findings;
     }
-    said.found = other_texts(of, &texts, &settings);
+    findings.found = other_texts(of, &texts, &settings);
     let other = texts.iter().filter(|(_, relation)| *relation != TextRelation::Equal).count();
     if other > 0 {
         let why = match (of.a.sampled(), of.b.sampled()) {
@@ -86,10 +86,10 @@ pub(super) fn answers(of: &AnswerComparison<'_, '_>) -> AnswerFindings {
             (Some(true), Some(true)) => "both are sampled",
             _ => "the files do not say at which temperature",
         };
-        said.notes.push(format!("{other} of {} texts differ: {why}", texts.len()));
+        findings.notes.push(format!("{other} of {} texts differ: {why}", texts.len()));
     }
-    said.notes.extend(settings);
-    said
+    findings.notes.extend(settings);
+    findings
 }
 
 /// True if the scores differ, or the answers if there are no scores.
@@ -107,14 +107,15 @@ fn disagree((a, b): &SamplePair<'_>, metrics: Option<(&str, &str)>) -> bool {
 
 /// Returns the settings that differ, one sentence each.
 fn settings(a: &Results, b: &Results) -> Vec<String> {
-    let stated = |name: &&str| {
-        let a = a.facts.get(*name)?;
-        let b = b.facts.get(*name)?;
-        let same = a == b || a.parse::<f64>().is_ok_and(|a| b.parse() == Ok(a));
-        (!same)
-            .then(|| format!("the setting `{name}` differs: {} in A, {} in B", short(a), short(b)))
-    };
-    SETTINGS.iter().filter_map(stated).collect()
+    SETTINGS.iter().filter_map(|name| differing_setting(a, b, name)).collect()
+}
+
+/// Describes a setting that both sides state differently.
+fn differing_setting(a: &Results, b: &Results, name: &str) -> Option<String> {
+    let a = a.facts.get(name)?;
+    let b = b.facts.get(name)?;
+    let same = a == b || a.parse::<f64>().is_ok_and(|a| b.parse() == Ok(a));
+    (!same).then(|| format!("the setting `{name}` differs: {} in A, {} in B", short(a), short(b)))
 }
 
 /// Finds different answers to equal texts or log-likelihoods.
@@ -138,19 +139,6 @@ fn extraction(
         };
         kinds[kind] += 1;
         if examples.len() < EXAMPLES {
-            let shown = |sample: &Sample| {
-                let answer = sample.answer.as_deref().unwrap_or("none");
-                let score = of
-                    .metrics
-                    .map(|(one, other)| if std::ptr::eq(sample, *a) { one } else { other });
-                let score = score.and_then(|metric| sample.scores.get(metric));
-                let score = score.map_or_else(String::new, |score| format!(", score {score}"));
-                let text = sample
-                    .text
-                    .as_deref()
-                    .map_or_else(String::new, |text| format!(", of {}", short(text)));
-                format!("answer {}{score}{text}", short(answer))
-            };
             let target = a
                 .target
                 .as_deref()
@@ -158,8 +146,8 @@ fn extraction(
             examples.push(Example {
                 id: a.id.clone(),
                 what: format!("answer{target}"),
-                a: shown(a),
-                b: shown(b),
+                a: shown_answer(a, of.metrics.map(|(one, _)| one)),
+                b: shown_answer(b, of.metrics.map(|(_, other)| other)),
             });
         }
     }
@@ -174,7 +162,7 @@ fn extraction(
         "one text lacks the beginning of the other: a reasoning block was taken out of one",
         "equal log-likelihoods have other answers: another metric, normalisation or right answer",
     ];
-    let most = (0..4).max_by_key(|&kind| (kinds[kind], 3 - kind))?;
+    let main_kind = (0..4).max_by_key(|&kind| (kinds[kind], 3 - kind))?;
     let mut why: Vec<String> = (0..4)
         .filter(|&kind| kinds[kind] > 0)
         .map(|kind| {
@@ -184,7 +172,7 @@ fn extraction(
     why.extend_from_slice(settings);
     Some(EvalFinding {
         verdict: EvalVerdict::Extraction,
-        headline: format!("{}: {}", items(total), words[most]),
+        headline: format!("{}: {}", items(total), words[main_kind]),
         why,
         examples,
         todo: vec![
@@ -195,32 +183,46 @@ fn extraction(
     })
 }
 
+/// Describes the answer of a sample, with its score in a metric and its text.
+fn shown_answer(sample: &Sample, metric: Option<&str>) -> String {
+    let answer = sample.answer.as_deref().unwrap_or("none");
+    let score = metric.and_then(|metric| sample.scores.get(metric));
+    let score = score.map_or_else(String::new, |score| format!(", score {score}"));
+    let text = sample.text.as_deref();
+    let text = text.map_or_else(String::new, |text| format!(", of {}", short(text)));
+    format!("answer {}{score}{text}", short(answer))
+}
+
 /// True if some rule for choosing by log-likelihoods gives a different choice on each side.
 fn flipped(a: &Sample, b: &Sample) -> bool {
     let all = a.logprobs.len().min(b.logprobs.len());
     let choices = if a.choices.is_empty() { &b.choices } else { &a.choices };
     let tokens = if a.tokens.is_empty() { &b.tokens } else { &a.tokens };
-    let by = |length: fn(&str) -> usize| choices.iter().map(|choice| length(choice)).collect();
-    // A space before a choice may be lm-eval's delimiter, which it does not count.
     let lengths: [Vec<usize>; 6] = [
         vec![1; all],
-        by(|choice| choice.chars().count()),
-        by(|choice| choice.strip_prefix(' ').unwrap_or(choice).chars().count()),
-        by(str::len),
-        by(|choice: &str| choice.strip_prefix(' ').unwrap_or(choice).len()),
+        choices.iter().map(|choice| choice.chars().count()).collect(),
+        choices.iter().map(|choice| without_delimiter(choice).chars().count()).collect(),
+        choices.iter().map(String::len).collect(),
+        choices.iter().map(|choice| without_delimiter(choice).len()).collect(),
         tokens.clone(),
     ];
-    let takes = |sample: &Sample, lengths: &[usize]| {
-        best(
-            sample
-                .logprobs
-                .iter()
-                .zip(lengths)
-                .map(|(number, length): (&f64, &usize)| number / (*length).max(1) as f64),
-        )
-    };
     // A single choice is correct if each of its tokens is the most likely, which its sum does not show.
-    all < 2 || lengths.iter().filter(|l| l.len() >= all).any(|l| takes(a, l) != takes(b, l))
+    all < 2
+        || lengths
+            .iter()
+            .filter(|lengths| lengths.len() >= all)
+            .any(|lengths| choice_by_length(a, lengths) != choice_by_length(b, lengths))
+}
+
+/// Returns a choice without the space before it, which may be lm-eval's delimiter: lm-eval does not count that.
+fn without_delimiter(choice: &str) -> &str {
+    choice.strip_prefix(' ').unwrap_or(choice)
+}
+
+/// Returns the choice with the largest log-likelihood per unit of length.
+fn choice_by_length(sample: &Sample, lengths: &[usize]) -> Option<usize> {
+    let pairs = sample.logprobs.iter().zip(lengths);
+    best(pairs.map(|(number, length)| number / (*length).max(1) as f64))
 }
 
 /// Finds the cause of different texts: sampling, settings, or the implementation.
@@ -238,15 +240,10 @@ fn other_texts(
     let n = other.len();
     let sampled = (of.a.sampled(), of.b.sampled());
     let significant = of.paired.is_some_and(|paired| paired.significant);
-    let parts = |pair: &SamplePair<'_>| {
-        let a = pair.0.text.as_deref().unwrap_or("");
-        let b = pair.1.text.as_deref().unwrap_or("");
-        a.trim().chars().zip(b.trim().chars()).take_while(|(x, y)| x == y).count()
-    };
-    let early = other.iter().filter(|(pair, _)| parts(pair) < EARLY).count();
+    let early = other.iter().filter(|(pair, _)| shared_characters(pair) < EARLY).count();
     let examples = other.iter().take(EXAMPLES).map(|(pair, _)| Example {
         id: pair.0.id.clone(),
-        what: format!("text, from character {}", parts(pair)),
+        what: format!("text, from character {}", shared_characters(pair)),
         a: short(pair.0.text.as_deref().unwrap_or("")),
         b: short(pair.1.text.as_deref().unwrap_or("")),
     });
@@ -260,14 +257,9 @@ fn other_texts(
         ));
     }
     why.extend_from_slice(settings);
-    let found = |verdict, headline: String, todo: &str| {
-        let why = why.clone();
-        let todo = vec![todo.to_owned()];
-        Some(EvalFinding { verdict, headline, why, examples: examples.collect(), todo })
-    };
     let greedy = "run both at temperature 0 with log-probabilities, or average several seeds";
-    match sampled {
-        (Some(x), Some(y)) if x != y => found(
+    let (verdict, headline, todo) = match sampled {
+        (Some(x), Some(y)) if x != y => (
             EvalVerdict::Extraction,
             format!(
                 "{} is sampled and {} is greedy: {n} of {all} texts differ",
@@ -276,29 +268,38 @@ fn other_texts(
             ),
             greedy,
         ),
-        (Some(true), Some(true)) if significant => found(
+        (Some(true), Some(true)) if significant => (
             EvalVerdict::Extraction,
             format!("both are sampled, and {n} of {all} texts differ"),
             greedy,
         ),
-        (Some(false), Some(false)) if significant || (all >= FEWEST && early * 2 > all) => found(
+        (Some(false), Some(false)) if significant || (all >= FEWEST && early * 2 > all) => (
             EvalVerdict::Implementation,
             format!("both decode greedily on equal inputs, and {n} of {all} texts differ"),
             "compare log-probabilities: score the same items with `parity eval MODEL TASKS.jsonl`, and `parity check MODEL`",
         ),
         // Without scores, or without a temperature, texts alone do not show a cause.
-        (None, _) | (_, None) if significant || of.paired.is_none() => found(
+        (None, _) | (_, None) if significant || of.paired.is_none() => (
             EvalVerdict::Extraction,
             format!("{n} of {all} texts differ, and the files do not say at which temperature"),
             greedy,
         ),
-        (Some(_), Some(_)) if of.paired.is_none() => found(
+        (Some(_), Some(_)) if of.paired.is_none() => (
             EvalVerdict::Extraction,
             format!(
                 "{n} of {all} texts differ; there are neither scores nor log-probabilities to judge them by"
             ),
             greedy,
         ),
-        _ => None,
-    }
+        _ => return None,
+    };
+    let todo = vec![todo.to_owned()];
+    Some(EvalFinding { verdict, headline, why, examples: examples.collect(), todo })
+}
+
+/// Returns the number of characters after which two texts differ.
+fn shared_characters(pair: &SamplePair<'_>) -> usize {
+    let a = pair.0.text.as_deref().unwrap_or("");
+    let b = pair.1.text.as_deref().unwrap_or("");
+    a.trim().chars().zip(b.trim().chars()).take_while(|(x, y)| x == y).count()
 }

@@ -24,68 +24,73 @@ pub fn diff(
     noise: &Noise,
     metric: Option<&str>,
 ) -> Result<EvalComparison, DiffError> {
-    let found = pairs(a, b)?;
-    let mut notes = found.notes;
-    let all = found.pairs;
+    let matched = pairs(a, b)?;
+    let mut notes = matched.notes;
+    let all = matched.pairs;
     let metrics = metrics(a, b, metric)?;
     let chosen = metrics.as_ref().map(|(a, b)| (a.as_str(), b.as_str()));
     let scores = scores(&all, chosen);
     let paired = chosen.and_then(|metrics| paired(&scores, metrics));
-    let side = |results: &Results, at: usize| {
-        let values: Vec<f64> = scores.iter().map(|pair| pair[at]).collect();
-        ResultFile {
-            path: results.path.display().to_string(),
-            format: results.format,
-            items: results.samples.len(),
-            score: mean(&values),
-            error: standard_error(&values),
-            notes: results.notes.clone(),
-        }
-    };
-    let asked = inputs(&all, a, b);
+    let compared_inputs = inputs(&all, a, b);
     let missing = a.samples.len().max(b.samples.len()) - all.len();
     let stage = ComparisonStage { a, b, noise, chosen, missing };
-    let rest = if asked.found.is_some() && asked.equal.is_empty() {
+    let result = if compared_inputs.found.is_some() && compared_inputs.equal.is_empty() {
         None
     } else {
-        Some(stage.rest(&asked.equal, if asked.found.is_some() { None } else { paired.as_ref() }))
+        Some(stage.compare_answers(
+            &compared_inputs.equal,
+            if compared_inputs.found.is_some() { None } else { paired.as_ref() },
+        ))
     };
-    let facts = rest.as_ref().and_then(|rest| rest.logprobs.clone());
-    let found = match (asked.found, rest) {
-        (Some(found), rest) => {
+    let facts = result.as_ref().and_then(|result| result.logprobs.clone());
+    let finding = match (compared_inputs.found, result) {
+        (Some(finding), result) => {
             if let Some(scoring) = scoring(&all, a, b) {
                 notes.push(scoring.headline);
-            } else if let Some(Ok(rest)) = rest.map(|rest| rest.found) {
-                let equal = items(asked.equal.len());
-                notes.push(format!("on the {equal} with equal inputs: {}", rest.headline));
+            } else if let Some(Ok(other)) = result.map(|result| result.found) {
+                let equal = items(compared_inputs.equal.len());
+                notes.push(format!("on the {equal} with equal inputs: {}", other.headline));
             }
-            found
+            finding
         }
-        (None, Some(rest)) => {
-            notes.extend(rest.notes);
-            rest.found?
+        (None, Some(result)) => {
+            notes.extend(result.notes);
+            result.found?
         }
         (None, None) => return Err(DiffError::NoItems),
     };
-    if asked.known == 0 {
+    if compared_inputs.known == 0 {
         notes.push("the files do not hold the inputs of both sides, so it is not known that they are equal".to_owned());
     }
-    let mut why = found.why;
+    let mut why = finding.why;
     why.extend(paired.as_ref().map(counts));
     Ok(EvalComparison {
-        verdict: found.verdict,
-        headline: found.headline,
+        verdict: finding.verdict,
+        headline: finding.headline,
         why,
-        examples: found.examples,
-        todo: found.todo,
-        a: side(a, 0),
-        b: side(b, 1),
+        examples: finding.examples,
+        todo: finding.todo,
+        a: result_file(a, &scores, 0),
+        b: result_file(b, &scores, 1),
         items: all.len(),
-        equal_inputs: (asked.known > 0).then_some(asked.equal.len()),
+        equal_inputs: (compared_inputs.known > 0).then_some(compared_inputs.equal.len()),
         paired,
         logprobs: facts,
         notes,
     })
+}
+
+/// Describes one of the files; `side` is its index in the pairs of scores.
+fn result_file(results: &Results, scores: &[[f64; 2]], side: usize) -> ResultFile {
+    let values: Vec<f64> = scores.iter().map(|pair| pair[side]).collect();
+    ResultFile {
+        path: results.path.display().to_string(),
+        format: results.format,
+        items: results.samples.len(),
+        score: mean(&values),
+        error: standard_error(&values),
+        notes: results.notes.clone(),
+    }
 }
 
 struct ComparisonStage<'b> {
@@ -105,29 +110,33 @@ struct StageResult {
 }
 
 impl ComparisonStage<'_> {
-    fn rest(&self, equal: &[SamplePair<'_>], paired_of_all: Option<&PairedScores>) -> StageResult {
-        let own;
+    /// Runs the stages after the comparison of inputs, on pairs with equal inputs.
+    fn compare_answers(
+        &self,
+        equal: &[SamplePair<'_>],
+        paired_of_all: Option<&PairedScores>,
+    ) -> StageResult {
+        let paired_of_equal;
         let paired = match (paired_of_all, self.chosen) {
             (Some(paired), _) => Some(paired),
             (None, Some(metrics)) => {
-                own = paired(&scores(equal, self.chosen), metrics);
-                own.as_ref()
+                paired_of_equal = paired(&scores(equal, self.chosen), metrics);
+                paired_of_equal.as_ref()
             }
             (None, None) => None,
         };
         let compared = logprobs(equal, self.noise);
         let (facts, apart) = match compared {
-            Some((facts, found)) => (Some(facts), found),
+            Some((facts, finding)) => (Some(facts), finding),
             None => (None, None),
         };
-        let done = |found, notes| StageResult { found, logprobs: facts.clone(), notes };
-        if let Some(found) = scoring(equal, self.a, self.b) {
-            return done(Ok(found), Vec::new());
+        if let Some(finding) = scoring(equal, self.a, self.b) {
+            return StageResult { found: Ok(finding), logprobs: facts, notes: Vec::new() };
         }
-        if let Some(found) = apart {
-            return done(Ok(found), Vec::new());
+        if let Some(finding) = apart {
+            return StageResult { found: Ok(finding), logprobs: facts, notes: Vec::new() };
         }
-        let said = answers(&AnswerComparison {
+        let findings = answers(&AnswerComparison {
             pairs: equal,
             metrics: self.chosen,
             paired,
@@ -135,24 +144,27 @@ impl ComparisonStage<'_> {
             a: self.a,
             b: self.b,
         });
-        if let Some(found) = said.found {
-            return done(Ok(found), said.notes);
+        if let Some(finding) = findings.found {
+            return StageResult { found: Ok(finding), logprobs: facts, notes: findings.notes };
         }
-        let has = |test: fn(&super::Sample) -> bool| equal.iter().any(|(a, b)| test(a) && test(b));
         let comparable = paired.is_some()
             || facts.is_some()
-            || has(|sample| sample.answer.is_some())
-            || has(|sample| sample.text.is_some());
+            || equal.iter().any(|(a, b)| a.answer.is_some() && b.answer.is_some())
+            || equal.iter().any(|(a, b)| a.text.is_some() && b.text.is_some());
         if !comparable {
-            return done(Err(DiffError::NothingShared), Vec::new());
+            return StageResult {
+                found: Err(DiffError::NothingShared),
+                logprobs: facts,
+                notes: Vec::new(),
+            };
         }
         let sampled = self.a.sampled() == Some(true) && self.b.sampled() == Some(true);
         let unrelated = paired.filter(|_| !sampled).and_then(unrelated);
-        let found = match unrelated {
+        let finding = match unrelated {
             Some(headline) => found(EvalVerdict::Unexplained, headline, Some(SAMPLES.to_owned())),
-            None => remaining(equal.len(), self.missing, said.disagree, paired, facts.as_ref()),
+            None => remaining(equal.len(), self.missing, findings.disagree, paired, facts.as_ref()),
         };
-        done(Ok(found), said.notes)
+        StageResult { found: Ok(finding), logprobs: facts, notes: findings.notes }
     }
 }
 
@@ -258,37 +270,35 @@ fn counts(paired: &PairedScores) -> String {
 fn metrics(
     a: &Results,
     b: &Results,
-    asked: Option<&str>,
+    requested: Option<&str>,
 ) -> Result<Option<(String, String)>, DiffError> {
-    let names = |results: &Results| -> Vec<String> {
-        let mut names: Vec<String> = results
-            .samples
-            .iter()
-            .take(64)
-            .flat_map(|sample| sample.scores.keys().cloned())
-            .collect();
-        names.sort_by_key(|name| {
-            (METRICS.iter().position(|known| known == name).unwrap_or(METRICS.len()), name.clone())
-        });
-        names.dedup();
-        names
-    };
-    let one = names(a);
-    let other = names(b);
-    if let Some(asked) = asked {
+    let one = metric_names(a);
+    let other = metric_names(b);
+    if let Some(requested) = requested {
         for (known, results) in [(&one, a), (&other, b)] {
-            if !known.iter().any(|name| name == asked) {
+            if !known.iter().any(|name| name == requested) {
                 let path = results.path.clone();
                 let known = known.clone();
-                return Err(DiffError::NoMetric { path, metric: asked.to_owned(), known });
+                return Err(DiffError::NoMetric { path, metric: requested.to_owned(), known });
             }
         }
-        return Ok(Some((asked.to_owned(), asked.to_owned())));
+        return Ok(Some((requested.to_owned(), requested.to_owned())));
     }
     if let Some(shared) = one.iter().find(|name| other.contains(name)) {
         return Ok(Some((shared.clone(), shared.clone())));
     }
     Ok(one.into_iter().next().zip(other.into_iter().next()))
+}
+
+/// Returns the names of the metrics of a file, the usual ones first.
+fn metric_names(results: &Results) -> Vec<String> {
+    let samples = results.samples.iter().take(64);
+    let mut names: Vec<String> = samples.flat_map(|sample| sample.scores.keys().cloned()).collect();
+    names.sort_by_key(|name| {
+        (METRICS.iter().position(|known| known == name).unwrap_or(METRICS.len()), name.clone())
+    });
+    names.dedup();
+    names
 }
 
 /// Returns the scores of the pairs that have them on both sides.
@@ -308,8 +318,9 @@ fn paired(scores: &[[f64; 2]], metrics: (&str, &str)) -> Option<PairedScores> {
     let only_a = differences.iter().filter(|d| **d > 0.0).count() as u64;
     let only_b = differences.iter().filter(|d| **d < 0.0).count() as u64;
     let interval = bootstrap(&differences);
-    let right = |at: usize| mean(&scores.iter().map(|pair| pair[at]).collect::<Vec<_>>());
-    let chance = right(0).zip(right(1)).map(|(a, b)| a * b + (1.0 - a) * (1.0 - b));
+    let chance = mean_score(scores, 0)
+        .zip(mean_score(scores, 1))
+        .map(|(a, b)| a * b + (1.0 - a) * (1.0 - b));
     let chance = chance.filter(|chance| binary && *chance < 1.0);
     let p = binary.then(|| mcnemar(only_a, only_b));
     let significant = match p {
@@ -332,6 +343,11 @@ fn paired(scores: &[[f64; 2]], metrics: (&str, &str)) -> Option<PairedScores> {
         significant,
         chance,
     })
+}
+
+/// Returns the mean score of one side.
+fn mean_score(scores: &[[f64; 2]], side: usize) -> Option<f64> {
+    mean(&scores.iter().map(|pair| pair[side]).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -48,8 +48,8 @@ pub(super) fn inputs<'a>(pairs: &[SamplePair<'a>], a: &Results, b: &Results) -> 
             }
         }
     }
-    let found = (!causes.is_empty()).then(|| found(causes, pairs.len(), a, b));
-    ComparedInputs { equal, known, found }
+    let finding = (!causes.is_empty()).then(|| found(causes, pairs.len(), a, b));
+    ComparedInputs { equal, known, found: finding }
 }
 
 fn found(
@@ -73,12 +73,10 @@ fn found(
         let a = a.facts.get(fact);
         let b = b.facts.get(fact);
         if a != b && (a.is_some() || b.is_some()) {
-            let said =
-                |fact: Option<&String>| fact.map_or_else(|| "none".to_owned(), |fact| short(fact));
             why.push(format!(
                 "the results files state another {fact}: {} in A, {} in B",
-                said(a),
-                said(b)
+                shown_fact(a),
+                shown_fact(b)
             ));
         }
     }
@@ -96,24 +94,27 @@ fn found(
     }
 }
 
+/// Returns a fact as text.
+fn shown_fact(fact: Option<&String>) -> String {
+    fact.map_or_else(|| "none".to_owned(), |fact| short(fact))
+}
+
+/// Returns an example of a difference.
+fn example(sample: &Sample, what: &str, a: String, b: String) -> Example {
+    Example { id: sample.id.clone(), what: what.to_owned(), a, b }
+}
+
 /// Compares the inputs of two samples. The outer option is none if they are unknown, the inner if they are
 /// equal.
 #[expect(clippy::option_option, reason = "unknown and equal are different answers")]
 fn compare(a: &Sample, b: &Sample) -> Option<Option<(String, Example)>> {
-    let example = |what: &str, one: String, other: String| Example {
-        id: a.id.clone(),
-        what: what.to_owned(),
-        a: one,
-        b: other,
-    };
     let mut known = false;
     if let (Some(one), Some(other)) = (&a.ids, &b.ids) {
         known = true;
         if one != other {
             let at = one.iter().zip(other).take_while(|(x, y)| x == y).count();
-            let shown = |ids: &[u32]| format!("{} ids: {:?}", ids.len(), &ids[..ids.len().min(8)]);
-            let example =
-                example(&format!("token ids, from position {at}"), shown(one), shown(other));
+            let what = format!("token ids, from position {at}");
+            let example = example(a, &what, shown_ids(one), shown_ids(other));
             return Some(Some((ids(one, other), example)));
         }
     }
@@ -127,10 +128,9 @@ fn compare(a: &Sample, b: &Sample) -> Option<Option<(String, Example)>> {
             let (Some(one), Some(other)) = (one.next(), other.next()) else { break };
             if one != other {
                 let at = prefix(one, other);
-                let from = |text: &str| short(text.get(at..).unwrap_or_default());
-                let shown =
-                    if at == 0 { (short(one), short(other)) } else { (from(one), from(other)) };
-                let example = example(&format!("prompt, from byte {at}"), shown.0, shown.1);
+                let one_end = short(one.get(at..).unwrap_or_default());
+                let other_end = short(other.get(at..).unwrap_or_default());
+                let example = example(a, &format!("prompt, from byte {at}"), one_end, other_end);
                 return Some(Some((texts(one, other), example)));
             }
         }
@@ -139,8 +139,9 @@ fn compare(a: &Sample, b: &Sample) -> Option<Option<(String, Example)>> {
         known = true;
         if a.choices.len() != b.choices.len() {
             let cause = "the number of choices differs".to_owned();
-            let shown = |sample: &Sample| format!("{} choices", sample.choices.len());
-            return Some(Some((cause, example("choices", shown(a), shown(b)))));
+            let ours = format!("{} choices", a.choices.len());
+            let theirs = format!("{} choices", b.choices.len());
+            return Some(Some((cause, example(a, "choices", ours, theirs))));
         }
         if let Some((one, other)) = a.choices.iter().zip(&b.choices).find(|(x, y)| x != y) {
             let blanks = one.trim() == other.trim();
@@ -149,7 +150,8 @@ fn compare(a: &Sample, b: &Sample) -> Option<Option<(String, Example)>> {
             } else {
                 "the choices differ, or their order"
             };
-            return Some(Some((cause.to_owned(), example("choices", short(one), short(other)))));
+            let example = example(a, "choices", short(one), short(other));
+            return Some(Some((cause.to_owned(), example)));
         }
     }
     if !known && let (Some(one), Some(other)) = (a.prompt_tokens, b.prompt_tokens) {
@@ -162,8 +164,9 @@ fn compare(a: &Sample, b: &Sample) -> Option<Option<(String, Example)>> {
                 ", as a template or examples make it"
             };
             let cause = format!("the prompts of {side} have {} more{guess}", plural(more, "token"));
-            let shown = |n: usize| plural(n, "token");
-            return Some(Some((cause, example("length of the prompt", shown(one), shown(other)))));
+            let ours = plural(one, "token");
+            let theirs = plural(other, "token");
+            return Some(Some((cause, example(a, "length of the prompt", ours, theirs))));
         }
     }
     if !known && let (Some(one), Some(other)) = (&a.prompt_hash, &b.prompt_hash) {
@@ -171,10 +174,16 @@ fn compare(a: &Sample, b: &Sample) -> Option<Option<(String, Example)>> {
         if one != other {
             let cause =
                 "the prompts have another hash; the files do not hold their text".to_owned();
-            return Some(Some((cause, example("hash of the prompt", short(one), short(other)))));
+            let example = example(a, "hash of the prompt", short(one), short(other));
+            return Some(Some((cause, example)));
         }
     }
     known.then_some(None)
+}
+
+/// Formats the first ids of a prompt, with their number.
+fn shown_ids(ids: &[u32]) -> String {
+    format!("{} ids: {:?}", ids.len(), &ids[..ids.len().min(8)])
 }
 
 fn plural(n: usize, what: &str) -> String {
@@ -227,7 +236,6 @@ fn position(whole: &[u32], part: &[u32]) -> Option<usize> {
 
 /// Describes the difference of two prompts.
 fn texts(a: &str, b: &str) -> String {
-    let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     for (one, other, name, lacking) in [(a, b, "A", "B"), (b, a, "B", "A")] {
         let core = other.trim();
         let Some(at) = (!core.is_empty()).then(|| one.find(core)).flatten() else { continue };
@@ -236,14 +244,10 @@ fn texts(a: &str, b: &str) -> String {
         if before.trim().is_empty() && after.trim().is_empty() {
             return "blanks at the ends of the prompts differ".to_owned();
         }
-        let marks = |text: &str| {
-            let mut marks: Vec<_> =
-                MARK.find_iter(text).map(|mark| mark.as_str().to_owned()).collect();
-            marks.dedup();
-            marks
-        };
-        let found = [marks(before), marks(after)].concat();
-        if let [mark] = found.as_slice()
+        let mut added = [marks(before), marks(after)];
+        added.iter_mut().for_each(Vec::dedup);
+        let added = added.concat();
+        if let [mark] = added.as_slice()
             && before.trim() == mark
             && after.trim().is_empty()
         {
@@ -256,8 +260,8 @@ fn texts(a: &str, b: &str) -> String {
                 )
             };
         }
-        if !found.is_empty() {
-            let shown: Vec<_> = found.iter().take(4).map(|mark| format!("`{mark}`")).collect();
+        if !added.is_empty() {
+            let shown: Vec<_> = added.iter().take(4).map(|mark| format!("`{mark}`")).collect();
             return format!(
                 "{name} has a chat template that {lacking} lacks ({})",
                 shown.join(" ")
@@ -273,21 +277,16 @@ fn texts(a: &str, b: &str) -> String {
             ),
         };
     }
-    if flat(a) == flat(b) {
+    if a.split_whitespace().eq(b.split_whitespace()) {
         return "blanks and line breaks within the prompts differ".to_owned();
     }
-    let marks =
-        |text: &str| MARK.find_iter(text).map(|mark| mark.as_str().to_owned()).collect::<Vec<_>>();
     let one = marks(a);
     let other = marks(b);
     if one != other {
-        let first = |marks: &[String]| {
-            marks.first().map_or_else(|| "no mark".to_owned(), |mark| format!("`{mark}`"))
-        };
         return format!(
             "the chat templates differ (A begins with {}, B with {})",
-            first(&one),
-            first(&other)
+            first_mark(&one),
+            first_mark(&other)
         );
     }
     let same = prefix(a, b);
@@ -296,6 +295,16 @@ fn texts(a: &str, b: &str) -> String {
         return "the prompts have nothing in common".to_owned();
     }
     "the prompts differ within the text: another version of the task, or other examples".to_owned()
+}
+
+/// Returns the marks of a chat template in a text.
+fn marks(text: &str) -> Vec<String> {
+    MARK.find_iter(text).map(|mark| mark.as_str().to_owned()).collect()
+}
+
+/// Returns the first mark of a chat template as text.
+fn first_mark(marks: &[String]) -> String {
+    marks.first().map_or_else(|| "no mark".to_owned(), |mark| format!("`{mark}`"))
 }
 
 /// Returns the length of the common prefix in bytes, at a character boundary.
@@ -327,8 +336,8 @@ mod tests {
             (&[5, 6, 7], &[5, 9, 7], "within the text"),
             (&[], &[1], "B has the id 1 first"),
         ] {
-            let found = ids(a, b);
-            assert!(found.contains(words), "{a:?} {b:?}: {found}");
+            let message = ids(a, b);
+            assert!(message.contains(words), "{a:?} {b:?}: {message}");
         }
     }
 
@@ -358,8 +367,8 @@ mod tests {
             ),
             ("", "Q", "nothing in common"),
         ] {
-            let found = texts(a, b);
-            assert!(found.contains(words), "{a:?} {b:?}: {found}");
+            let message = texts(a, b);
+            assert!(message.contains(words), "{a:?} {b:?}: {message}");
         }
     }
 }

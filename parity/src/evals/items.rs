@@ -90,25 +90,28 @@ pub fn items(path: &Path) -> Result<Vec<EvalItem>, Error> {
     let mut items = Vec::new();
     let mut seen = BTreeSet::new();
     lines(path, |line, bytes| {
-        let wrong = |why: String| Error::Item { path: path.to_owned(), line, why };
-        let tree = bytes.and_then(|bytes| JsonTree::parse(bytes, SKIP)).map_err(wrong)?;
+        let tree = bytes.and_then(|bytes| JsonTree::parse(bytes, SKIP));
+        let tree = tree.map_err(|why| item_error(path, line, why))?;
         if tree.get("schema").is_some() {
             return Ok(true);
         }
         let samples = tree.get("doc_id").is_some() && tree.get("arguments").is_some();
-        let item =
-            if samples { sampled(&tree) } else { item(&tree, items.len()) }.map_err(wrong)?;
+        let item = if samples { sampled(&tree) } else { item(&tree, items.len()) };
+        let item = item.map_err(|why| item_error(path, line, why))?;
         if seen.insert(item.id.clone()) {
             items.push(item);
         } else if !samples {
-            return Err(wrong(format!(
-                "the id `{}` came before; ids name items in results",
-                item.id
-            )));
+            let why = format!("the id `{}` came before; ids name items in results", item.id);
+            return Err(item_error(path, line, why));
         }
         Ok::<_, Error>(true)
     })?;
     if items.is_empty() { Err(Error::Empty { path: path.to_owned() }) } else { Ok(items) }
+}
+
+/// Returns the error for a line of a task file.
+fn item_error(path: &Path, line: usize, why: String) -> Error {
+    Error::Item { path: path.to_owned(), line, why }
 }
 
 /// Converts a sample of lm-eval, which has a record for each filter, to an item.
@@ -128,8 +131,8 @@ fn sampled(tree: &JsonTree) -> Result<EvalItem, String> {
         let mut facts = std::collections::BTreeMap::new();
         read::lm_eval::facts(tree, &mut facts);
         let until = until(tree);
-        let most = facts.get("max_gen_toks").or_else(|| facts.get("max_tokens"));
-        let max_tokens = most.and_then(|most| most.parse().ok());
+        let limit = facts.get("max_gen_toks").or_else(|| facts.get("max_tokens"));
+        let max_tokens = limit.and_then(|limit| limit.parse().ok());
         let prompt = PromptInput::Text(prompt);
         return Ok(EvalItem {
             id,
@@ -146,10 +149,9 @@ fn sampled(tree: &JsonTree) -> Result<EvalItem, String> {
         index.or_else(|| choices.iter().position(|choice| choice.trim() == target.trim()))
     });
     let target = if choices.len() > 1 { Vec::from_iter(target) } else { Vec::new() };
-    let texts = |texts: Vec<String>| texts.into_iter().map(PromptInput::Text).collect();
     let question = Question::Choice {
-        prompts: texts(prompts),
-        choices: texts(choices),
+        prompts: prompts.into_iter().map(PromptInput::Text).collect(),
+        choices: choices.into_iter().map(PromptInput::Text).collect(),
         delimiter: delimiter.to_owned(),
         target,
     };
@@ -204,7 +206,7 @@ fn item(tree: &JsonTree, number: usize) -> Result<EvalItem, String> {
         None => None,
     };
     let max_tokens = match tree.first(&["max_tokens"]) {
-        Some(most) => Some(count(most).ok_or("`max_tokens` is no count")?),
+        Some(limit) => Some(count(limit).ok_or("`max_tokens` is no count")?),
         None => None,
     };
     let regex = tree.get("regex").and_then(JsonTree::str).map(str::to_owned);
@@ -228,11 +230,7 @@ fn choice(
     target: Option<&JsonTree>,
 ) -> Result<Question, String> {
     let list = choices.list().ok_or("`choices` is no list")?;
-    let one = |choice: &JsonTree| match choice {
-        JsonTree::Text(text) => Some(PromptInput::Text(text.clone())),
-        ids => ids.ids().map(PromptInput::Ids),
-    };
-    let choices: Option<Vec<PromptInput>> = list.iter().map(one).collect();
+    let choices: Option<Vec<PromptInput>> = list.iter().map(choice_input).collect();
     let choices =
         choices.ok_or("`choices` is neither a list of texts nor of lists of token ids")?;
     if choices.is_empty() {
@@ -245,8 +243,8 @@ fn choice(
             "{prompts} `prompts` for {choices} `choices`; expected one, or one for each"
         ));
     }
-    let is_text = |asked: &PromptInput| matches!(asked, PromptInput::Text(_));
-    let texts = prompts.iter().chain(&choices).filter(|asked| is_text(asked)).count();
+    let inputs = prompts.iter().chain(&choices);
+    let texts = inputs.filter(|input| matches!(input, PromptInput::Text(_))).count();
     if texts != 0 && texts != prompts.len() + choices.len() {
         return Err("prompt and choices have to be all text or all token ids".to_owned());
     }
@@ -254,23 +252,35 @@ fn choice(
         Some(delimiter) => delimiter.str().ok_or("`delimiter` is no text")?.to_owned(),
         None => tree.get("delimiter").map_or(" ", |_| "").to_owned(),
     };
-    let index = |target: &JsonTree| -> Option<usize> {
-        if let JsonTree::Text(text) = target {
-            return choices
-                .iter()
-                .position(|choice| matches!(choice, PromptInput::Text(choice) if choice == text));
-        }
-        count(target).filter(|&index| index < choices.len())
-    };
     let target = match target {
         None => Some(Vec::new()),
-        Some(JsonTree::List(targets)) => targets.iter().map(index).collect(),
-        Some(target) => index(target).map(|index| vec![index]),
+        Some(JsonTree::List(targets)) => {
+            targets.iter().map(|target| choice_index(&choices, target)).collect()
+        }
+        Some(target) => choice_index(&choices, target).map(|index| vec![index]),
     };
     let target = target.ok_or_else(|| {
         format!("`target` is neither an index below {} nor the text of a choice", choices.len())
     })?;
     Ok(Question::Choice { prompts, choices, delimiter, target })
+}
+
+/// Returns the text or the token ids of a choice.
+fn choice_input(choice: &JsonTree) -> Option<PromptInput> {
+    match choice {
+        JsonTree::Text(text) => Some(PromptInput::Text(text.clone())),
+        ids => ids.ids().map(PromptInput::Ids),
+    }
+}
+
+/// Returns the choice that a target names by its text or its index.
+fn choice_index(choices: &[PromptInput], target: &JsonTree) -> Option<usize> {
+    if let JsonTree::Text(text) = target {
+        return choices
+            .iter()
+            .position(|choice| matches!(choice, PromptInput::Text(choice) if choice == text));
+    }
+    count(target).filter(|&index| index < choices.len())
 }
 
 #[cfg(test)]

@@ -33,18 +33,21 @@ pub struct Noise {
 impl Noise {
     /// Returns the noise of the given dtype, else of the coarser one that the files state, else of bf16.
     pub fn new(given: Option<Dtype>, a: &Results, b: &Results) -> Self {
-        let stated = |results: &Results| {
-            let name = results.facts.get("dtype")?;
-            Dtype::parse(name.trim_start_matches("torch."))
-        };
-        let coarser = |x: Dtype, y: Dtype| if unit(x) >= unit(y) { x } else { y };
-        let (dtype, source) = match (given, stated(a), stated(b)) {
+        let (dtype, source) = match (given, stated_dtype(a), stated_dtype(b)) {
             (Some(dtype), ..) => (dtype, "as given"),
-            (None, Some(x), Some(y)) => (coarser(x, y), "as the files state"),
+            (None, Some(x), Some(y)) => {
+                (if unit(x) >= unit(y) { x } else { y }, "as the files state")
+            }
             (None, ..) => (Dtype::Bf16, "assumed; the option `dtype` states it"),
         };
         Self { unit: unit(dtype), source: format!("{dtype}, {source}") }
     }
+}
+
+/// Returns the dtype that a file states.
+fn stated_dtype(results: &Results) -> Option<Dtype> {
+    let name = results.facts.get("dtype")?;
+    Dtype::parse(name.trim_start_matches("torch."))
 }
 
 /// Bound on a log-likelihood difference, in units of the data's own spread.
@@ -118,20 +121,17 @@ pub(super) fn logprobs(
     if compared == 0 {
         return None;
     }
-    let sorted = |values: &mut dyn Iterator<Item = f64>| {
-        let mut values: Vec<f64> = values.collect();
-        values.sort_by(f64::total_cmp);
-        values
-    };
-    let off = sorted(&mut all.iter().map(LikelihoodPair::difference));
-    let spread = sorted(&mut all.iter().map(|both| both.difference() / both.root));
-    let at = |values: &[f64], share| quantile(values, share).unwrap_or(0.0);
+    let mut off: Vec<f64> = all.iter().map(LikelihoodPair::difference).collect();
+    off.sort_by(f64::total_cmp);
+    let mut spread: Vec<f64> = all.iter().map(|both| both.difference() / both.root).collect();
+    spread.sort_by(f64::total_cmp);
     // In a normal distribution, the median of the absolute value is 0.6745 standard deviations.
-    let bulk = at(&spread, 0.5) * 1.4826;
-    let bound = |both: &LikelihoodPair<'_>| (BULK * bulk).max(UNITS * noise.unit) * both.root;
+    let bulk = quantile(&spread, 0.5).unwrap_or(0.0) * 1.4826;
+    // Bound of a single token.
+    let bound = (BULK * bulk).max(UNITS * noise.unit);
     let mut beyond: Vec<&LikelihoodPair<'_>> =
-        all.iter().filter(|both| both.difference() > bound(both)).collect();
-    let alone = beyond.iter().any(|both| both.difference() > ALONE * bound(both));
+        all.iter().filter(|both| both.difference() > bound * both.root).collect();
+    let alone = beyond.iter().any(|both| both.difference() > ALONE * (bound * both.root));
     let allowed = (SHARE * all.len() as f64).max(1.0);
     let broad = bulk > SPREAD * noise.unit;
     let differs = broad || alone || beyond.len() as f64 > allowed || nonfinite as f64 > allowed;
@@ -139,8 +139,8 @@ pub(super) fn logprobs(
         compared,
         equal,
         nonfinite,
-        median: at(&off, 0.5),
-        p99: at(&off, 0.99),
+        median: quantile(&off, 0.5).unwrap_or(0.0),
+        p99: quantile(&off, 0.99).unwrap_or(0.0),
         max: off.last().copied().unwrap_or(0.0),
         bulk,
         unit: noise.unit,
@@ -156,8 +156,8 @@ pub(super) fn logprobs(
         if broad { all.iter().collect() } else { std::mem::take(&mut beyond) };
     worst.sort_by(|x, y| y.difference().total_cmp(&x.difference()));
     let examples = worst.iter().map(|both| example(both.id, both.choice, both.a, both.b));
-    let found = found(&facts, broad, lost.into_iter().chain(examples).take(EXAMPLES).collect());
-    Some((facts, Some(found)))
+    let finding = found(&facts, broad, lost.into_iter().chain(examples).take(EXAMPLES).collect());
+    Some((facts, Some(finding)))
 }
 
 fn example(id: &str, choice: usize, a: f64, b: f64) -> Example {
@@ -215,22 +215,23 @@ fn found(facts: &LogprobDistances, broad: bool, examples: Vec<Example>) -> EvalF
 
 /// Detects values in another scale, and items whose choices all differ by the same amount.
 fn kind(all: &[LikelihoodPair<'_>]) -> Option<String> {
-    let close = |x: f64, y: f64| (x - y).abs() <= 1e-3 * x.abs().max(y.abs());
     let apart: Vec<&LikelihoodPair<'_>> =
         all.iter().filter(|both| both.b.abs() > 0.1 && both.a.abs() > 0.1).collect();
     if apart.len() >= 8 {
         let mut ratios: Vec<f64> = apart.iter().map(|both| both.a / both.b).collect();
         ratios.sort_by(f64::total_cmp);
         let ratio = quantile(&ratios, 0.5)?;
-        if !close(ratio, 1.0) && apart.iter().all(|both| close(both.a, both.b * ratio)) {
+        if !is_close(ratio, 1.0) && apart.iter().all(|both| is_close(both.a, both.b * ratio)) {
             let known = [
                 (std::f64::consts::LOG2_E, "A's are in base 2"),
                 (std::f64::consts::LN_2, "B's are in base 2"),
                 (std::f64::consts::LOG10_E, "A's are in base 10"),
                 (std::f64::consts::LN_10, "B's are in base 10"),
             ];
-            let name =
-                known.iter().find(|(known, _)| close(*known, ratio)).map_or("", |(_, name)| name);
+            let name = known
+                .iter()
+                .find(|(known, _)| is_close(*known, ratio))
+                .map_or("", |(_, name)| name);
             let name = if name.is_empty() { "a temperature or another unit" } else { name };
             return Some(format!("A's log-likelihoods are B's times {ratio:.4}: {name}"));
         }
@@ -238,7 +239,7 @@ fn kind(all: &[LikelihoodPair<'_>]) -> Option<String> {
         for (name, a, b) in [("A", 1.0, 0.0), ("B", 0.0, 1.0)] {
             if longer
                 && apart.iter().all(|both: &&LikelihoodPair<'_>| {
-                    close(both.a * both.tokens.powf(a), both.b * both.tokens.powf(b))
+                    is_close(both.a * both.tokens.powf(a), both.b * both.tokens.powf(b))
                 })
             {
                 return Some(format!(
@@ -261,4 +262,9 @@ fn kind(all: &[LikelihoodPair<'_>]) -> Option<String> {
         "all choices of an item are off by the same: one side counts a token of the prompt, and the choice that wins is not changed"
             .to_owned()
     })
+}
+
+/// True if two values differ by at most a thousandth.
+fn is_close(x: f64, y: f64) -> bool {
+    (x - y).abs() <= 1e-3 * x.abs().max(y.abs())
 }

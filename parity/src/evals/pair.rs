@@ -20,38 +20,37 @@ pub(super) struct SamplePairs<'a> {
 /// nothing can be compared.
 pub(super) fn pairs<'a>(a: &'a Results, b: &'a Results) -> Result<SamplePairs<'a>, DiffError> {
     let mut notes = Vec::new();
-    let mut found = by(a, b, |sample| Some(&sample.id));
-    if found.iter().filter(|pair| same(pair)).count() * 2 < found.len() || found.is_empty() {
+    let mut paired = by(a, b, |sample| Some(&sample.id));
+    if paired.iter().filter(|pair| same(pair)).count() * 2 < paired.len() || paired.is_empty() {
         let hashed = by(a, b, |sample| sample.hash.as_ref());
-        if hashed.len() > found.iter().filter(|pair| same(pair)).count() {
+        if hashed.len() > paired.iter().filter(|pair| same(pair)).count() {
             notes.push(
                 "ids are numbered otherwise; items are paired by the hash of the document"
                     .to_owned(),
             );
-            found = hashed;
+            paired = hashed;
         }
     }
-    if found.is_empty() {
-        let first = |results: &Results| results.samples.first().map(|sample| sample.id.clone());
+    if paired.is_empty() {
         return Err(DiffError::NoPairs {
             a: a.path.clone(),
-            first_of_a: first(a).unwrap_or_default(),
+            first_of_a: first_id(a),
             b: b.path.clone(),
-            first_of_b: first(b).unwrap_or_default(),
+            first_of_b: first_id(b),
         });
     }
-    let all = found.len();
-    let other = found.iter().find(|pair| !same(pair)).map(|pair| pair.0.id.clone());
-    found.retain(same);
+    let all = paired.len();
+    let other = paired.iter().find(|pair| !same(pair)).map(|pair| pair.0.id.clone());
+    paired.retain(same);
     if let Some(other) = other {
-        if found.len() * 2 < all {
-            let apart = all - found.len();
+        if paired.len() * 2 < all {
+            let apart = all - paired.len();
             let tasks = tasks(a, b);
             return Err(DiffError::OtherTask { all, apart, item: other, tasks });
         }
         notes.push(format!(
             "{} with the same id and another document or right answer left out (`{other}`)",
-            items(all - found.len())
+            items(all - paired.len())
         ));
     }
     let alone =
@@ -59,7 +58,12 @@ pub(super) fn pairs<'a>(a: &'a Results, b: &'a Results) -> Result<SamplePairs<'a
     if alone != (0, 0) {
         notes.push(format!("{} in A alone, {} in B alone", items(alone.0), alone.1));
     }
-    Ok(SamplePairs { pairs: found, notes })
+    Ok(SamplePairs { pairs: paired, notes })
+}
+
+/// Returns the id of the first sample; empty without samples.
+fn first_id(results: &Results) -> String {
+    results.samples.first().map(|sample| sample.id.clone()).unwrap_or_default()
 }
 
 fn tasks(a: &Results, b: &Results) -> Option<[String; 2]> {

@@ -82,10 +82,10 @@ pub enum Error {
     },
 }
 
-fn list(found: &[String]) -> String {
-    match found {
+fn list(files: &[String]) -> String {
+    match files {
         [] => String::new(),
-        found => format!(" (there are {})", registry::listing::items(found)),
+        files => format!(" (there are {})", registry::listing::items(files)),
     }
 }
 
@@ -150,11 +150,11 @@ pub(super) fn lines<E: From<std::io::Error>>(
 fn sample_files(folder: &Path) -> Vec<String> {
     let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut found: Vec<_> =
+    let mut files: Vec<_> =
         names.filter(|name| name.starts_with("samples_") && name.contains(".jsonl")).collect();
-    found.sort();
-    found.truncate(8);
-    found.iter().map(|name| format!("`{name}`")).collect()
+    files.sort();
+    files.truncate(8);
+    files.iter().map(|name| format!("`{name}`")).collect()
 }
 
 fn folder(path: &Path) -> &Path {
@@ -248,8 +248,8 @@ impl<'a> ResultReader<'a> {
     fn refused(&self, line: usize, tree: &JsonTree) -> Error {
         let path = self.results.path.clone();
         if tree.has("results") && (tree.has("n-samples") || tree.has("versions")) {
-            let found = sample_files(folder(&path));
-            return Error::Aggregate { path, found };
+            let files = sample_files(folder(&path));
+            return Error::Aggregate { path, found: files };
         }
         if let Some(flag) = bench::throughput(tree) {
             return Error::Throughput { path, flag };
@@ -327,12 +327,12 @@ impl<'a> ResultReader<'a> {
 
     fn finish(mut self) -> Result<Results, Error> {
         let path = self.results.path.clone();
-        let known = || registry::listing::items(&self.filters);
         if let Some(filter) = &self.options.filter
             && !self.filters.is_empty()
             && !self.filters.contains(filter)
         {
-            return Err(Error::Filter { path, filter: filter.clone(), known: known() });
+            let known = registry::listing::items(&self.filters);
+            return Err(Error::Filter { path, filter: filter.clone(), known });
         }
         if self.results.samples.is_empty() {
             let why = match self.damaged.as_slice() {
@@ -348,7 +348,7 @@ impl<'a> ResultReader<'a> {
         }
         if self.filters.len() > 1 {
             let taken = self.taken.clone().unwrap_or_default();
-            let known = known();
+            let known = registry::listing::items(&self.filters);
             self.note(&format!("filter `{taken}` of {known}; the option `filter` takes another"));
         }
         if self.bad > 0 {
@@ -370,14 +370,13 @@ impl<'a> ResultReader<'a> {
 
 /// Detects the format of a record by its keys.
 fn recognise(tree: &JsonTree) -> Option<ResultFormat> {
-    let all = |keys: &[&str]| keys.iter().all(|key| tree.has(key));
-    if all(&["doc_id"]) && (tree.has("resps") || tree.has("filtered_resps")) {
+    if tree.has("doc_id") && (tree.has("resps") || tree.has("filtered_resps")) {
         return Some(ResultFormat::LmEval);
     }
-    if all(&["generation", "predicted_answer"]) {
+    if tree.has("generation") && tree.has("predicted_answer") {
         return Some(ResultFormat::SglEval);
     }
-    if all(&["generated_texts"]) {
+    if tree.has("generated_texts") {
         let vllm = tree.has("endpoint_type") || tree.has("tokenizer_id") || tree.has("model_id");
         return Some(if vllm { ResultFormat::VllmBench } else { ResultFormat::SglangBench });
     }

@@ -94,14 +94,14 @@ pub fn run(
     session: &mut dyn Session,
     items: &[EvalItem],
 ) -> Vec<Result<ScoredItem, ScoringError>> {
-    let asked = items.iter().map(|item| match &item.question {
+    let tokenized = items.iter().map(|item| match &item.question {
         Question::Choice { prompts, choices, delimiter, .. } => {
             tokens::choices(run, item, prompts, choices, delimiter)
         }
         Question::Text { .. } => Ok(Vec::new()),
     });
-    let asked: Vec<Result<Vec<TokenizedChoice>, ScoringError>> = asked.collect();
-    let all: Vec<&TokenizedChoice> = asked.iter().flatten().flatten().collect();
+    let tokenized: Vec<Result<Vec<TokenizedChoice>, ScoringError>> = tokenized.collect();
+    let all: Vec<&TokenizedChoice> = tokenized.iter().flatten().flatten().collect();
     let likely = match (choices::score(session, &all), items) {
         (Ok(likely), _) => likely,
         (Err(why), [item]) => {
@@ -114,13 +114,13 @@ pub fn run(
     };
     let mut left = likely.as_slice();
     let mut scored = Vec::with_capacity(items.len());
-    for (item, asked) in items.iter().zip(asked) {
-        scored.push(match (&item.question, asked) {
+    for (item, tokenized) in items.iter().zip(tokenized) {
+        scored.push(match (&item.question, tokenized) {
             (_, Err(why)) => Err(why),
-            (Question::Choice { prompts, choices, delimiter, target }, Ok(asked)) => {
-                let (likely, rest) = left.split_at(asked.len());
-                left = rest;
-                Ok(chosen(item, &asked, likely, (prompts, choices, delimiter), target))
+            (Question::Choice { prompts, choices, delimiter, target }, Ok(tokenized)) => {
+                let (likely, remaining) = left.split_at(tokenized.len());
+                left = remaining;
+                Ok(chosen(item, &tokenized, likely, (prompts, choices, delimiter), target))
             }
             (Question::Text { .. }, Ok(_)) => generate::generate(run, session, item),
         });
@@ -139,26 +139,18 @@ pub fn head(facts: &BTreeMap<String, String>) -> Value {
 
 fn chosen(
     item: &EvalItem,
-    asked: &[TokenizedChoice],
+    tokenized: &[TokenizedChoice],
     likely: &[ChoiceScore],
     (prompts, choices, delimiter): (&[PromptInput], &[PromptInput], &str),
     target: &[usize],
 ) -> ScoredItem {
     let mut scores = BTreeMap::new();
     let answer = best(likely.iter().map(|likely| likely.logprob));
-    let by = |length: &dyn Fn(usize) -> Option<f64>| {
-        let lengths: Option<Vec<f64>> = (0..likely.len()).map(length).collect();
-        best(likely.iter().zip(lengths?).map(|(likely, length)| likely.logprob / length))
-    };
-    let text = |at: usize| match &choices[at] {
-        PromptInput::Text(text) => Some(text),
-        PromptInput::Ids(_) => None,
-    };
     let ways = [
         ("acc", answer),
-        ("acc_norm", by(&|at| Some(text(at)?.chars().count() as f64))),
-        ("acc_bytes", by(&|at| Some(text(at)?.len() as f64))),
-        ("acc_tokens", by(&|at| Some(asked[at].tokens.len() as f64))),
+        ("acc_norm", best_by_length(likely, |at| Some(text_of(&choices[at])?.chars().count()))),
+        ("acc_bytes", best_by_length(likely, |at| Some(text_of(&choices[at])?.len()))),
+        ("acc_tokens", best_by_length(likely, |at| Some(tokenized[at].tokens.len()))),
     ];
     if likely.len() == 1 {
         // lm-eval's `acc` of a single continuation.
@@ -174,19 +166,19 @@ fn chosen(
         "id": item.id,
         "logprobs": likely.iter().map(|likely| likely.logprob).collect::<Vec<_>>(),
         "greedy": likely.iter().map(|likely| likely.greedy).collect::<Vec<_>>(),
-        "tokens": asked.iter().map(|choice| choice.tokens.len()).collect::<Vec<_>>(),
+        "tokens": tokenized.iter().map(|choice| choice.tokens.len()).collect::<Vec<_>>(),
         "delimiter": delimiter,
         "scores": scores,
     });
-    let texts: Vec<&String> = (0..choices.len()).filter_map(text).collect();
+    let texts: Vec<&String> = choices.iter().filter_map(text_of).collect();
     record["choices"] = if texts.len() == choices.len() {
         json!(texts)
     } else {
-        json!(asked.iter().map(|choice| &choice.tokens).collect::<Vec<_>>())
+        json!(tokenized.iter().map(|choice| &choice.tokens).collect::<Vec<_>>())
     };
     prompted(&mut record, item, prompts);
-    if asked.windows(2).all(|pair| pair[0].context == pair[1].context)
-        && let Some(first) = asked.first()
+    if tokenized.windows(2).all(|pair| pair[0].context == pair[1].context)
+        && let Some(first) = tokenized.first()
     {
         record["ids"] = json!(first.context);
     }
@@ -198,8 +190,30 @@ fn chosen(
     if likely.len() > 1 {
         record["answer"] = json!(answer);
     }
-    let dropped = asked.iter().map(|choice| choice.dropped).max().unwrap_or(0);
+    let dropped = tokenized.iter().map(|choice| choice.dropped).max().unwrap_or(0);
     ScoredItem { record, scores, dropped }
+}
+
+/// Returns the choice with the largest log-likelihood per unit of length; none without all lengths.
+fn best_by_length(
+    likely: &[ChoiceScore],
+    length: impl Fn(usize) -> Option<usize>,
+) -> Option<usize> {
+    let lengths: Option<Vec<usize>> = (0..likely.len()).map(length).collect();
+    best(likely.iter().zip(lengths?).map(|(likely, length)| likely.logprob / length as f64))
+}
+
+/// Returns the text of a choice that is not given by ids.
+fn text_of(choice: &PromptInput) -> Option<&String> {
+    match choice {
+        PromptInput::Text(text) => Some(text),
+        PromptInput::Ids(_) => None,
+    }
+}
+
+/// Returns the error of an item that cannot be scored.
+fn item_error(item: &EvalItem, why: String) -> ScoringError {
+    ScoringError::Item { id: item.id.clone(), why }
 }
 
 /// Adds the prompts and the hash of the document.
@@ -225,9 +239,9 @@ fn prompted(record: &mut Value, item: &EvalItem, prompts: &[PromptInput]) {
 fn extract(text: &str, regex: Option<&Regex>, last: bool) -> Option<String> {
     let Some(regex) = regex else { return Some(text.trim().to_owned()) };
     let mut matches = regex.captures_iter(text);
-    let found = if last { matches.last() } else { matches.next() }?;
-    let group = found.iter().skip(1).flatten().find(|group| !group.is_empty());
-    Some(group.map_or(&found[0], |group| group.as_str()).trim().to_owned())
+    let groups = if last { matches.last() } else { matches.next() }?;
+    let group = groups.iter().skip(1).flatten().find(|group| !group.is_empty());
+    Some(group.map_or(&groups[0], |group| group.as_str()).trim().to_owned())
 }
 
 #[cfg(test)]

@@ -73,14 +73,14 @@ impl Sample {
 
 /// Returns the index of the largest value: the first of equals, and of NaN, as in numpy.
 pub(super) fn best(numbers: impl Iterator<Item = f64>) -> Option<usize> {
-    let mut found: Option<(usize, f64)> = None;
+    let mut largest: Option<(usize, f64)> = None;
     for (at, number) in numbers.enumerate() {
-        match found {
-            Some((_, most)) if most.is_nan() || !(number > most || number.is_nan()) => {}
-            _ => found = Some((at, number)),
+        match largest {
+            Some((_, value)) if value.is_nan() || !(number > value || number.is_nan()) => {}
+            _ => largest = Some((at, number)),
         }
     }
-    found.map(|(at, _)| at)
+    largest.map(|(at, _)| at)
 }
 
 /// Parsed result file.

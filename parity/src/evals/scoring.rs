@@ -21,7 +21,7 @@ pub(super) fn scoring(pairs: &[SamplePair<'_>], a: &Results, b: &Results) -> Opt
     });
     let bad: Vec<_> = sides
         .iter()
-        .filter_map(|(name, results, found)| Some((*name, *results, found.clone()?)))
+        .filter_map(|(name, results, fault)| Some((*name, *results, fault.clone()?)))
         .collect();
     let (name, _, (what, _)) = bad.first()?;
     let headline = match bad.len() {
@@ -37,15 +37,11 @@ pub(super) fn scoring(pairs: &[SamplePair<'_>], a: &Results, b: &Results) -> Opt
             ));
         }
     }
-    let shown = |sample: &Sample| match (sample.logprobs.as_slice(), &sample.answer) {
-        ([], Some(answer)) => format!("answer {answer}"),
-        (numbers, _) => format!("{:?}", &numbers[..numbers.len().min(6)]),
-    };
     let examples = pairs.iter().take(EXAMPLES).map(|(a, b)| Example {
         id: a.id.clone(),
         what: "scores of the choices".to_owned(),
-        a: shown(a),
-        b: shown(b),
+        a: shown_scores(a),
+        b: shown_scores(b),
     });
     Some(EvalFinding {
         verdict: EvalVerdict::Scoring,
@@ -63,33 +59,41 @@ pub(super) fn scoring(pairs: &[SamplePair<'_>], a: &Results, b: &Results) -> Opt
     })
 }
 
+/// Formats the first log-likelihoods of a sample, or its answer.
+fn shown_scores(sample: &Sample) -> String {
+    match (sample.logprobs.as_slice(), &sample.answer) {
+        ([], Some(answer)) => format!("answer {answer}"),
+        (numbers, _) => format!("{:?}", &numbers[..numbers.len().min(6)]),
+    }
+}
+
 /// Returns the reason why a side has no scores, and its accuracy if that is chance.
 fn unusable(samples: &[&Sample]) -> Option<(String, Option<f64>)> {
-    let scored: Vec<_> = samples.iter().filter(|sample| !sample.logprobs.is_empty()).collect();
-    let most = |n: usize| scored.len() > 1 && n as f64 >= SHARE * scored.len() as f64;
+    let scored: Vec<&Sample> =
+        samples.iter().copied().filter(|sample| !sample.logprobs.is_empty()).collect();
+    let all = scored.len();
     if !scored.is_empty() {
-        let count = |test: fn(&Sample) -> bool| scored.iter().filter(|sample| test(sample)).count();
-        let chance = || one_choice(samples).map(|(_, score)| score);
-        let zero = count(|sample| sample.logprobs.iter().all(|&number| number == 0.0));
-        if most(zero) {
+        let zero = count(&scored, |sample| sample.logprobs.iter().all(|&number| number == 0.0));
+        if is_most(zero, all) {
             let what = format!("every log-likelihood is 0 in {}", items(zero));
-            return Some((what, chance()));
+            return Some((what, one_choice(samples).map(|(_, score)| score)));
         }
-        let missing = count(|sample| sample.logprobs.iter().all(|number| !number.is_finite()));
-        if most(missing) {
+        let missing =
+            count(&scored, |sample| sample.logprobs.iter().all(|number| !number.is_finite()));
+        if is_most(missing, all) {
             let what = format!("no log-likelihood is finite in {}", items(missing));
-            return Some((what, chance()));
+            return Some((what, one_choice(samples).map(|(_, score)| score)));
         }
-        let constant = count(|sample| {
+        let constant = count(&scored, |sample| {
             sample.logprobs.len() > 1 && sample.logprobs.windows(2).all(|pair| pair[0] == pair[1])
         });
-        if most(constant) {
+        if is_most(constant, all) {
             let what = format!("all choices have the same log-likelihood in {}", items(constant));
-            return Some((what, chance()));
+            return Some((what, one_choice(samples).map(|(_, score)| score)));
         }
         let first = scored[0].logprobs[0];
-        let same = count(|sample| sample.logprobs.len() == 1);
-        if most(same) && scored.len() >= FEWEST && scored.iter().all(|s| s.logprobs[0] == first) {
+        let same = count(&scored, |sample| sample.logprobs.len() == 1);
+        if is_most(same, all) && all >= FEWEST && scored.iter().all(|s| s.logprobs[0] == first) {
             return Some((format!("every item has the log-likelihood {first}"), None));
         }
         return None;
@@ -101,6 +105,16 @@ fn unusable(samples: &[&Sample]) -> Option<(String, Option<f64>)> {
         items(samples.len())
     );
     Some((what, Some(score)))
+}
+
+/// Counts the samples that pass a test.
+fn count(samples: &[&Sample], test: fn(&Sample) -> bool) -> usize {
+    samples.iter().filter(|sample| test(sample)).count()
+}
+
+/// True if `n` samples of several are nearly all of them.
+fn is_most(n: usize, all: usize) -> bool {
+    all > 1 && n as f64 >= SHARE * all as f64
 }
 
 /// Returns the constant answer and its accuracy, if the correct answers vary.

@@ -9,11 +9,6 @@ use super::comparison::{EvalComparison, ResultFile};
 /// Formats a comparison as text: the verdict, the reasons, and the next steps.
 pub fn text(outcome: &EvalComparison) -> String {
     let mut out = format!("{}: {}\n\n", outcome.verdict, outcome.headline);
-    let score = |side: &ResultFile| match (side.score, side.error) {
-        (Some(score), Some(error)) => format!("{score:.3} ± {error:.3}"),
-        (Some(score), None) => format!("{score:.3}"),
-        _ => "no scores".to_owned(),
-    };
     for (name, side) in [("A", &outcome.a), ("B", &outcome.b)] {
         let _ = writeln!(
             out,
@@ -21,7 +16,7 @@ pub fn text(outcome: &EvalComparison) -> String {
             side.path,
             side.format,
             side.items,
-            score(side)
+            shown_score(side)
         );
     }
     let _ = write!(out, "   {} items in both", outcome.items);
@@ -56,6 +51,15 @@ pub fn text(outcome: &EvalComparison) -> String {
     out
 }
 
+/// Formats the score of a file with its standard error.
+fn shown_score(side: &ResultFile) -> String {
+    match (side.score, side.error) {
+        (Some(score), Some(error)) => format!("{score:.3} ± {error:.3}"),
+        (Some(score), None) => format!("{score:.3}"),
+        _ => "no scores".to_owned(),
+    }
+}
+
 fn section(out: &mut String, title: &str, lines: &[String]) {
     if !lines.is_empty() {
         let _ = writeln!(out, "\n{title}");
@@ -67,16 +71,6 @@ fn section(out: &mut String, title: &str, lines: &[String]) {
 
 /// Formats a comparison as JSON, in the form of `docs/evals.md`.
 pub fn json(outcome: &EvalComparison) -> Value {
-    let side = |side: &ResultFile| {
-        json!({
-            "path": side.path,
-            "format": side.format.to_string(),
-            "items": side.items,
-            "score": side.score,
-            "standard_error": side.error,
-            "notes": side.notes,
-        })
-    };
     json!({
         "schema": "onboard-eval-diff/1",
         "verdict": outcome.verdict.id(),
@@ -87,8 +81,8 @@ pub fn json(outcome: &EvalComparison) -> Value {
             "id": example.id, "what": example.what, "a": example.a, "b": example.b,
         })).collect::<Vec<_>>(),
         "todo": outcome.todo,
-        "a": side(&outcome.a),
-        "b": side(&outcome.b),
+        "a": file_entry(&outcome.a),
+        "b": file_entry(&outcome.b),
         "items": outcome.items,
         "equal_inputs": outcome.equal_inputs,
         "scores": outcome.paired.as_ref().map(|paired| json!({
@@ -116,5 +110,17 @@ pub fn json(outcome: &EvalComparison) -> Value {
             "differs": facts.differs,
         })),
         "notes": outcome.notes,
+    })
+}
+
+/// Formats one of the files as JSON.
+fn file_entry(side: &ResultFile) -> Value {
+    json!({
+        "path": side.path,
+        "format": side.format.to_string(),
+        "items": side.items,
+        "score": side.score,
+        "standard_error": side.error,
+        "notes": side.notes,
     })
 }

@@ -141,10 +141,10 @@ mod tests {
             (86, 200, 0.035_094_989_549_183_32),
             (1, 10, 0.1),
         ] {
-            let found = standard_error(&paired(k, 0, n - k)).unwrap();
-            assert!((found - expected).abs() < 1e-12, "{k} of {n}: {found}");
+            let error = standard_error(&paired(k, 0, n - k)).unwrap();
+            assert!((error - expected).abs() < 1e-12, "{k} of {n}: {error}");
             let p = k as f64 / n as f64;
-            assert!((found - (p * (1.0 - p) / (n as f64 - 1.0)).sqrt()).abs() < 1e-12);
+            assert!((error - (p * (1.0 - p) / (n as f64 - 1.0)).sqrt()).abs() < 1e-12);
         }
         assert_eq!(standard_error(&[1.0]), None);
     }
@@ -156,9 +156,12 @@ mod tests {
         for (d, low, high) in
             [(paired(10, 11, 179), -0.05, 0.04), (paired(90, 10, 100), 0.32, 0.48)]
         {
-            let found = bootstrap(&d).unwrap();
-            assert!((found.0 - low).abs() < 0.006 && (found.1 - high).abs() < 0.006, "{found:?}");
-            assert_eq!(bootstrap(&d), Some(found), "the seed is fixed");
+            let interval = bootstrap(&d).unwrap();
+            assert!(
+                (interval.0 - low).abs() < 0.006 && (interval.1 - high).abs() < 0.006,
+                "{interval:?}"
+            );
+            assert_eq!(bootstrap(&d), Some(interval), "the seed is fixed");
         }
         assert_eq!(bootstrap(&[]), None);
     }

@@ -23,10 +23,11 @@ pub fn summary<'a>(scores: impl Iterator<Item = &'a BTreeMap<String, f64>>) -> V
     for (metric, score) in scores.flatten() {
         by.entry(metric).or_default().push(*score);
     }
-    let line = |(metric, values): (&str, Vec<f64>)| {
-        let items = values.len();
-        let error = standard_error(&values);
-        Some(MetricSummary { metric: metric.to_owned(), items, mean: mean(&values)?, error })
-    };
-    by.into_iter().filter_map(line).collect()
+    by.into_iter()
+        .filter_map(|(metric, values)| {
+            let items = values.len();
+            let error = standard_error(&values);
+            Some(MetricSummary { metric: metric.to_owned(), items, mean: mean(&values)?, error })
+        })
+        .collect()
 }

@@ -110,13 +110,17 @@ impl JsonTree {
     }
 
     pub(super) fn ids(&self) -> Option<Vec<u32>> {
-        let id = |value: &Self| match value {
+        self.list()?.iter().map(Self::id).collect()
+    }
+
+    /// Returns the token id that a number is.
+    fn id(&self) -> Option<u32> {
+        match self {
             Self::Number(id) if *id >= 0.0 && *id <= f64::from(u32::MAX) && id.fract() == 0.0 => {
                 Some(*id as u32)
             }
             _ => None,
-        };
-        self.list()?.iter().map(id).collect()
+        }
     }
 
     pub(super) fn texts(&self) -> Option<Vec<String>> {
@@ -126,8 +130,7 @@ impl JsonTree {
 
 /// Puts the words `NaN` and `Infinity` outside of strings into quotes.
 fn quoted(line: &[u8]) -> Cow<'_, [u8]> {
-    let has = |word: &[u8]| line.windows(word.len()).any(|window| window == word);
-    if !has(b"NaN") && !has(b"Infinity") {
+    if !contains(line, b"NaN") && !contains(line, b"Infinity") {
         return Cow::Borrowed(line);
     }
     let mut out = Vec::with_capacity(line.len() + 16);
@@ -135,10 +138,10 @@ fn quoted(line: &[u8]) -> Cow<'_, [u8]> {
     let mut inside = false;
     while let Some(&byte) = line.get(at) {
         let word: &[u8] = match &line[at..] {
-            rest if inside || rest.is_empty() => b"",
-            rest if rest.starts_with(b"NaN") => b"NaN",
-            rest if rest.starts_with(b"Infinity") => b"Infinity",
-            rest if rest.starts_with(b"-Infinity") => b"-Infinity",
+            tail if inside || tail.is_empty() => b"",
+            tail if tail.starts_with(b"NaN") => b"NaN",
+            tail if tail.starts_with(b"Infinity") => b"Infinity",
+            tail if tail.starts_with(b"-Infinity") => b"-Infinity",
             _ => b"",
         };
         if !word.is_empty() {
@@ -160,6 +163,11 @@ fn quoted(line: &[u8]) -> Cow<'_, [u8]> {
         at += 1;
     }
     Cow::Owned(out)
+}
+
+/// True if a line contains a word.
+fn contains(line: &[u8], word: &[u8]) -> bool {
+    line.windows(word.len()).any(|window| window == word)
 }
 
 /// Deserializes one value, with a limit on the number of values.

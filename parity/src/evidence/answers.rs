@@ -26,10 +26,10 @@ pub(super) fn scored(
     facts: &ServerFacts,
     vocab: usize,
 ) -> Option<Gate> {
-    let mut found = compare_echo(case, scored.echo.as_deref());
-    found = found.or_else(|| short_row(case, scored, facts.scores, vocab));
-    found = found.or_else(|| rows(&scored.rows, &case.positions, vocab));
-    found = found.or_else(|| {
+    let mut fault = compare_echo(case, scored.echo.as_deref());
+    fault = fault.or_else(|| short_row(case, scored, facts.scores, vocab));
+    fault = fault.or_else(|| rows(&scored.rows, &case.positions, vocab));
+    fault = fault.or_else(|| {
         let pair = (scored.rows.first()?, scored.rows.last()?);
         let same =
             scored.rows.len() > 2 && scored.rows.iter().all(|row| row.values == pair.0.values);
@@ -37,7 +37,7 @@ pub(super) fn scored(
             (0, "every position has the same row: the server does not read the prompt".to_owned())
         })
     });
-    found.map(|(step, words)| gate(case, Phase::Prefill, step, words))
+    fault.map(|(step, words)| gate(case, Phase::Prefill, step, words))
 }
 
 /// Finds a row with fewer values than the server provides for a prompt.
@@ -49,16 +49,16 @@ fn short_row(
 ) -> Option<(usize, String)> {
     scored.rows.iter().zip(&case.positions).find_map(|(row, &position)| {
         let follows = position + 1 < case.tokens.len();
-        let (found, want) = match scores {
+        let (got, want) = match scores {
             LogprobSupport::Full => (row.values.len(), vocab),
             LogprobSupport::Top(count) => (row.values.len(), count.min(vocab)),
             LogprobSupport::Target => (usize::from(row.target.is_some()), usize::from(follows)),
             LogprobSupport::None => return None,
         };
-        (found < want).then(|| {
+        (got < want).then(|| {
             (
                 position,
-                format!("the row has log-probabilities of {found} tokens; {want} were asked for"),
+                format!("the row has log-probabilities of {got} tokens; {want} were asked for"),
             )
         })
     })
@@ -67,42 +67,51 @@ fn short_row(
 /// Finds faults of generated tokens, of which `count` were requested.
 pub(super) fn generated(
     case: &ServerPrompt,
-    made: &Generation,
+    generation: &Generation,
     count: usize,
     facts: &ServerFacts,
     vocab: usize,
 ) -> Option<Gate> {
-    let steps: Vec<usize> = (1..=made.rows.len()).collect();
-    let length = || {
-        let found = made.ids.len();
-        let wrong = found > count || found < count && facts.ignores_eos;
-        let why = if found < count { ", whatever their ids (`ignore_eos`)" } else { "" };
-        wrong.then(|| {
-            (found + 1, format!("the server generated {found} tokens; {count} were asked for{why}"))
-        })
-    };
-    let silent = || {
-        let shown = |(row, id): (&LogprobRow, &u32)| row.target.or_else(|| row.at(*id)).is_some();
-        let at = made.rows.iter().zip(&made.ids).position(|pair| !shown(pair))?;
-        Some((at + 1, "the chosen token has no log-probability".to_owned()))
-    };
-    let found =
-        compare_echo(case, made.echo.as_deref()).or_else(|| rows(&made.rows, &steps, vocab));
-    let found = found.or_else(length).or_else(silent);
-    let found = found.or_else(|| {
-        made.rows.iter().zip(&made.ids).zip(&steps).find_map(|((row, id), step)| {
+    let steps: Vec<usize> = (1..=generation.rows.len()).collect();
+    let fault = compare_echo(case, generation.echo.as_deref())
+        .or_else(|| rows(&generation.rows, &steps, vocab));
+    let fault = fault.or_else(|| wrong_count(generation, count, facts));
+    let fault = fault.or_else(|| unscored_token(generation));
+    let fault = fault.or_else(|| {
+        generation.rows.iter().zip(&generation.ids).zip(&steps).find_map(|((row, id), step)| {
             let chosen = row.target.or_else(|| row.at(*id))?;
-            let (best, most) = row.entries().max_by(|a, b| a.1.total_cmp(&b.1))?;
-            (most - chosen > GREEDY).then(|| {
+            let (best, highest) = row.entries().max_by(|a, b| a.1.total_cmp(&b.1))?;
+            (highest - chosen > GREEDY).then(|| {
                 let words = format!(
                     "the server is not greedy at temperature 0: it chose token {id} of {chosen:.3} while its own row has \
-                     token {best} of {most:.3}"
+                     token {best} of {highest:.3}"
                 );
                 (*step, words)
             })
         })
     });
-    found.map(|(step, words)| gate(case, Phase::Decode, step, words))
+    fault.map(|(step, words)| gate(case, Phase::Decode, step, words))
+}
+
+/// Finds too many generated tokens, or too few if only their number ends an answer.
+fn wrong_count(
+    generation: &Generation,
+    count: usize,
+    facts: &ServerFacts,
+) -> Option<(usize, String)> {
+    let got = generation.ids.len();
+    let wrong = got > count || got < count && facts.ignores_eos;
+    let why = if got < count { ", whatever their ids (`ignore_eos`)" } else { "" };
+    wrong.then(|| {
+        (got + 1, format!("the server generated {got} tokens; {count} were asked for{why}"))
+    })
+}
+
+/// Finds a generated token without its log-probability.
+fn unscored_token(generation: &Generation) -> Option<(usize, String)> {
+    let mut pairs = generation.rows.iter().zip(&generation.ids);
+    let at = pairs.position(|(row, id)| row.target.or_else(|| row.at(*id)).is_none())?;
+    Some((at + 1, "the chosen token has no log-probability".to_owned()))
 }
 
 fn gate(case: &ServerPrompt, phase: Phase, step: usize, words: String) -> Gate {
@@ -123,13 +132,17 @@ fn compare_echo(case: &ServerPrompt, echo: Option<&[u32]>) -> Option<(usize, Str
     } else {
         ""
     };
-    let shown = |ids: &[u32]| ids.get(at).map_or_else(|| "nothing".to_owned(), u32::to_string);
     let words = format!(
         "the server runs other tokens than it was sent: {theirs} instead of {ours}, at {at} it has {} instead of {}{cause}",
-        shown(echo),
-        shown(&case.tokens)
+        shown_id(echo, at),
+        shown_id(&case.tokens, at)
     );
     Some((at.min(ours.saturating_sub(1)), words))
+}
+
+/// Returns the id at an index as text.
+fn shown_id(ids: &[u32], at: usize) -> String {
+    ids.get(at).map_or_else(|| "nothing".to_owned(), u32::to_string)
 }
 
 /// Finds a row that is not a distribution.
@@ -158,8 +171,8 @@ fn rows(rows: &[LogprobRow], steps: &[usize], vocab: usize) -> Option<(usize, St
 }
 
 fn flat(row: &LogprobRow) -> bool {
-    let most = row.values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    row.values.iter().all(|x| (most - x).abs() < EQUAL)
+    let largest = row.values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    row.values.iter().all(|x| (largest - x).abs() < EQUAL)
 }
 
 #[cfg(test)]
@@ -168,15 +181,18 @@ mod tests {
 
     #[test]
     fn rows_that_are_no_distribution_are_named() {
-        let row = |values: &[f32]| LogprobRow { ids: None, values: values.to_vec(), target: None };
         for (values, words) in [
             (&[-0.1_f32, -0.1, -0.1][..], "add up to 2.7"),
             (&[-3.0, -4.0, -5.0], "expected 1"),
             (&[-1.098_612_3; 3], "equally likely"),
         ] {
-            let (_, found) = rows(&[row(values)], &[0], 3).unwrap();
-            assert!(found.contains(words), "{found}");
+            let (_, message) = rows(&[row(values)], &[0], 3).unwrap();
+            assert!(message.contains(words), "{message}");
         }
         assert!(rows(&[row(&[-0.105_360_5, -2.995_732_3, -2.995_732_3])], &[0], 3).is_none());
+    }
+
+    fn row(values: &[f32]) -> LogprobRow {
+        LogprobRow { ids: None, values: values.to_vec(), target: None }
     }
 }

@@ -5,7 +5,7 @@ use registry::dtype::Dtype;
 use registry::model::Model;
 
 use super::Error;
-use crate::dump::{Dump, Phase, Prompt};
+use crate::dump::{Dump, Logprobs, Phase, Prompt};
 
 /// Lengths of prompts without a dump: one token, past kernels of convolutions, past a block.
 const LENGTHS: [usize; 4] = [1, 2, 11, 70];
@@ -31,24 +31,26 @@ impl ServerPrompt {
         let Some(rows) = dump.logprobs(Dtype::F32, prompt, Phase::Prefill)? else {
             return Ok(None);
         };
-        let row = |n: usize| {
-            let row = rows.row(n);
-            let mut ids = row.ids.map(<[u32]>::to_vec);
-            let mut values = row.values.to_vec();
-            if let Some(ids) = &mut ids {
-                // Entries of a dump are sorted by value.
-                let mut pairs: Vec<(u32, f32)> =
-                    ids.iter().copied().zip(values.iter().copied()).collect();
-                pairs.sort_by_key(|pair| pair.0);
-                (*ids, values) = pairs.into_iter().unzip();
-            }
-            let next = self.tokens.get(self.positions[n] + 1).copied();
-            let stored = rows.targets.as_ref().map(|targets| targets[n]).filter(|x| !x.is_nan());
-            let mut made = LogprobRow { ids, values, target: None };
-            made.target = stored.or(next.and_then(|next| made.at(next)));
-            made
-        };
-        Ok(Some((0..rows.rows.min(self.positions.len())).map(row).collect()))
+        let count = rows.rows.min(self.positions.len());
+        Ok(Some((0..count).map(|n| self.row_of_dump(&rows, n)).collect()))
+    }
+
+    /// Converts a row of a dump, whose entries are sorted by value.
+    fn row_of_dump(&self, rows: &Logprobs, n: usize) -> LogprobRow {
+        let stored = rows.row(n);
+        let mut ids = stored.ids.map(<[u32]>::to_vec);
+        let mut values = stored.values.to_vec();
+        if let Some(ids) = &mut ids {
+            let mut pairs: Vec<(u32, f32)> =
+                ids.iter().copied().zip(values.iter().copied()).collect();
+            pairs.sort_by_key(|pair| pair.0);
+            (*ids, values) = pairs.into_iter().unzip();
+        }
+        let next = self.tokens.get(self.positions[n] + 1).copied();
+        let target = rows.targets.as_ref().map(|targets| targets[n]).filter(|x| !x.is_nan());
+        let mut row = LogprobRow { ids, values, target: None };
+        row.target = target.or(next.and_then(|next| row.at(next)));
+        row
     }
 }
 
@@ -173,9 +175,9 @@ fn are_of_prose(ids: &[u32], vocab: usize) -> bool {
     ids.len() <= PROSE.len() && ids.iter().all(|id| (*id as usize) < vocab)
 }
 
-/// Returns a prompt with up to `most` evenly spaced rows from a position on.
-fn thinned(name: String, tokens: Vec<u32>, from: usize, most: usize) -> ServerPrompt {
-    let rows = (tokens.len() - from).min(most);
+/// Returns a prompt with up to `limit` evenly spaced rows from a position on.
+fn thinned(name: String, tokens: Vec<u32>, from: usize, limit: usize) -> ServerPrompt {
+    let rows = (tokens.len() - from).min(limit);
     let last = tokens.len() - 1;
     let positions = (0..rows).map(|n| from + n * (last - from) / (rows - 1).max(1)).collect();
     ServerPrompt { name, tokens, positions, spread: None, widest: None, prompt: None }
@@ -185,11 +187,12 @@ fn thinned(name: String, tokens: Vec<u32>, from: usize, most: usize) -> ServerPr
 pub(super) fn arbitrary_tokens(length: usize, vocab: usize) -> Vec<u32> {
     let vocab = vocab.max(1) as u64;
     let mut state = 0x9E37_79B9_7F4A_7C15_u64.wrapping_add(length as u64);
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % vocab) as u32
-    };
-    (0..length).map(|_| next()).collect()
+    (0..length)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % vocab) as u32
+        })
+        .collect()
 }

@@ -52,11 +52,11 @@ pub(super) fn distance(
     if p > 1e-9 && q > 1e-12 && server.values.len() > 1 {
         kl += p * (p / q).ln();
     }
-    let own = &deltas[from..];
-    let power: f64 = own.iter().map(|delta| f64::from(*delta).powi(2)).sum();
+    let differences = &deltas[from..];
+    let power: f64 = differences.iter().map(|delta| f64::from(*delta).powi(2)).sum();
     RowDistance {
-        max: own.iter().copied().fold(0.0, f32::max).into(),
-        rms: (power / own.len().max(1) as f64).sqrt(),
+        max: differences.iter().copied().fold(0.0, f32::max).into(),
+        rms: (power / differences.len().max(1) as f64).sqrt(),
         kl: if server.values.len() > 1 { kl.max(0.0) } else { 0.0 },
         agrees: server.values.len() < 2 || top(server) == top(reference),
     }
@@ -100,12 +100,7 @@ mod tests {
             LogprobRow { ids: None, values: logs(&[0.4, 0.3, 0.15, 0.1, 0.05]), target: None };
         let mut deltas = Vec::new();
         assert_eq!(distance(&full, &full, &mut deltas).max, 0.0);
-        let top = |ids: &[u32], p: &[f32], target: f32| LogprobRow {
-            ids: Some(ids.to_vec()),
-            values: logs(p),
-            target: Some(target.ln()),
-        };
-        let right = top(&[0, 1, 2, 4], &[0.4, 0.3, 0.15, 0.05], 0.05);
+        let right = shortened_row(&[0, 1, 2, 4], &[0.4, 0.3, 0.15, 0.05], 0.05);
         let d = distance(
             &right,
             &LogprobRow { target: Some(0.05_f32.ln()), ..full.clone() },
@@ -113,9 +108,13 @@ mod tests {
         );
         assert!(d.max < 1e-6 && d.agrees && d.kl < 1e-6, "{d:?}");
         // A likely token is omitted.
-        let wrong = top(&[0, 2, 3, 4], &[0.4, 0.15, 0.1, 0.05], 0.05);
+        let wrong = shortened_row(&[0, 2, 3, 4], &[0.4, 0.15, 0.1, 0.05], 0.05);
         let d = distance(&wrong, &full, &mut deltas);
         approx::assert_abs_diff_eq!(d.max, f64::from((0.3_f32 / 0.1).ln()), epsilon = 1e-5);
+    }
+
+    fn shortened_row(ids: &[u32], p: &[f32], target: f32) -> LogprobRow {
+        LogprobRow { ids: Some(ids.to_vec()), values: logs(p), target: Some(target.ln()) }
     }
 
     #[test]

@@ -43,8 +43,8 @@ pub(super) fn vocabulary(
     }
 }
 
-fn other(facts: &ServerFacts, source: &ModelSource<'_>, found: String) -> Error {
-    Error::OtherModel { url: facts.url.clone(), model: name_of(source.dir), found }
+fn other(facts: &ServerFacts, source: &ModelSource<'_>, evidence: String) -> Error {
+    Error::OtherModel { url: facts.url.clone(), model: name_of(source.dir), found: evidence }
 }
 
 /// Fingerprint of a server's rows.
@@ -60,21 +60,17 @@ pub(super) struct RowFingerprint {
 impl RowFingerprint {
     /// Looks up the most likely tokens of rows in our own.
     pub(super) fn add(&mut self, positions: &[usize], rows: &[LogprobRow], full: &[LogprobRow]) {
-        for ((row, own), position) in rows.iter().zip(full).zip(positions) {
+        for ((row, reference), position) in rows.iter().zip(full).zip(positions) {
             if self.places.len() >= MOST_ROWS || row.values.len() < 2 {
                 return;
             }
             let mut best: Vec<(usize, f32)> = row.entries().collect();
             best.sort_by(|a, b| b.1.total_cmp(&a.1));
             best.truncate(TOKENS.min(row.values.len().div_ceil(4)));
-            let place = |id: usize| {
-                let value = own.values.get(id).copied().unwrap_or(f32::NEG_INFINITY);
-                let before = own.values.iter().filter(|x| **x > value).count();
-                before as f64 / own.values.len().max(1) as f64
-            };
-            let mean = best.iter().map(|(id, _)| place(*id)).sum::<f64>() / best.len() as f64;
+            let places = best.iter().map(|(id, _)| place_in(&reference.values, *id));
+            let mean = places.sum::<f64>() / best.len() as f64;
             self.same_top +=
-                usize::from(best.first().is_some_and(|best| best.0 == top1(&own.values)));
+                usize::from(best.first().is_some_and(|best| best.0 == top1(&reference.values)));
             self.places.push(mean);
             if *position == 0 {
                 self.first.push(mean);
@@ -85,9 +81,9 @@ impl RowFingerprint {
     /// Looks up the most likely tokens of generated rows, each token once: a server may repeat the same one
     /// forever.
     pub(super) fn add_generated(&mut self, rows: &[LogprobRow], full: &[LogprobRow]) {
-        for (row, own) in rows.iter().zip(full) {
+        for (row, reference) in rows.iter().zip(full) {
             if row.values.len() > 1 && self.generated.insert(top(row)) {
-                self.add(&[usize::MAX], std::slice::from_ref(row), std::slice::from_ref(own));
+                self.add(&[usize::MAX], std::slice::from_ref(row), std::slice::from_ref(reference));
             }
         }
     }
@@ -98,7 +94,6 @@ impl RowFingerprint {
         facts: &ServerFacts,
         source: &ModelSource<'_>,
     ) -> Result<(), Error> {
-        let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
         if self.places.len() < LEAST_ROWS || mean(&self.places) < UNRELATED {
             return Ok(());
         }
@@ -106,13 +101,25 @@ impl RowFingerprint {
             return Ok(());
         }
         let named = facts.root.as_ref().unwrap_or(&facts.model);
-        let found = format!(
+        let evidence = format!(
             "its rows have nothing in common with this model's (its likeliest tokens stand at {:.0} % of our order on the \
              average, by chance at 50 %, and {} of {} rows have the same likeliest token); it says that it serves `{named}`",
             100.0 * mean(&self.places),
             self.same_top,
             self.places.len()
         );
-        Err(other(facts, source, found))
+        Err(other(facts, source, evidence))
     }
+}
+
+/// Returns the share of tokens that are likelier than this one.
+fn place_in(values: &[f32], id: usize) -> f64 {
+    let value = values.get(id).copied().unwrap_or(f32::NEG_INFINITY);
+    let before = values.iter().filter(|x| **x > value).count();
+    before as f64 / values.len().max(1) as f64
+}
+
+/// Returns the mean of numbers.
+fn mean(numbers: &[f64]) -> f64 {
+    numbers.iter().sum::<f64>() / numbers.len() as f64
 }

@@ -292,8 +292,8 @@ impl Judge {
                 row.agree += 1;
                 continue;
             }
-            let at = |token: usize| truth.at(token as u32).map_or(f64::NAN, f64::from);
-            let margin = at(best) - at(*id as usize);
+            let likeliest = truth.at(best as u32).map_or(f64::NAN, f64::from);
+            let margin = likeliest - truth.at(*id).map_or(f64::NAN, f64::from);
             let flip = Flip { index, margin, noise };
             let explained = margin <= noise;
             if !explained && row.verdict != crate::Verdict::Fail {
@@ -330,8 +330,8 @@ fn mean(rows: &[ProductDistance], of: fn(&ProductDistance) -> f64) -> f64 {
 /// Returns the root mean square of the log-probabilities about their mean: the size of the logits.
 fn size(rows: &[LogprobRow]) -> f64 {
     let finite =
-        || rows.iter().flat_map(|row| &row.values).filter(|x| x.is_finite()).map(|x| f64::from(*x));
-    let count = finite().count().max(1) as f64;
-    let mean = finite().sum::<f64>() / count;
-    (finite().map(|x| (x - mean).powi(2)).sum::<f64>() / count).sqrt()
+        rows.iter().flat_map(|row| &row.values).filter(|x| x.is_finite()).map(|x| f64::from(*x));
+    let count = finite.clone().count().max(1) as f64;
+    let mean = finite.clone().sum::<f64>() / count;
+    (finite.map(|x| (x - mean).powi(2)).sum::<f64>() / count).sqrt()
 }

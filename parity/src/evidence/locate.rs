@@ -5,20 +5,12 @@ use crate::gate::{Gate, Subject, Verdict};
 
 /// Returns hints on causes that the positions of correct and wrong rows rule out.
 pub(super) fn ruled_out(gates: &[Gate]) -> Vec<String> {
-    let judged = |phase| {
-        gates.iter().filter(move |gate| {
-            gate.phase == phase
-                && gate.subject == Subject::Logprobs
-                && !gate.bounds.is_empty()
-                && gate.verdict != Verdict::Skip
-        })
-    };
-    let fails = |phase| judged(phase).any(Gate::fails);
-    let prefill = judged(Phase::Prefill).count();
-    let decode = judged(Phase::Decode).count();
+    let prefill: Vec<&Gate> = judged(gates, Phase::Prefill).collect();
+    let decode: Vec<&Gate> = judged(gates, Phase::Decode).collect();
+    let decode_fails = decode.iter().any(|gate| gate.fails());
     let mut hints = Vec::new();
-    if !fails(Phase::Prefill) {
-        if prefill > 0 && fails(Phase::Decode) {
+    if !prefill.iter().any(|gate| gate.fails()) {
+        if !prefill.is_empty() && decode_fails {
             hints.push(
                 "every row of prefill is right and decode is wrong: the weights and the graph are right; caches, states that \
                  prefill hands over, and positions of single steps are not"
@@ -27,7 +19,7 @@ pub(super) fn ruled_out(gates: &[Gate]) -> Vec<String> {
         }
         return hints;
     }
-    if decode > 0 && !fails(Phase::Decode) {
+    if !decode.is_empty() && !decode_fails {
         hints.push(
             "generated tokens are right and rows of prompts are wrong: the model is right; how the server scores prompts is \
              not (a stale cache, or rows of other positions)"
@@ -38,7 +30,7 @@ pub(super) fn ruled_out(gates: &[Gate]) -> Vec<String> {
     let mut first = (0_usize, 0_usize);
     let mut later = (0_usize, 0_usize);
     let mut earliest = None::<usize>;
-    for gate in judged(Phase::Prefill) {
+    for gate in prefill {
         for (position, _) in gate.by_step.iter().enumerate().filter(|(_, value)| value.is_some()) {
             let wrong = gate.off.contains(&position);
             let count = if position == 0 { &mut first } else { &mut later };
@@ -68,6 +60,16 @@ pub(super) fn ruled_out(gates: &[Gate]) -> Vec<String> {
         _ => None,
     });
     hints
+}
+
+/// Returns the judged rows of log-probabilities of a phase.
+fn judged(gates: &[Gate], phase: Phase) -> impl Iterator<Item = &Gate> {
+    gates.iter().filter(move |gate| {
+        gate.phase == phase
+            && gate.subject == Subject::Logprobs
+            && !gate.bounds.is_empty()
+            && gate.verdict != Verdict::Skip
+    })
 }
 
 #[cfg(test)]

@@ -78,14 +78,16 @@ impl<'a> NativeReference<'a> {
         let options = SessionOptions { dtype, ..self.options.clone() };
         let mut session = self.engine.open(&self.source, &options).ok()?;
         let vocab = self.source.model.vocab.max(1);
-        let of = |(tokens, positions): &(&[u32], &[usize])| {
-            let mut rows = Vec::new();
-            let session = session.as_mut();
-            run(session, tokens, positions, vocab, |_, logits| rows.push(row(logits, None)))
-                .ok()?;
-            Some(rows)
-        };
-        prompts.iter().map(of).collect()
+        prompts
+            .iter()
+            .map(|(tokens, positions)| {
+                let mut rows = Vec::new();
+                let session = session.as_mut();
+                run(session, tokens, positions, vocab, |_, logits| rows.push(row(logits, None)))
+                    .ok()?;
+                Some(rows)
+            })
+            .collect()
     }
 }
 
@@ -93,20 +95,24 @@ impl<'a> NativeReference<'a> {
 pub(super) fn hashes(source: &ModelSource<'_>, dump: Option<&Dump>) -> Result<FileHashes, Error> {
     let mut hashes =
         FileHashes { dump: dump.map(Dump::sha256).transpose()?, ..FileHashes::default() };
-    let io = |path: &Path| sha256(path).map_err(|error| Error::Check(CheckError::Io(error)));
     if source.dir.is_file() {
-        hashes.weights = Some(io(source.dir)?);
+        hashes.weights = Some(file_hash(source.dir)?);
         return Ok(hashes);
     }
     let checkpoint = Checkpoint::open(source.dir).map_err(|e| Error::Check(e.into()))?;
     let path = source.dir.join("config.json");
-    let config = io(&path)?;
+    let config = file_hash(&path)?;
     let weights = checkpoint.fingerprint().map_err(|e| Error::Check(e.into()))?;
     if let Some(dump) = dump {
         dump.verify_model((&path, &config), (&checkpoint, &weights))?;
     }
     (hashes.config, hashes.weights) = (Some(config), Some(weights));
     Ok(hashes)
+}
+
+/// Returns the SHA-256 of a file.
+fn file_hash(path: &Path) -> Result<String, Error> {
+    sha256(path).map_err(|error| Error::Check(CheckError::Io(error)))
 }
 
 /// Returns the options of a run in f32.
@@ -137,15 +143,15 @@ fn feed(
     vocab: usize,
     mut each: impl FnMut(usize, &[f32]),
 ) -> Result<(), engine::Error> {
-    let mut wanted = positions.iter().copied().peekable();
+    let mut upcoming = positions.iter().copied().peekable();
     let length = (LOGITS / vocab).clamp(1, CHUNK);
     for (n, chunk) in tokens.chunks(length).enumerate() {
         let from = n * length;
         let end = from + chunk.len();
-        let Some(&next) = wanted.peek() else { break };
+        let Some(&next) = upcoming.peek() else { break };
         let rows = if next < end { OutputRows::All } else { OutputRows::None };
         let logits = feed_chunk(session, slot, chunk, rows, &mut NoProbe)?;
-        while let Some(position) = wanted.next_if(|position| *position < end) {
+        while let Some(position) = upcoming.next_if(|position| *position < end) {
             let at = (position - from) * vocab;
             if let Some(row) = logits.data.get(at..at + vocab) {
                 each(position, row);

@@ -66,8 +66,8 @@ struct AnswerRows {
 }
 
 impl From<&Generation> for AnswerRows {
-    fn from(made: &Generation) -> Self {
-        Self { ids: made.ids.clone(), rows: made.rows.clone(), from: 0 }
+    fn from(generation: &Generation) -> Self {
+        Self { ids: generation.ids.clone(), rows: generation.rows.clone(), from: 0 }
     }
 }
 
@@ -121,18 +121,19 @@ impl ScheduleProgress {
         let same = alone.ids.iter().zip(&got.ids).all(|(a, b)| a == b);
         if same && (alone.rows.len() != got.rows.len() || alone.ids.len() != got.ids.len()) {
             let want = alone.rows.len();
-            let found = got.rows.len();
-            self.fail(case, end, &format!("{what}: {found} rows come back, and {want} alone"));
+            let count = got.rows.len();
+            self.fail(case, end, &format!("{what}: {count} rows come back, and {want} alone"));
         }
         let mut distances = Vec::new();
         for (n, (want, row)) in alone.rows.iter().zip(&got.rows).enumerate() {
-            let own: f64 = row
+            let entry_gap: f64 = row
                 .entries()
                 .filter_map(|(id, value)| Some(f64::from(logprob_gap(want.at(id as u32)?, value))))
                 .fold(0.0, f64::max);
             let targets =
                 want.target.zip(row.target).filter(|_| alone.ids.get(n) == got.ids.get(n));
-            let delta = targets.map_or(own, |(a, b)| own.max(f64::from(logprob_gap(a, b))));
+            let delta =
+                targets.map_or(entry_gap, |(a, b)| entry_gap.max(f64::from(logprob_gap(a, b))));
             // Rows without a common token only show that they have none.
             let apart_tops =
                 want.values.len() > 1 && row.values.len() > 1 && want.at(top(row) as u32).is_none();
@@ -307,12 +308,12 @@ impl ScheduleContext<'_> {
             if half > 0 {
                 let so_far: Vec<u32> = tokens.iter().chain(&alone.ids[..half]).copied().collect();
                 let got = self.generate(&so_far, PrefixCache::Default, self.count - half)?;
-                let rest = AnswerRows {
+                let remaining = AnswerRows {
                     ids: alone.ids[half..].to_vec(),
                     rows: alone.rows[half..].to_vec(),
                     from: half,
                 };
-                goes_on.compare(case, "with what it generated", &rest, &(&got).into());
+                goes_on.compare(case, "with what it generated", &remaining, &(&got).into());
             }
         }
         Ok([again, other, prefix, beyond, goes_on].map(ScheduleProgress::done).into())
@@ -357,15 +358,11 @@ impl ScheduleContext<'_> {
 
     /// Requests rows of prompts with warm caches, and in parallel.
     fn scoring(&self, places: &[usize]) -> Result<Vec<ScheduleRow>, Error> {
-        let score = |n: &usize, cache| {
-            let case = &self.alone.cases[*n];
-            self.server.score(&PromptRequest { tokens: &case.tokens, cache }, &case.positions)
-        };
         let mut warm =
             self.run("scored warm", "rows of a prompt that is cached: stale rows, or too few");
         for n in places {
             for time in ["the first time", "the second time"] {
-                let got = score(n, PrefixCache::Default)?;
+                let got = self.score(*n, PrefixCache::Default)?;
                 warm.compare(
                     &self.alone.cases[*n],
                     time,
@@ -376,7 +373,7 @@ impl ScheduleContext<'_> {
         }
         let mut batch =
             self.run("scored together", "rows of prompts of several lengths at the same time");
-        let got = together(places, &|n| score(n, PrefixCache::Off))?;
+        let got = together(places, &|n: &usize| self.score(*n, PrefixCache::Off))?;
         for (n, got) in places.iter().zip(&got) {
             batch.compare(
                 &self.alone.cases[*n],
@@ -386,6 +383,12 @@ impl ScheduleContext<'_> {
             );
         }
         Ok(vec![warm.done(), batch.done()])
+    }
+
+    /// Requests the rows of a prompt.
+    fn score(&self, n: usize, cache: PrefixCache) -> Result<PromptScores, Error> {
+        let case = &self.alone.cases[n];
+        self.server.score(&PromptRequest { tokens: &case.tokens, cache }, &case.positions)
     }
 
     /// Repeats the first request.

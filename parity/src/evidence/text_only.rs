@@ -22,12 +22,12 @@ const TEXTS: [&str; 6] = [
 /// Compares the tokenizer of a server with the model's own; none if either is missing.
 pub(super) fn compare(
     server: &dyn Endpoint,
-    own: Option<&EncodeText<'_>>,
+    encode: Option<&EncodeText<'_>>,
 ) -> Result<Option<String>, endpoints::Error> {
-    let Some(own) = own else { return Ok(None) };
+    let Some(encode) = encode else { return Ok(None) };
     let mut compared = 0;
     for text in TEXTS {
-        let (Some(ours), Some(theirs)) = (own(text, false), server.tokenize(text)?) else {
+        let (Some(ours), Some(theirs)) = (encode(text, false), server.tokenize(text)?) else {
             continue;
         };
         compared += 1;
@@ -46,16 +46,19 @@ pub(super) fn compare(
 }
 
 /// Compares the token counts of texts, if a server provides nothing else.
-fn counts(server: &dyn Endpoint, own: Option<&EncodeText<'_>>) -> Result<String, endpoints::Error> {
-    let Some(own) = own else {
+fn counts(
+    server: &dyn Endpoint,
+    encode: Option<&EncodeText<'_>>,
+) -> Result<String, endpoints::Error> {
+    let Some(encode) = encode else {
         return Ok("; the model has no tokenizer to compare its own with".to_owned());
     };
-    if let Some(note) = compare(server, Some(own))? {
+    if let Some(note) = compare(server, Some(encode))? {
         return Ok(format!("; {note}"));
     }
     let mut gaps = Vec::new();
     for text in TEXTS {
-        if let (Some(ours), Some(theirs)) = (own(text, true), server.count_text(text)?) {
+        if let (Some(ours), Some(theirs)) = (encode(text, true), server.count_text(text)?) {
             gaps.push(theirs as i64 - ours.len() as i64);
         }
     }
@@ -77,11 +80,11 @@ fn counts(server: &dyn Endpoint, own: Option<&EncodeText<'_>>) -> Result<String,
 /// Returns the error for a server that exposes no log-probabilities.
 pub(super) fn not_provable(
     server: &dyn Endpoint,
-    own: Option<&EncodeText<'_>>,
+    encode: Option<&EncodeText<'_>>,
 ) -> Result<Error, endpoints::Error> {
     let facts = server.facts();
     let hidden = facts.hidden.join("; ");
-    let tokens = counts(server, own)?;
+    let tokens = counts(server, encode)?;
     let reason = format!("gives neither log-probabilities nor ids of tokens ({hidden})");
     Ok(Error::NotProvable { url: facts.url.clone(), reason, tokens })
 }

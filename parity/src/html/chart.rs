@@ -41,22 +41,21 @@ pub(super) struct Chart {
 impl Chart {
     /// Renders the chart; empty without data.
     pub(super) fn svg(&self) -> String {
-        let values =
-            || self.series.iter().flat_map(|s| s.points.iter().map(|p| p.1)).chain(self.limit);
-        let shown = |v: f64| v.is_finite() && v > 0.0;
-        let most = values().filter(|v| shown(*v)).fold(0.0, f64::max);
+        let values = self.series.iter().flat_map(|s| s.points.iter().map(|p| p.1));
+        let values = values.chain(self.limit).filter(|v| is_on_scale(*v));
+        let largest = values.clone().fold(0.0, f64::max);
         if self.series.iter().all(|s| s.points.is_empty()) {
             return String::new();
         }
-        let top = if most > 0.0 { most.log10().ceil() } else { 0.0 };
-        let least = values().filter(|v| shown(*v)).fold(most.max(1e-30), f64::min);
+        let top = if largest > 0.0 { largest.log10().ceil() } else { 0.0 };
+        let least = values.fold(largest.max(1e-30), f64::min);
         let bottom = least.log10().floor().max(top - 9.0).min(top - 1.0);
         let plot = HEIGHT - TOP - BOTTOM;
         // Exact agreement (0) is drawn on the axis, NaN at the top edge.
         let y = |v: f64| {
             let log = if v == 0.0 {
                 bottom
-            } else if shown(v) {
+            } else if is_on_scale(v) {
                 v.log10().clamp(bottom, top)
             } else {
                 top
@@ -64,7 +63,6 @@ impl Chart {
             TOP + plot * (top - log) / (top - bottom)
         };
         let last = self.columns.len().saturating_sub(1).max(1) as f64;
-        let x = |n: usize| LEFT + (WIDTH - LEFT - RIGHT) * n as f64 / last;
         let mut out = format!(
             "<figure><figcaption>{}</figcaption>{}<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
             escape(&self.title),
@@ -96,7 +94,7 @@ impl Chart {
                 // A gap is a position that was not compared.
                 let follows = n > 0 && s.points[n - 1].0 + 1 == *column;
                 let pen = if follows { 'L' } else { 'M' };
-                let _ = write!(out, "{pen}{:.1} {:.1}", x(*column), y(*value));
+                let _ = write!(out, "{pen}{:.1} {:.1}", x_of(*column, last), y(*value));
             }
             out.push_str("\"/>");
             for (column, value) in &s.points {
@@ -104,7 +102,7 @@ impl Chart {
                 let _ = write!(
                     out,
                     "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{}\"{}><title>{}: {} {}</title></circle>",
-                    x(*column),
+                    x_of(*column, last),
                     y(*value),
                     if bad { 3.2 } else { 1.8 },
                     if bad { " class=\"beyond\"" } else { "" },
@@ -140,12 +138,26 @@ impl Chart {
         if self.limit.is_some() {
             entries.push(("limit", "bound"));
         }
-        let one = |(class, name): (&str, &str)| {
-            format!(
-                "<li><svg viewBox=\"0 0 14 6\" aria-hidden=\"true\"><path class=\"key {class}\" d=\"M0 3H14\"/></svg>{}</li>",
-                escape(name)
-            )
-        };
-        format!("<ul class=\"legend\">{}</ul>", entries.into_iter().map(one).collect::<String>())
+        let items: String =
+            entries.into_iter().map(|(class, name)| legend_item(class, name)).collect();
+        format!("<ul class=\"legend\">{items}</ul>")
     }
+}
+
+/// True if a logarithmic axis has a place for a value.
+fn is_on_scale(value: f64) -> bool {
+    value.is_finite() && value > 0.0
+}
+
+/// Returns the horizontal place of a column; `last` is the index of the last one.
+fn x_of(column: usize, last: f64) -> f64 {
+    LEFT + (WIDTH - LEFT - RIGHT) * column as f64 / last
+}
+
+/// Formats one colour of the legend.
+fn legend_item(class: &str, name: &str) -> String {
+    format!(
+        "<li><svg viewBox=\"0 0 14 6\" aria-hidden=\"true\"><path class=\"key {class}\" d=\"M0 3H14\"/></svg>{}</li>",
+        escape(name)
+    )
 }

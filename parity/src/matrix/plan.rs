@@ -88,30 +88,29 @@ impl MatrixPlan {
     /// Returns the dtypes of a model on an engine: the model's, else the engine's, else the plan's, else
     /// f32.
     pub fn dtypes(&self, model: &PlanModel, engine: &PlanEngine) -> Vec<Dtype> {
-        let own = [&model.dtypes, &engine.dtypes, &self.dtypes];
-        own.into_iter().find(|list| !list.is_empty()).cloned().unwrap_or(vec![Dtype::F32])
+        let lists = [&model.dtypes, &engine.dtypes, &self.dtypes];
+        lists.into_iter().find(|list| !list.is_empty()).cloned().unwrap_or(vec![Dtype::F32])
     }
 
     /// Returns the pairs of models and engines, in order.
     pub fn pairs(&self) -> Vec<(&PlanModel, &PlanEngine)> {
-        let on = |model: &PlanModel, engine: &PlanEngine| {
-            model.engines.is_empty() || model.engines.contains(&engine.name)
-        };
         self.models
             .iter()
             .flat_map(|model| self.engines.iter().map(move |engine| (model, engine)))
-            .filter(|(model, engine)| on(model, engine))
+            .filter(|(model, engine)| {
+                model.engines.is_empty() || model.engines.contains(&engine.name)
+            })
             .collect()
     }
 
     /// Returns the reason for which a cell need not pass, if there is one.
     pub fn known(&self, model: &str, engine: &str, dtype: &str) -> Option<&str> {
-        let fits = |known: &&KnownFailure| {
+        let fitting = self.known.iter().find(|known| {
             known.model.as_ref().is_none_or(|name| name == model)
                 && known.engine.as_ref().is_none_or(|name| name == engine)
                 && known.dtype.is_none_or(|known| known.name() == dtype)
-        };
-        self.known.iter().find(fits).map(|known| known.because.as_str())
+        });
+        fitting.map(|known| known.because.as_str())
     }
 }
 
@@ -330,7 +329,7 @@ mod tests {
 
     fn read_text(text: &str) -> Result<MatrixPlan, Vec<String>> {
         let source = Arc::new(SourceText { path: "parity.yaml".into(), text: text.into() });
-        read(&source).map_err(|found| found.into_iter().map(|f| f.message).collect())
+        read(&source).map_err(|findings| findings.into_iter().map(|f| f.message).collect())
     }
 
     #[test]
@@ -353,7 +352,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_found_all_at_once() {
-        for (text, found) in [
+        for (text, words) in [
             ("engines: [native]\n", "a plan needs `models`"),
             ("models: [a]\nengines: [native]\nmodel: 1\n", "a plan has no key `model`"),
             ("models: [{name: x}]\nengines: [native]\n", "a model needs `path`"),
@@ -367,7 +366,7 @@ mod tests {
             ("models: [a]\nengines: [native]\nknown: [{engine: native}]\n", "needs `because`"),
         ] {
             let all = read_text(text).unwrap_err();
-            assert!(all.iter().any(|message| message.contains(found)), "{text}: {all:?}");
+            assert!(all.iter().any(|message| message.contains(words)), "{text}: {all:?}");
         }
     }
 }

@@ -70,8 +70,9 @@ pub fn text(board: &Board, changes: &[CellChange], gone: &[&CellKey]) -> String 
         );
     }
     let columns = engines.len() + 2;
-    let width = |n: usize| table.iter().map(|row| row[n].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let widths: Vec<usize> = (0..columns)
+        .map(|n| table.iter().map(|row| row[n].chars().count()).max().unwrap_or(0))
+        .collect();
     let mut out = String::new();
     for row in &table {
         let cells: Vec<String> =
@@ -103,31 +104,31 @@ pub fn text(board: &Board, changes: &[CellChange], gone: &[&CellKey]) -> String 
     for key in gone {
         let _ = writeln!(out, "{key}: in the scoreboard, and not run");
     }
-    let count = |wanted: CellChange| changes.iter().filter(|change| **change == wanted).count();
     let _ = writeln!(
         out,
         "\n{}: {} pass, {} known, {} fail",
         if changes.len() == 1 { "1 cell".to_owned() } else { format!("{} cells", changes.len()) },
-        count(CellChange::Fine) + count(CellChange::Fixed),
-        count(CellChange::Accepted),
-        count(CellChange::Fails)
+        count(changes, CellChange::Fine) + count(changes, CellChange::Fixed),
+        count(changes, CellChange::Accepted),
+        count(changes, CellChange::Fails)
     );
     out
 }
 
+/// Counts the cells with a change.
+fn count(changes: &[CellChange], kind: CellChange) -> usize {
+    changes.iter().filter(|change| **change == kind).count()
+}
+
 /// Renders a matrix as JUnit XML, a test case for each cell.
 pub fn junit(board: &Board, changes: &[CellChange]) -> String {
-    let failing = |outcome| {
-        let cells = board.cells.iter().zip(changes);
-        cells.filter(|(c, change)| **change == CellChange::Fails && c.outcome == outcome).count()
-    };
-    let accepted = changes.iter().filter(|change| **change == CellChange::Accepted).count();
+    let accepted = count(changes, CellChange::Accepted);
     let mut out = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"parity matrix\" tests=\"{}\" failures=\"{}\" \
          errors=\"{}\" skipped=\"{accepted}\">\n",
         changes.len(),
-        failing(CellOutcome::Differ),
-        failing(CellOutcome::Error),
+        failing(board, changes, CellOutcome::Differ),
+        failing(board, changes, CellOutcome::Error),
     );
     for (cell, change) in board.cells.iter().zip(changes) {
         let CellKey { model, engine, dtype } = &cell.key;
@@ -152,6 +153,12 @@ pub fn junit(board: &Board, changes: &[CellChange]) -> String {
     }
     out.push_str("</testsuite>\n");
     out
+}
+
+/// Counts the cells that fail with an outcome.
+fn failing(board: &Board, changes: &[CellChange], outcome: CellOutcome) -> usize {
+    let cells = board.cells.iter().zip(changes);
+    cells.filter(|(c, change)| **change == CellChange::Fails && c.outcome == outcome).count()
 }
 
 /// Renders a matrix as a page.

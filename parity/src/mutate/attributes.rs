@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use registry::graph::{Graph, Node};
+use registry::graph::Graph;
 use registry::model::Model;
 use registry::ops::{OpSet, Param, ParamKind};
 use registry::scalar::Scalar;
 
 use super::{MistakeClass, Mutant};
-use crate::edit::{Change, has_window, is_editable};
+use crate::edit::{Change, has_window, is_editable, window_of};
 use crate::places::Places;
 
 /// Window shorter than any full attention.
@@ -92,49 +92,31 @@ fn edit(
     Mutant::edit(name, class, right, reach, change)
 }
 
+/// Returns the edit that multiplies a number other than 0 by a factor.
+fn factor_edit(what: &str, class: MistakeClass, factor: f64) -> ArgumentEdit {
+    ArgumentEdit::new(what, class, true, move |value| {
+        Some(Scalar::Float(value.as_f64().filter(|x| *x != 0.0)? * factor))
+    })
+}
+
+/// Returns the edits of an argument, by the kind of its parameter.
 fn argument_edits(key: &str, param: Option<&Param>) -> Vec<ArgumentEdit> {
-    let class = |class| {
-        if param.is_some_and(|param| param.neutral) { MistakeClass::Rounding } else { class }
-    };
-    let times = |what: &str, class, factor: f64| {
-        ArgumentEdit::new(what, class, true, move |value| {
-            Some(Scalar::Float(value.as_f64().filter(|x| *x != 0.0)? * factor))
-        })
-    };
-    let number = || {
-        if key == "eps" {
-            vec![
-                times("x 10", MistakeClass::Epsilon, 10.0),
-                times("/ 10", MistakeClass::Epsilon, 0.1),
-            ]
-        } else {
-            vec![times("x 1.01", MistakeClass::Number, 1.01)]
-        }
-    };
+    let neutral = param.is_some_and(|param| param.neutral);
+    let form = if neutral { MistakeClass::Rounding } else { MistakeClass::Form };
     match param.map(|param| param.kind) {
         Some(ParamKind::Flag) => {
-            vec![ArgumentEdit::new(
-                "flipped",
-                class(MistakeClass::Form),
-                false,
-                |value| match value {
-                    Scalar::Bool(flag) => Some(Scalar::Bool(!flag)),
-                    _ => None,
-                },
-            )]
+            vec![ArgumentEdit::new("flipped", form, false, |value| match value {
+                Scalar::Bool(flag) => Some(Scalar::Bool(!flag)),
+                _ => None,
+            })]
         }
         Some(ParamKind::Word(words)) => words
             .iter()
             .map(|&word| {
-                ArgumentEdit::new(
-                    format!("'{word}'"),
-                    class(MistakeClass::Form),
-                    false,
-                    move |value| match value {
-                        Scalar::Str(text) if text != word => Some(Scalar::Str(word.to_owned())),
-                        _ => None,
-                    },
-                )
+                ArgumentEdit::new(format!("'{word}'"), form, false, move |value| match value {
+                    Scalar::Str(text) if text != word => Some(Scalar::Str(word.to_owned())),
+                    _ => None,
+                })
             })
             .collect(),
         Some(ParamKind::Dim | ParamKind::Int) => [("+ 1", 1), ("- 1", -1)]
@@ -145,7 +127,11 @@ fn argument_edits(key: &str, param: Option<&Param>) -> Vec<ArgumentEdit> {
                 })
             })
             .into(),
-        Some(ParamKind::Float) => number(),
+        Some(ParamKind::Float) if key == "eps" => vec![
+            factor_edit("x 10", MistakeClass::Epsilon, 10.0),
+            factor_edit("/ 10", MistakeClass::Epsilon, 0.1),
+        ],
+        Some(ParamKind::Float) => vec![factor_edit("x 1.01", MistakeClass::Number, 1.01)],
         Some(ParamKind::Numbers) => {
             vec![ArgumentEdit::new("with its first x 1.01", MistakeClass::Number, true, |value| {
                 let Scalar::List(items) = value else { return None };
@@ -170,9 +156,8 @@ fn argument_edits(key: &str, param: Option<&Param>) -> Vec<ArgumentEdit> {
 
 /// Returns edits of windows: of arguments and of the states with that window.
 fn windows(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
-    let own = |node: &Node| node.attrs.get("window").and_then(Scalar::as_usize);
-    let with = places.nodes(|node| has_window(graph, node) && own(node).is_some());
-    let without = places.nodes(|node| has_window(graph, node) && own(node).is_none());
+    let with = places.nodes(|node| has_window(graph, node) && window_of(node).is_some());
+    let without = places.nodes(|node| has_window(graph, node) && window_of(node).is_none());
     let ways: [(&str, &[usize], WindowChange); 4] = [
         ("window + 1", &with, |w| w.map(|w| w + 1)),
         ("window - 1", &with, |w| w.map(|w| (w - 1).max(1))),
@@ -187,8 +172,8 @@ fn windows(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
         }
         for (name, nodes) in sets.into_iter().filter(|(_, nodes)| !nodes.is_empty()) {
             let right = places.of(nodes.iter().copied());
-            let window = |n: &usize| (*n, change(own(&graph.nodes[*n])));
-            let change = Change::Window(nodes.iter().map(window).collect());
+            let windows = nodes.iter().map(|n| (*n, change(window_of(&graph.nodes[*n]))));
+            let change = Change::Window(windows.collect());
             all.push(Mutant::edit(
                 name,
                 MistakeClass::Window,

@@ -2,6 +2,7 @@
 
 use engine::ModelSource;
 use registry::dtype::Dtype;
+use registry::model::Model;
 use serde::Serialize;
 
 use crate::diagnose::{Cause, Diagnosis};
@@ -41,20 +42,13 @@ pub(super) fn blame(
     diagnosis: Option<&Diagnosis>,
 ) -> MutantDiagnosis {
     let causes = diagnosis.map_or(&[][..], |diagnosis| &diagnosis.causes);
-    let undoes = |cause: &Cause| {
-        mutant.is_some_and(|mutant| {
-            cause.edits.iter().any(|edit| {
-                let mut model = (*mutant.model).clone();
-                cause.with.iter().for_each(|other| other.change.apply(&mut model));
-                edit.change.apply(&mut model);
-                same(&model, &sound.model, dtype)
-            })
-        })
-    };
+    let undoing = mutant.and_then(|mutant| {
+        causes.iter().position(|cause| undoes(cause, &mutant.model, &sound.model, dtype))
+    });
     let first = causes.first();
     MutantDiagnosis {
         curable,
-        rank: causes.iter().position(undoes).map(|n| n + 1),
+        rank: undoing.map(|n| n + 1),
         explained: diagnosis.is_some_and(|diagnosis| diagnosis.explained),
         first: first
             .and_then(|cause| cause.edits.first())
@@ -62,4 +56,14 @@ pub(super) fn blame(
         restored: first.map_or(0.0, |cause| cause.restored),
         tried: diagnosis.map_or(0, |diagnosis| diagnosis.tried),
     }
+}
+
+/// True if an edit of a cause makes the sound model of a mutant.
+fn undoes(cause: &Cause, mutant: &Model, sound: &Model, dtype: Dtype) -> bool {
+    cause.edits.iter().any(|edit| {
+        let mut model = mutant.clone();
+        cause.with.iter().for_each(|other| other.change.apply(&mut model));
+        edit.change.apply(&mut model);
+        same(&model, sound, dtype)
+    })
 }

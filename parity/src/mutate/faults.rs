@@ -64,16 +64,18 @@ pub(super) fn mask_mutants(prompts: &[Prompt]) -> Vec<Mutant> {
         (documents, "documents begin one token late", MaskFault::LateDocuments),
     ];
     let shown = all.into_iter().filter(|(shown, ..)| *shown);
-    let mutant = |(_, name, fault): (bool, &str, MaskFault)| {
-        Mutant::fault(
-            name.to_owned(),
-            MistakeClass::Window,
-            BTreeSet::new(),
-            "no prompt has such a mask",
-            EngineFault::Mask(fault),
-        )
-    };
-    shown.map(mutant).collect()
+    shown.map(|(_, name, fault)| mask_mutant(name, fault)).collect()
+}
+
+/// Returns the mutant with a fault of masks.
+fn mask_mutant(name: &str, fault: MaskFault) -> Mutant {
+    Mutant::fault(
+        name.to_owned(),
+        MistakeClass::Window,
+        BTreeSet::new(),
+        "no prompt has such a mask",
+        EngineFault::Mask(fault),
+    )
 }
 
 /// Change of a tap.
@@ -158,27 +160,20 @@ pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
     let mut all = Vec::new();
     if let Some(tap) = projection(graph) {
         let right = places.of(maker(graph, &tap));
-        let mut add = |name: &str, from, how| {
+        let late = [12, 65, 130].map(|from| {
+            let name = format!("one projection x 1.05 from position {from} on");
+            (name, from, TapChange::Times(1.05))
+        });
+        let mut faults = vec![("one projection x 1.01".to_owned(), 0, TapChange::Times(1.01))];
+        faults.extend(late);
+        faults.push(("one projection rounded once more".to_owned(), 0, TapChange::Rounded));
+        faults.push(("one projection with noise of 1 %".to_owned(), 0, TapChange::Noise));
+        for (name, from, how) in faults {
             let fault = EngineFault::Tap(TapFault::of_rows(&tap, FaultyPositions::From(from), how));
             let name = format!("{name} (`{tap}`)");
-            all.push(Mutant::fault(
-                name,
-                MistakeClass::Value,
-                right.clone(),
-                "no prompt is as long",
-                fault,
-            ));
-        };
-        add("one projection x 1.01", 0, TapChange::Times(1.01));
-        for from in [12, 65, 130] {
-            add(
-                &format!("one projection x 1.05 from position {from} on"),
-                from,
-                TapChange::Times(1.05),
-            );
+            let reach = "no prompt is as long";
+            all.push(Mutant::fault(name, MistakeClass::Value, right.clone(), reach, fault));
         }
-        add("one projection rounded once more", 0, TapChange::Rounded);
-        add("one projection with noise of 1 %", 0, TapChange::Noise);
     }
     all.extend(head(graph, places));
     all.extend(expert(graph, places));
@@ -262,11 +257,17 @@ fn tap(graph: &Graph, node: &Node) -> Option<String> {
 fn projection(graph: &Graph) -> Option<String> {
     let layer = graph.layers.get(graph.layers.len() / 2)?;
     let nodes = &graph.nodes[layer.nodes.0..layer.nodes.1];
-    let shape = |node: &Node| node.outputs.first().map(|value| &graph.values[value.0].shape);
-    let hidden = nodes.last().and_then(shape);
-    let mut projections =
-        nodes.iter().rev().filter(|node| node.op.is(Trait::Projects) && shape(node) == hidden);
+    let hidden = nodes.last().and_then(|node| output_shape(graph, node));
+    let mut projections = nodes
+        .iter()
+        .rev()
+        .filter(|node| node.op.is(Trait::Projects) && output_shape(graph, node) == hidden);
     projections.find_map(|node| tap(graph, node))
+}
+
+/// Returns the shape of a node's first output.
+fn output_shape<'g>(graph: &'g Graph, node: &Node) -> Option<&'g [usize]> {
+    node.outputs.first().map(|value| graph.values[value.0].shape.as_slice())
 }
 
 /// Returns a fault in the last head of a projection that a state is made from.
@@ -330,16 +331,16 @@ fn expert(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
     ))
 }
 
+/// Returns the states of some kinds.
+fn states_of(graph: &Graph, kinds: &[StateKind]) -> Vec<StateId> {
+    let states = graph.states.iter().enumerate().filter(|(_, state)| kinds.contains(&state.kind));
+    states.map(|(n, _)| StateId(n)).collect()
+}
+
+/// Returns the faults in the handling of states.
 fn states(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
-    let of = |wanted: fn(StateKind) -> bool| -> Vec<StateId> {
-        let states = graph.states.iter().enumerate().filter(|(_, state)| wanted(state.kind));
-        states.map(|(n, _)| StateId(n)).collect()
-    };
-    let full: Vec<StateId> = of(|kind| kind == StateKind::Attention || kind == StateKind::Latent)
-        .into_iter()
-        .filter(|state| graph.states[state.0].window.is_none())
-        .collect();
-    let carried = |kind| matches!(kind, StateKind::Conv | StateKind::Recurrent);
+    let mut full = states_of(graph, &[StateKind::Attention, StateKind::Latent]);
+    full.retain(|state| graph.states[state.0].window.is_none());
     let mut all = Vec::new();
     let mut add = |name: String, class, reach, states: &[StateId], what| {
         if !states.is_empty() {
@@ -367,19 +368,19 @@ fn states(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
         &full,
         StateChange::Dropped(16..32),
     );
-    for (kind, wanted) in [
-        ("keys and values", (|kind| kind == StateKind::Attention) as fn(StateKind) -> bool),
-        ("latents", |kind| kind == StateKind::Latent),
-        ("conv states", |kind| kind == StateKind::Conv),
-        ("recurrent states", |kind| kind == StateKind::Recurrent),
+    for (name, kind) in [
+        ("keys and values", StateKind::Attention),
+        ("latents", StateKind::Latent),
+        ("conv states", StateKind::Conv),
+        ("recurrent states", StateKind::Recurrent),
     ] {
-        let own = of(wanted);
-        if matches!(kind, "conv states" | "recurrent states") {
+        let states = states_of(graph, &[kind]);
+        if matches!(kind, StateKind::Conv | StateKind::Recurrent) {
             add(
-                format!("{kind} zeroed at every 64 tokens"),
+                format!("{name} zeroed at every 64 tokens"),
                 MistakeClass::State,
                 long,
-                &own,
+                &states,
                 StateChange::Zeroed(64),
             );
         }
@@ -387,18 +388,18 @@ fn states(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
             let reach = "the run keeps them in this dtype anyway";
             let what = StateChange::Narrow(dtype);
             add(
-                format!("{kind} rounded to {dtype} after each step"),
+                format!("{name} rounded to {dtype} after each step"),
                 MistakeClass::State,
                 reach,
-                &own,
+                &states,
                 what,
             );
             let what = StateChange::ReadNarrow(dtype);
-            add(format!("{kind} read in {dtype}"), MistakeClass::State, reach, &own, what);
+            add(format!("{name} read in {dtype}"), MistakeClass::State, reach, &states, what);
         }
     }
-    let carried = of(carried);
-    let every = of(|_| true);
+    let carried = states_of(graph, &[StateKind::Conv, StateKind::Recurrent]);
+    let every: Vec<StateId> = (0..graph.states.len()).map(StateId).collect();
     let slot = "the engine does not begin, or does not go on, with what a slot keeps";
     add(
         "a padding token leaks into carried states".into(),

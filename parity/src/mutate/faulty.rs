@@ -69,7 +69,8 @@ pub(super) struct FaultySession {
 }
 
 impl FaultySession {
-    fn own(&self, slot: SlotId) -> Result<SlotId, Error> {
+    /// Returns the inner session's slot.
+    fn inner_slot(&self, slot: SlotId) -> Result<SlotId, Error> {
         self.slots.get(&slot.0).copied().ok_or(Error::UnknownSlot(slot.0))
     }
 
@@ -87,7 +88,7 @@ impl FaultySession {
         position: usize,
         values: &[StateValue],
     ) -> Result<(), Error> {
-        let document = self.inner.document(self.own(slot)?)?;
+        let document = self.inner.document(self.inner_slot(slot)?)?;
         // A truncated slot has forgotten documents that began later.
         let document = if document < position { document } else { 0 };
         let seeded = self.inner.seed_in_document(position, document, values)?;
@@ -107,7 +108,7 @@ impl FaultySession {
     /// Changes the states of a slot after a chunk of tokens.
     fn after(&mut self, slot: SlotId, tokens: &[u32]) -> Result<(), Error> {
         let Some(fault) = self.state_fault() else { return Ok(()) };
-        let inner = self.own(slot)?;
+        let inner = self.inner_slot(slot)?;
         let position = self.inner.position(inner)?;
         let mut values = self.inner.states(inner)?;
         let graph = &self.inner.model().graph;
@@ -145,12 +146,12 @@ impl FaultySession {
     ) -> Result<Vec<Logits>, Error> {
         let mut inner = Vec::new();
         let mut rows = Vec::new();
-        let mut wanted = Vec::new();
+        let mut logit_rows = Vec::new();
         for chunk in chunks {
-            let slot = self.own(chunk.slot)?;
+            let slot = self.inner_slot(chunk.slot)?;
             let start = self.inner.position(slot)?;
             rows.extend(start..start + chunk.tokens.len());
-            wanted.extend(match chunk.rows {
+            logit_rows.extend(match chunk.rows {
                 OutputRows::None => 0..0,
                 OutputRows::Last => start + chunk.tokens.len() - 1..start + chunk.tokens.len(),
                 OutputRows::All => start..start + chunk.tokens.len(),
@@ -163,7 +164,7 @@ impl FaultySession {
                     probe,
                     fault: &fault,
                     rows,
-                    wanted,
+                    logit_rows,
                     chosen: Vec::new(),
                     dtype: self.dtype(),
                 };
@@ -212,7 +213,7 @@ impl Session for FaultySession {
     }
 
     fn release(&mut self, slot: SlotId) -> Result<(), Error> {
-        let inner = self.own(slot)?;
+        let inner = self.inner_slot(slot)?;
         if let Some(StateFault { states, what: StateChange::Stale }) = self.state_fault() {
             let values = self.inner.states(inner)?;
             self.stale =
@@ -224,7 +225,7 @@ impl Session for FaultySession {
     }
 
     fn position(&self, slot: SlotId) -> Result<usize, Error> {
-        self.inner.position(self.own(slot)?)
+        self.inner.position(self.inner_slot(slot)?)
     }
 
     fn step(&mut self, chunks: &[Chunk<'_>], probe: &mut dyn Probe) -> Result<Vec<Logits>, Error> {
@@ -245,7 +246,7 @@ impl Session for FaultySession {
     }
 
     fn fork(&mut self, slot: SlotId) -> Result<SlotId, Error> {
-        let inner = self.own(slot)?;
+        let inner = self.inner_slot(slot)?;
         let fork = self.inner.fork(inner)?;
         let fork = self.place(fork);
         if let Some(StateFault { what: StateChange::Further, .. }) = self.state_fault() {
@@ -258,7 +259,7 @@ impl Session for FaultySession {
     }
 
     fn truncate(&mut self, slot: SlotId, length: usize) -> Result<(), Error> {
-        let inner = self.own(slot)?;
+        let inner = self.inner_slot(slot)?;
         let Some(StateFault { states, what: StateChange::NotTruncated }) = self.state_fault()
         else {
             return self.inner.truncate(inner, length);
@@ -271,7 +272,7 @@ impl Session for FaultySession {
     }
 
     fn save(&self, slot: SlotId) -> Result<Vec<u8>, Error> {
-        self.inner.save(self.own(slot)?)
+        self.inner.save(self.inner_slot(slot)?)
     }
 
     fn restore(&mut self, bytes: &[u8]) -> Result<SlotId, Error> {
@@ -280,7 +281,7 @@ impl Session for FaultySession {
     }
 
     fn states(&self, slot: SlotId) -> Result<Vec<StateValue>, Error> {
-        self.inner.states(self.own(slot)?)
+        self.inner.states(self.inner_slot(slot)?)
     }
 
     fn nudge(&mut self, units: u32) {
@@ -292,7 +293,7 @@ impl Session for FaultySession {
     }
 
     fn document(&self, slot: SlotId) -> Result<usize, Error> {
-        self.inner.document(self.own(slot)?)
+        self.inner.document(self.inner_slot(slot)?)
     }
 
     fn seed_in_document(
@@ -314,9 +315,9 @@ impl Session for FaultySession {
 struct FaultProbe<'a> {
     probe: &'a mut dyn Probe,
     fault: &'a TapFault,
-    /// Positions of all rows, and of those with wanted logits.
+    /// Positions of all rows, and of those whose logits are returned.
     rows: Vec<usize>,
-    wanted: Vec<usize>,
+    logit_rows: Vec<usize>,
     /// Values and row width of the tap that selects the changed rows.
     chosen: Vec<Vec<f32>>,
     dtype: Dtype,
@@ -333,7 +334,7 @@ impl Probe for FaultProbe<'_> {
         let count = shape.first().copied().unwrap_or(0);
         let width = data.len().checked_div(count).unwrap_or(0).max(1);
         if tap == self.fault.tap {
-            let positions = if count == self.rows.len() { &self.rows } else { &self.wanted };
+            let positions = if count == self.rows.len() { &self.rows } else { &self.logit_rows };
             for (n, row) in data.chunks_exact_mut(width).enumerate() {
                 let reached = positions.get(n).is_some_and(|at| self.fault.at.contain(*at));
                 let sent = self.fault.chosen.as_ref().is_none_or(|(_, expert)| {

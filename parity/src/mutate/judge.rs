@@ -83,29 +83,30 @@ fn same<T: Serialize>(a: &T, b: &T) -> bool {
 /// Compares the engine's values in two checks. Bounds are excluded, because they also depend on runs with
 /// perturbed inputs.
 fn same_numbers(report: &Report, sound: &Report) -> bool {
-    let gate = |gate: &Gate| (gate.error, gate.gain.to_bits(), gate.unequal, gate.verdict);
     report.runs.len() == sound.runs.len()
         && report.runs.iter().zip(&sound.runs).all(|(ours, theirs)| {
-            ours.gates.iter().map(gate).eq(theirs.gates.iter().map(gate))
-                && ours.gates.iter().map(|g| &g.by_step).eq(theirs.gates.iter().map(|g| &g.by_step))
+            ours.gates.len() == theirs.gates.len()
+                && ours.gates.iter().zip(&theirs.gates).all(|(a, b)| same_values(a, b))
                 && same(&ours.greedy, &theirs.greedy)
                 && same(&ours.routers, &theirs.routers)
         })
 }
 
+/// True if the engine's values in two gates are equal.
+fn same_values(a: &Gate, b: &Gate) -> bool {
+    (a.error, a.gain.to_bits(), a.unequal, a.verdict)
+        == (b.error, b.gain.to_bits(), b.unequal, b.verdict)
+        && a.by_step == b.by_step
+}
+
 /// Names the first finding of a report.
 pub(super) fn named(report: &Report) -> Option<String> {
     if let Some(run) = report.first_failing() {
-        let router = || {
-            run.routers
-                .iter()
-                .find(|row| row.verdict == Verdict::Fail)
-                .map(|_| "a router".to_owned())
-        };
+        let router = run.routers.iter().any(|row| row.verdict == Verdict::Fail);
         return run
             .headline()
             .map(|first| first.subject.to_string())
-            .or_else(router)
+            .or_else(|| router.then(|| "a router".to_owned()))
             .or_else(|| Some("a greedy token".to_owned()));
     }
     let row = report.schedules.iter().find(|row| row.verdict == Verdict::Fail)?;
@@ -118,13 +119,7 @@ fn closest(report: &Report, sound: &Report) -> Option<ClosestGate> {
         report.runs.iter().flat_map(|run| &run.gates).collect()
     }
     let before = gates(sound);
-    let mut found: Option<ClosestGate> = None;
-    let mut offer = |next: ClosestGate| {
-        let part = |c: &ClosestGate| c.value / c.limit;
-        if found.as_ref().is_none_or(|best| part(&next).total_cmp(&part(best)).is_gt()) {
-            found = Some(next);
-        }
-    };
+    let mut closest: Option<ClosestGate> = None;
     for (n, gate) in gates(report).into_iter().enumerate() {
         let other = before.get(n).copied();
         if other.is_some_and(|other| same(gate, other)) {
@@ -133,8 +128,15 @@ fn closest(report: &Report, sound: &Report) -> Option<ClosestGate> {
         for (m, bound) in gate.bounds.iter().enumerate() {
             let was =
                 other.and_then(|gate| gate.bounds.get(m)).map_or(f64::NAN, |bound| bound.value);
-            if bound.limit.is_finite() && bound.limit > 0.0 {
-                offer(ClosestGate {
+            if !bound.limit.is_finite() || bound.limit <= 0.0 {
+                continue;
+            }
+            let ratio = bound.value / bound.limit;
+            let nearer = closest
+                .as_ref()
+                .is_none_or(|best| ratio.total_cmp(&(best.value / best.limit)).is_gt());
+            if nearer {
+                closest = Some(ClosestGate {
                     subject: gate.subject.to_string(),
                     place: format!("{} {} `{}`", gate.phase, gate.mode.name(), gate.prompt),
                     measure: bound.measure.to_owned(),
@@ -145,5 +147,5 @@ fn closest(report: &Report, sound: &Report) -> Option<ClosestGate> {
             }
         }
     }
-    found
+    closest
 }

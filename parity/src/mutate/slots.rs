@@ -175,8 +175,8 @@ impl Probe for ReplayProbe {
     }
 
     fn tap(&mut self, tap: &str, _shape: &[usize], data: &mut [f32]) {
-        if let Some(own) = self.0.get(tap).filter(|own| own.len() == data.len()) {
-            data.copy_from_slice(own);
+        if let Some(recorded) = self.0.get(tap).filter(|values| values.len() == data.len()) {
+            data.copy_from_slice(recorded);
         }
     }
 }

@@ -7,7 +7,7 @@ use registry::model::Model;
 use registry::ops::{DISTINCT, Trait};
 
 use super::{MistakeClass, Mutant};
-use crate::edit::Change;
+use crate::edit::{Change, can_bypass, has_swappable_inputs};
 use crate::places::Places;
 
 /// Gives swaps of inputs and weights, and other activation functions.
@@ -24,9 +24,8 @@ pub(super) fn mutants(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
 fn layers(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
     let mut all = graph.layers.iter().enumerate();
     let (a, b) = all.find_map(|(n, a)| {
-        let size = |layer: &Layer| layer.nodes.1 - layer.nodes.0;
-        let twin = |b: &&Layer| b.kind == a.kind && size(b) == size(a);
-        Some((a, graph.layers[n + 1..].iter().find(twin)?))
+        let mut later = graph.layers[n + 1..].iter();
+        Some((a, later.find(|b| b.kind == a.kind && node_count(b) == node_count(a))?))
     })?;
     let pairs: Vec<(usize, usize)> = (a.nodes.0..a.nodes.1).zip(b.nodes.0..b.nodes.1).collect();
     let right = places.of(pairs.iter().flat_map(|(a, b)| [*a, *b]));
@@ -38,9 +37,15 @@ fn layers(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
     )
 }
 
-fn kinds(graph: &Graph, wanted: impl Fn(&Node) -> bool) -> BTreeMap<&str, Vec<usize>> {
+/// Returns the number of nodes of a layer.
+fn node_count(layer: &Layer) -> usize {
+    layer.nodes.1 - layer.nodes.0
+}
+
+/// Groups the nodes that `selects` gives by their op.
+fn kinds(graph: &Graph, selects: impl Fn(&Node) -> bool) -> BTreeMap<&str, Vec<usize>> {
     let mut kinds: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| wanted(node)) {
+    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| selects(node)) {
         kinds.entry(node.op.as_str()).or_default().push(n);
     }
     kinds
@@ -48,16 +53,8 @@ fn kinds(graph: &Graph, wanted: impl Fn(&Node) -> bool) -> BTreeMap<&str, Vec<us
 
 /// Returns swaps of the first two inputs of nodes, if they have one shape and do not commute.
 fn input_swaps(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
-    let swaps = |node: &Node| match node.inputs.as_slice() {
-        [a, b, ..] => {
-            a != b
-                && !node.op.is(Trait::Commutes)
-                && graph.values[a.0].shape == graph.values[b.0].shape
-        }
-        _ => false,
-    };
     let mut all = Vec::new();
-    for (op, nodes) in kinds(graph, swaps) {
+    for (op, nodes) in kinds(graph, |node| has_swappable_inputs(graph, node)) {
         let right = places.of(nodes.iter().copied());
         let name = format!("{op}: its first two inputs swapped");
         let change = Change::Inputs(nodes);
@@ -68,26 +65,28 @@ fn input_swaps(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
 
 /// Returns swaps of the weights of two projections of one input, if they have one shape.
 fn weights(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
-    let shape = |node: &Node| Some(&graph.weights[node.weights.get("weight")?.0].shape);
-    let mut found = None;
-    for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.op.is(Trait::Projects))
-    {
-        let twin = |(_, other): &(usize, &Node)| {
-            other.op.is(Trait::Projects)
-                && other.inputs == node.inputs
-                && shape(other) == shape(node)
-        };
-        if let Some((m, _)) = graph.nodes.iter().enumerate().skip(n + 1).find(twin) {
-            found = Some((n, m));
+    let nodes = graph.nodes.iter().enumerate();
+    let projections: Vec<(usize, &Node)> =
+        nodes.filter(|(_, node)| node.op.is(Trait::Projects)).collect();
+    let mut pair = None;
+    for (index, &(n, node)) in projections.iter().enumerate() {
+        let twin = projections[index + 1..].iter().find(|(_, other)| {
+            other.inputs == node.inputs && weight_shape(graph, other) == weight_shape(graph, node)
+        });
+        if let Some(&(m, _)) = twin {
+            pair = Some((n, m));
         }
     }
-    let edit = |(n, m): (usize, usize)| {
-        let right = places.of([n, m]);
-        let name = "linear: the weights of two projections swapped".to_owned();
-        let change = Change::Weights(vec![(n, m)]);
-        Mutant::edit(name, MistakeClass::Swap, right, "both weights are equal", change)
-    };
-    found.map(edit).into_iter().collect()
+    let Some((n, m)) = pair else { return Vec::new() };
+    let right = places.of([n, m]);
+    let name = "linear: the weights of two projections swapped".to_owned();
+    let change = Change::Weights(vec![(n, m)]);
+    vec![Mutant::edit(name, MistakeClass::Swap, right, "both weights are equal", change)]
+}
+
+/// Returns the shape of a node's weight.
+fn weight_shape<'g>(graph: &'g Graph, node: &Node) -> Option<&'g [usize]> {
+    Some(&graph.weights[node.weights.get("weight")?.0].shape)
 }
 
 /// Other functions in place of activation functions.
@@ -107,14 +106,8 @@ fn functions(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
 
 /// Returns edits in which readers of the last node of each kind bypass it.
 fn omissions(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
-    let passes = |node: &Node| match (node.inputs.as_slice(), node.outputs.as_slice()) {
-        ([from, ..], [to]) => {
-            graph.values[from.0].shape == graph.values[to.0].shape && graph.output != Some(*to)
-        }
-        _ => false,
-    };
     let mut all = Vec::new();
-    for (op, nodes) in kinds(graph, passes) {
+    for (op, nodes) in kinds(graph, |node| can_bypass(graph, node, 0)) {
         let Some(&last) = nodes.last() else { continue };
         let from = graph.nodes[last].inputs[0];
         let to = graph.nodes[last].outputs[0];

@@ -119,8 +119,8 @@ fn values(model: &Model, places: &Places<'_>) -> Vec<Mutant> {
         let right = places.of(nodes.iter().copied());
         let reach = "f32 runs round nothing, and ops that only move numbers round nothing";
         let name = format!("{op}: {what}");
-        let made = nodes.iter().flat_map(|n| &graph.nodes[*n].outputs).copied();
-        let values = made.filter(|value| graph.values[value.0].dtype == from).collect();
+        let results = nodes.iter().flat_map(|n| &graph.nodes[*n].outputs).copied();
+        let values = results.filter(|value| graph.values[value.0].dtype == from).collect();
         let change = Change::ValueDtype(values, to);
         all.push(Mutant::edit(name, MistakeClass::Rounding, right, reach, change));
     }

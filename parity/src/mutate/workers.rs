@@ -23,19 +23,28 @@ pub(super) fn run<T: Send>(
         for pool in &pools {
             let sender = sender.clone();
             let next = &next;
-            let work = move || loop {
-                let n = next.fetch_add(1, Ordering::Relaxed);
-                if n >= jobs || sender.send((n, job(n))).is_err() {
-                    break;
-                }
-            };
-            scope.spawn(move || pool.install(work));
+            scope.spawn(move || pool.install(move || work(next, jobs, job, &sender)));
         }
         drop(sender);
         results.iter().inspect(|(n, _)| done(*n)).collect::<Vec<(usize, T)>>()
     });
     all.sort_by_key(|(n, _)| *n);
     Ok(all.into_iter().map(|(_, result)| result).collect())
+}
+
+/// Runs jobs and sends their results, until none is left or nobody receives them.
+fn work<T>(
+    next: &AtomicUsize,
+    jobs: usize,
+    job: &(dyn Fn(usize) -> T + Sync),
+    sender: &mpsc::Sender<(usize, T)>,
+) {
+    loop {
+        let n = next.fetch_add(1, Ordering::Relaxed);
+        if n >= jobs || sender.send((n, job(n))).is_err() {
+            break;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -46,8 +55,11 @@ mod tests {
     fn results_keep_the_order_of_the_jobs() {
         for workers in [0, 1, 3, 50] {
             let mut ended = Vec::new();
-            let square = |n: usize| (n * n, rayon::current_num_threads());
-            let all = run(20, workers, &square, &mut |n| ended.push(n)).unwrap();
+            let all =
+                run(20, workers, &|n: usize| (n * n, rayon::current_num_threads()), &mut |n| {
+                    ended.push(n);
+                })
+                .unwrap();
             let expected: Vec<_> = (0..20).map(|n| (n * n, 1)).collect();
             assert_eq!(all, expected, "{workers}");
             ended.sort_unstable();

@@ -114,10 +114,12 @@ fn word(verdict: Verdict) -> &'static str {
 /// Formats rows of cells, with each column as wide as its widest cell; the last is left ragged.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |c: usize| {
-        rows.iter().filter_map(|r| r.get(c)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let widths: Vec<usize> = (0..columns)
+        .map(|c| {
+            let cells = rows.iter().filter_map(|row| row.get(c));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        })
+        .collect();
     let mut out = String::new();
     for row in rows {
         let mut text = String::new();
@@ -215,10 +217,6 @@ fn ops(report: &Report) -> String {
     for run in report.runs.iter().filter(|run| run.part.is_none_or(|part| part == "nextn")) {
         let coverage = &run.coverage;
         let Some((weakest, error)) = &coverage.weakest else { continue };
-        let to = |phase: Phase, last: Option<usize>| match last {
-            Some(last) => format!("{phase} to position {last}"),
-            None => format!("{phase} not compared"),
-        };
         let mut reach = String::new();
         if let Some((reached, all)) = coverage.experts {
             let _ = write!(reach, "{reached} of {all} experts reached");
@@ -231,14 +229,22 @@ fn ops(report: &Report) -> String {
         }
         rows.push(vec![
             run.label(),
-            to(Phase::Prefill, coverage.prefill),
-            to(Phase::Decode, coverage.decode),
+            extent(Phase::Prefill, coverage.prefill),
+            extent(Phase::Decode, coverage.decode),
             format!("weakest sees {error:.1e} of the rms: {weakest}"),
             reach.trim().to_owned(),
         ]);
     }
     let title = "ops on the reference's own inputs";
     if rows.is_empty() { String::new() } else { format!("{title}\n{}\n", indent(&table(&rows))) }
+}
+
+/// Describes the positions of a phase that were compared.
+fn extent(phase: Phase, last: Option<usize>) -> String {
+    match last {
+        Some(last) => format!("{phase} to position {last}"),
+        None => format!("{phase} not compared"),
+    }
 }
 
 fn indent(text: &str) -> String {

@@ -8,7 +8,8 @@ use crate::gate::Verdict;
 /// Describes the kinds of acts of a schedule that depend on states.
 fn kinds(schedule: &Schedule) -> BTreeSet<&'static str> {
     let mut kinds = BTreeSet::new();
-    let (mut seen, mut released) = (BTreeMap::<usize, usize>::new(), false);
+    let mut seen = BTreeMap::<usize, usize>::new();
+    let mut released = false;
     for act in &schedule.acts {
         match act {
             Act::Open(slot, _) => {
@@ -48,13 +49,8 @@ fn kinds(schedule: &Schedule) -> BTreeSet<&'static str> {
 /// Notes at the first schedule that fails what all such schedules do and no other does. Two must fail, and one
 /// agree.
 pub(crate) fn note_common_acts(schedules: &[Schedule], rows: &mut [ScheduleRow]) {
-    let of = |verdict| {
-        let pairs = schedules.iter().zip(rows.iter());
-        let found = pairs.filter(move |(_, row)| row.verdict == verdict);
-        found.map(|(schedule, _)| kinds(schedule)).collect::<Vec<_>>()
-    };
-    let failing = of(Verdict::Fail);
-    let agreeing = of(Verdict::Pass);
+    let failing = kinds_of(schedules, rows, Verdict::Fail);
+    let agreeing = kinds_of(schedules, rows, Verdict::Pass);
     if failing.len() < 2 || agreeing.is_empty() {
         return;
     }
@@ -75,6 +71,16 @@ pub(crate) fn note_common_acts(schedules: &[Schedule], rows: &mut [ScheduleRow])
             None => words,
         });
     }
+}
+
+/// Returns the kinds of acts of each schedule with a verdict.
+fn kinds_of(
+    schedules: &[Schedule],
+    rows: &[ScheduleRow],
+    verdict: Verdict,
+) -> Vec<BTreeSet<&'static str>> {
+    let pairs = schedules.iter().zip(rows).filter(|(_, row)| row.verdict == verdict);
+    pairs.map(|(schedule, _)| kinds(schedule)).collect()
 }
 
 #[cfg(test)]
@@ -104,12 +110,8 @@ mod tests {
 
     #[test]
     fn what_only_failing_schedules_do_is_named() {
-        let chunks = |counts: &[usize]| {
-            let mut acts = vec![Act::Open(0, 0)];
-            acts.extend(counts.iter().map(|n| Act::Feed(vec![(0, *n)])));
-            schedule("", acts)
-        };
-        let all = [chunks(&[1, 1, 1]), chunks(&[2, 2]), chunks(&[3, 2, 1]), chunks(&[4])];
+        let all =
+            [chunks_of(&[1, 1, 1]), chunks_of(&[2, 2]), chunks_of(&[3, 2, 1]), chunks_of(&[4])];
         let pass = Verdict::Pass;
         let fail = Verdict::Fail;
         let skip = Verdict::Skip;
@@ -123,9 +125,15 @@ mod tests {
             let mut rows = verdicts.map(row);
             note_common_acts(&all, &mut rows);
             let note = rows.iter().find_map(|row| row.note.clone());
-            let wanted = words
+            let expected = words
                 .map(|words| format!("each schedule that fails, and none that agrees, {words}"));
-            assert_eq!(note, wanted, "{verdicts:?}");
+            assert_eq!(note, expected, "{verdicts:?}");
         }
+    }
+
+    fn chunks_of(counts: &[usize]) -> Schedule {
+        let mut acts = vec![Act::Open(0, 0)];
+        acts.extend(counts.iter().map(|n| Act::Feed(vec![(0, *n)])));
+        schedule("", acts)
     }
 }

@@ -54,20 +54,13 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
     let reaches = thresholds(model);
     let edge = reaches.iter().copied().filter(|r| r + 3 <= LONGEST).max().unwrap_or(0);
     let context = model.context.unwrap_or(usize::MAX).saturating_sub(ROLLBACK).max(1);
-    let most = context.min(steady(model));
-    let length = prompt.min(LONGEST).max(edge + 3).max(8).min(most);
+    let limit = context.min(steady(model));
+    let length = prompt.min(LONGEST).max(edge + 3).max(8).min(limit);
     // Faults of slots, forks and drafts show early.
     let short = prompt.min(SHORT).max(edge + 3).max(8).min(length);
     let mut all = Vec::new();
     let mut add = |name: String, why, acts| all.push(Schedule { name, why, acts });
 
-    let feed = |slot: usize, from: usize, to: usize, size: usize| -> Vec<Act> {
-        (from..to).step_by(size).map(|at| Act::Feed(vec![(slot, size.min(to - at))])).collect()
-    };
-    let with = |mut head: Vec<Act>, tail: Vec<Act>| {
-        head.extend(tail);
-        head
-    };
     add(
         "prefill again".to_owned(),
         "what earlier sequences leave behind, or results that cannot be reproduced",
@@ -89,7 +82,7 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
             ),
         };
         let to = if size == 1 || size + 1 >= BLOCK { length } else { short };
-        add(name, why, with(vec![Act::Open(0, 0)], feed(0, 0, to, size)));
+        add(name, why, [vec![Act::Open(0, 0)], feed(0, 0, to, size)].concat());
     }
     let odd = ((length / 2) | 1).min(length - 1);
     if odd == 0 {
@@ -106,10 +99,14 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
     add(
         "slot reuse".to_owned(),
         "what a released slot leaves to the next",
-        with(
-            vec![Act::Open(0, 1), Act::Feed(vec![(0, short)]), Act::Release(0), Act::Open(1, 0)],
-            with(vec![Act::Feed(vec![(1, 1)])], vec![Act::Feed(vec![(1, short - 1)])]),
-        ),
+        vec![
+            Act::Open(0, 1),
+            Act::Feed(vec![(0, short)]),
+            Act::Release(0),
+            Act::Open(1, 0),
+            Act::Feed(vec![(1, 1)]),
+            Act::Feed(vec![(1, short - 1)]),
+        ],
     );
     let mut fork =
         vec![Act::Open(0, 0), Act::Feed(vec![(0, odd)]), Act::Fork(0, 1), Act::Fork(0, 2)];
@@ -132,6 +129,16 @@ pub fn derive(model: &Model, prompt: usize) -> (usize, Vec<Schedule>) {
     (length, all)
 }
 
+/// Feeds the tokens of a slot between two positions in chunks.
+fn feed(slot: usize, from: usize, to: usize, size: usize) -> Vec<Act> {
+    (from..to).step_by(size).map(|at| Act::Feed(vec![(slot, size.min(to - at))])).collect()
+}
+
+/// Opens a slot and feeds its first tokens.
+fn begin(slot: usize, sequence: usize, count: usize) -> Vec<Act> {
+    vec![Act::Open(slot, sequence), Act::Feed(vec![(slot, count)])]
+}
+
 /// Returns schedules for a prompt with a prefix or with several documents; none if the prompt is too long.
 /// The first chunk of a sequence holds the whole prefix.
 pub fn derive_masked(model: &Model, prompt: &Prompt) -> Vec<Schedule> {
@@ -146,18 +153,11 @@ pub fn derive_masked(model: &Model, prompt: &Prompt) -> Vec<Schedule> {
     let mut add = |name: &str, why, acts| {
         all.push(Schedule { name: format!("{kind}: {name}"), why, acts });
     };
-    let feed = |slot: usize, from: usize, size: usize| -> Vec<Act> {
-        let steps = (from..length).step_by(size);
-        steps.map(|at| Act::Feed(vec![(slot, size.min(length - at))])).collect()
-    };
-    let begun = |slot: usize, sequence: usize, count: usize| {
-        vec![Act::Open(slot, sequence), Act::Feed(vec![(slot, count)])]
-    };
     let mut sizes = BTreeSet::from([1, 2, 3]);
     sizes.extend(thresholds(model).into_iter().flat_map(|reach| reach.saturating_sub(1)..=reach));
     for size in sizes.into_iter().filter(|size| *size >= 1 && *size + head < length) {
         let name = format!("chunks of {size} after {head}");
-        let acts = [begun(0, 0, head), feed(0, head, size)].concat();
+        let acts = [begin(0, 0, head), feed(0, head, length, size)].concat();
         add(&name, "a mask carried over a step", acts);
     }
     let more = (head + 1).min(length - 1);
@@ -165,14 +165,16 @@ pub fn derive_masked(model: &Model, prompt: &Prompt) -> Vec<Schedule> {
     batch.push(Act::Feed(vec![(0, more), (1, head), (2, length)]));
     batch.push(Act::Feed(vec![(1, length - head), (0, length - more)]));
     add("ragged batch", "slots with masks of different reach in one step", batch);
-    let mut reuse = begun(0, 1, length);
+    let mut reuse = begin(0, 1, length);
     reuse.push(Act::Release(0));
-    reuse.extend([begun(1, 0, more), feed(1, more, 2)].concat());
+    reuse.extend([begin(1, 0, more), feed(1, more, length, 2)].concat());
     add("slot reuse", "the mask that a released slot leaves to the next", reuse);
-    let mut fork = [begun(0, 0, more), vec![Act::Fork(0, 1), Act::Stray(1, 2)]].concat();
-    fork.extend([vec![Act::Fork(0, 2)], feed(0, more, 1), feed(2, more, 3)].concat());
+    let mut fork = [begin(0, 0, more), vec![Act::Fork(0, 1), Act::Stray(1, 2)]].concat();
+    fork.extend(
+        [vec![Act::Fork(0, 2)], feed(0, more, length, 1), feed(2, more, length, 3)].concat(),
+    );
     add("fork", "two slots that share a past with a mask", fork);
-    let mut retry = begun(0, 0, more);
+    let mut retry = begin(0, 0, more);
     for at in more..length {
         let drafts = (at - more) % (ROLLBACK + 1);
         if drafts > 0 {
@@ -182,8 +184,8 @@ pub fn derive_masked(model: &Model, prompt: &Prompt) -> Vec<Schedule> {
     }
     add("truncate and retry", "a rejected draft after a mask", retry);
     for at in [more, length - 1] {
-        let mut reload = [begun(0, 0, at), vec![Act::Reload(0)]].concat();
-        reload.extend(feed(0, at, 2));
+        let mut reload = [begin(0, 0, at), vec![Act::Reload(0)]].concat();
+        reload.extend(feed(0, at, length, 2));
         add(&format!("save and restore after {at}"), "a mask that went through bytes", reload);
     }
     all
@@ -194,17 +196,8 @@ pub fn derive_masked(model: &Model, prompt: &Prompt) -> Vec<Schedule> {
 fn ragged(length: usize, permuted: bool) -> Vec<Act> {
     let mut acts = vec![Act::Open(0, 0), Act::Open(1, 1), Act::Open(2, 2)];
     let mut seen = [(length * 2 / 3).max(1), 1, (length / 3).max(1)];
-    let turn = |step: usize, mut parts: Vec<(usize, usize)>| {
-        if permuted {
-            let by = step % parts.len().max(1);
-            parts.rotate_left(by);
-            if step.is_multiple_of(2) {
-                parts.reverse();
-            }
-        }
-        Act::Feed(parts)
-    };
-    acts.push(turn(0, seen.iter().copied().enumerate().collect()));
+    let first: Vec<(usize, usize)> = seen.iter().copied().enumerate().collect();
+    acts.push(Act::Feed(if permuted { permute(0, first) } else { first }));
     for step in 1.. {
         let parts: Vec<(usize, usize)> = (0..3)
             .filter(|slot| seen[*slot] < length && (!permuted || (step + slot) % 3 != 0))
@@ -214,11 +207,21 @@ fn ragged(length: usize, permuted: bool) -> Vec<Act> {
             seen[*slot] += count;
         }
         if !parts.is_empty() {
-            acts.push(turn(step, parts));
+            acts.push(Act::Feed(if permuted { permute(step, parts) } else { parts }));
         }
         if seen.iter().all(|s| *s >= length) {
             break;
         }
     }
     acts
+}
+
+/// Returns the chunks of a step in another order, which depends on the step.
+fn permute(step: usize, mut parts: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
+    let by = step % parts.len().max(1);
+    parts.rotate_left(by);
+    if step.is_multiple_of(2) {
+        parts.reverse();
+    }
+    parts
 }

@@ -1,5 +1,6 @@
 //! Tests of whole checks, with an engine that has known faults.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use onboard_parity::cause::{Cause, Diagnosis, EditSummary};
@@ -27,32 +28,43 @@ fn only(dtype: Dtype) -> CheckOptions {
 #[test]
 fn a_changed_checkpoint_names_what_changed() {
     let dir = tempfile::tempdir().unwrap();
-    let change = |edit: fn(&mut serde_json::Value), config: &str, flipped: bool| {
-        write_dump(dir.path(), edit);
-        let dump = Dump::open(dir.path()).unwrap();
-        fs_err::write(dir.path().join("config.json"), config).unwrap();
-        if flipped {
-            let path = dir.path().join("model.safetensors");
-            let mut bytes = fs_err::read(&path).unwrap();
-            *bytes.last_mut().unwrap() ^= 1;
-            fs_err::write(&path, bytes).unwrap();
-        }
-        let source = engine::ModelSource { model: Arc::new(model()), dir: dir.path() };
-        let fake = Fake { fault: Fault::None, reversed: false, blind: false };
-        check(&fake, &source, &dump, &CheckOptions::default()).unwrap_err().to_string()
-    };
-    let key = change(|_| {}, "{\"rope_theta\": 5}", true);
+    let key = error_after_change(dir.path(), |_| {}, "{\"rope_theta\": 5}", true);
     assert!(key.contains("`rope_theta` is `5` here and absent in the dump"), "{key}");
-    let tensor = change(|_| {}, "{}", true);
+    let tensor = error_after_change(dir.path(), |_| {}, "{}", true);
     assert!(tensor.contains(" has other values, another shape or another dtype"), "{tensor}");
     assert!(tensor.contains("tensor `"), "{tensor}");
     // A dump that records neither.
-    let hash = change(|manifest| manifest["checkpoint"] = serde_json::json!({}), "{ }", false);
+    let hash = error_after_change(
+        dir.path(),
+        |manifest| manifest["checkpoint"] = serde_json::json!({}),
+        "{ }",
+        false,
+    );
     assert!(hash.contains("the SHA-256 of `config.json` is "), "{hash}");
     // The script that makes dumps computes the same.
     let llama = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama");
     let hashes = checkpoints::Checkpoint::open(&llama).unwrap().tensor_hashes().unwrap();
     assert_eq!(hashes["lm_head.weight"], "4b9c8a36a231c0e0");
+}
+
+fn error_after_change(
+    dir: &Path,
+    edit: fn(&mut serde_json::Value),
+    config: &str,
+    flipped: bool,
+) -> String {
+    write_dump(dir, edit);
+    let dump = Dump::open(dir).unwrap();
+    fs_err::write(dir.join("config.json"), config).unwrap();
+    if flipped {
+        let path = dir.join("model.safetensors");
+        let mut bytes = fs_err::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs_err::write(&path, bytes).unwrap();
+    }
+    let source = engine::ModelSource { model: Arc::new(model()), dir };
+    let fake = Fake { fault: Fault::None, reversed: false, blind: false };
+    check(&fake, &source, &dump, &CheckOptions::default()).unwrap_err().to_string()
 }
 
 /// Returns the first finding of a run: subject, phase, step, and mode.
@@ -166,16 +178,17 @@ fn schedules_show_state_bugs_that_single_prompts_hide() {
 #[test]
 fn a_run_that_fails_does_not_widen_the_limit_of_schedules() {
     let options = CheckOptions { dtypes: vec![Dtype::F32], ..CheckOptions::default() };
-    let limits = |fault| {
-        let report = report_of(fault, &options);
-        let judged = report.schedules.into_iter().filter(|s| !s.distance.is_nan());
-        let rows: Vec<_> = judged.map(|s| (s.limit, s.distance, s.max)).collect();
-        assert!(rows.iter().all(|(_, distance, max)| distance <= max), "{rows:?}");
-        rows.iter().map(|row| row.0).fold(0.0, f64::max)
-    };
-    let sound = limits(Fault::None);
-    let faulty = limits(Fault::ShortChunk);
+    let sound = largest_limit(Fault::None, &options);
+    let faulty = largest_limit(Fault::ShortChunk, &options);
     assert!(sound > 0.0 && faulty <= 2.0 * sound, "{sound:e} {faulty:e}");
+}
+
+fn largest_limit(fault: Fault, options: &CheckOptions) -> f64 {
+    let report = report_of(fault, options);
+    let judged = report.schedules.into_iter().filter(|s| !s.distance.is_nan());
+    let rows: Vec<_> = judged.map(|s| (s.limit, s.distance, s.max)).collect();
+    assert!(rows.iter().all(|(_, distance, max)| distance <= max), "{rows:?}");
+    rows.iter().map(|row| row.0).fold(0.0, f64::max)
 }
 
 #[test]
@@ -262,24 +275,30 @@ fn an_engine_that_shows_nothing_is_judged_by_what_it_answers() {
     write_dump(dir.path(), |_| {});
     let dump = Dump::open(dir.path()).unwrap();
     let source = engine::ModelSource { model: Arc::new(model()), dir: dir.path() };
-    let run = |fault, options: &CheckOptions| {
-        check(&Fake { fault, reversed: true, blind: true }, &source, &dump, options).unwrap()
-    };
-    let report = run(Fault::None, &CheckOptions::default());
+    let report = blind_report(&source, &dump, Fault::None, &CheckOptions::default());
     let text = onboard_parity::report::text(&report);
     assert_eq!(report.verdict(), Verdict::Pass, "{text}");
     assert!(text.contains("`fake` shows neither taps nor states: only log-prob"), "{text}");
     assert_eq!(report.notes.iter().filter(|n| n.contains("shows neither")).count(), 1);
-    let gates = || report.runs.iter().flat_map(|r| &r.gates);
-    assert!(gates().count() > 0 && gates().all(|g| g.subject == Subject::Logprobs));
+    let gates: Vec<_> = report.runs.iter().flat_map(|r| &r.gates).collect();
+    assert!(!gates.is_empty() && gates.iter().all(|g| g.subject == Subject::Logprobs));
 
     // A wrong scale shows in the log-probabilities; a bound wide enough for it is applied and reported.
-    let report = run(Fault::Scale, &only(Dtype::F32));
+    let report = blind_report(&source, &dump, Fault::Scale, &only(Dtype::F32));
     assert_eq!(headline(&report).0, "logprobs");
     let wide = CheckOptions { logprob: Some(0.5), ..only(Dtype::F32) };
-    let report = run(Fault::Scale, &wide);
+    let report = blind_report(&source, &dump, Fault::Scale, &wide);
     assert_eq!(report.verdict(), Verdict::Pass);
     assert!(report.runs[0].phases.iter().all(|p| p.limit == 0.5 && p.max > 1e-4));
+}
+
+fn blind_report(
+    source: &engine::ModelSource<'_>,
+    dump: &Dump,
+    fault: Fault,
+    options: &CheckOptions,
+) -> Report {
+    check(&Fake { fault, reversed: true, blind: true }, source, dump, options).unwrap()
 }
 
 #[test]
@@ -388,8 +407,7 @@ fn junit_has_one_failure_however_many_gates_fail() {
     let options = CheckOptions::default();
     let mut report = report_of(Fault::ForkLeaks, &options);
     let xml = onboard_parity::junit::junit(&report);
-    let count = |xml: &str, what: &str| xml.matches(what).count();
-    assert_eq!((count(&xml, "<testcase"), count(&xml, "<failure")), (4, 1), "{xml}");
+    assert_eq!((count_of(&xml, "<testcase"), count_of(&xml, "<failure")), (4, 1), "{xml}");
     assert!(xml.contains("name=\"schedules\"") && xml.contains("fork"), "{xml}");
     // A run that fails is the cause, and all else follows.
     report
@@ -398,15 +416,19 @@ fn junit_has_one_failure_however_many_gates_fail() {
     let failing = report.runs.iter().flat_map(|run| &run.gates).filter(|gate| gate.fails());
     assert!(failing.count() > 10);
     let xml = onboard_parity::junit::junit(&report);
-    assert_eq!((count(&xml, "<failure"), count(&xml, "<skipped")), (4, 0), "{xml}");
+    assert_eq!((count_of(&xml, "<failure"), count_of(&xml, "<skipped")), (4, 0), "{xml}");
     assert!(xml.contains("tests=\"7\" failures=\"4\" errors=\"0\" skipped=\"0\""), "{xml}");
-    assert_eq!(count(&xml, "first divergence: "), 3, "{xml}");
+    assert_eq!(count_of(&xml, "first divergence: "), 3, "{xml}");
     assert!(!xml.contains("cause: "), "{xml}");
     report.diagnosis = Some(diagnosis());
     let xml = onboard_parity::junit::junit(&report);
     let cause =
         "<failure message=\"cause: `eps` of `rms_norm` = 1e-5 (in 7 nodes); first divergence: ";
-    assert_eq!((count(&xml, cause), count(&xml, "restores 44.0 % of")), (1, 1), "{xml}");
+    assert_eq!((count_of(&xml, cause), count_of(&xml, "restores 44.0 % of")), (1, 1), "{xml}");
+}
+
+fn count_of(xml: &str, what: &str) -> usize {
+    xml.matches(what).count()
 }
 
 /// Returns a diagnosis of the f32 run with one cause, which leaves noise alone.
@@ -443,16 +465,15 @@ fn the_page_begins_with_the_cause_and_folds_what_passes() {
     let mut report = report_of(Fault::NarrowState, &options);
     report.diagnosis = Some(diagnosis());
     let html = onboard_parity::html::html(&report);
-    let at = |text: &str| html.find(text).unwrap_or_else(|| panic!("no `{text}` in {html}"));
     assert!(
-        at("<code>eps</code>") < at("First divergence") && at("First divergence") < at("<table")
+        place_of(&html, "<code>eps</code>") < place_of(&html, "First divergence")
+            && place_of(&html, "First divergence") < place_of(&html, "<table")
     );
-    assert!(at("restores 44.0 %") < at("<table"));
+    assert!(place_of(&html, "restores 44.0 %") < place_of(&html, "<table"));
     // A run that agrees is one line, and so are the comparisons that pass in a run that differs.
     let runs: Vec<_> = report.runs.iter().map(|run| run.verdict() == Verdict::Pass).collect();
     assert!(runs.contains(&true) && runs.contains(&false), "{runs:?}");
     let visible = visible(&html);
-    let badges = |page: &str, word: &str| page.matches(&format!("badge {word}\">{word}")).count();
     let summary: usize = report
         .runs
         .iter()
@@ -461,6 +482,14 @@ fn the_page_begins_with_the_cause_and_folds_what_passes() {
     assert!(badges(&visible, "pass") <= summary && badges(&html, "pass") > 4 * summary);
     assert!(badges(&visible, "fail") > 2, "{visible}");
     assert!(visible.matches("<figure>").count() < html.matches("<figure>").count());
+}
+
+fn badges(page: &str, word: &str) -> usize {
+    page.matches(&format!("badge {word}\">{word}")).count()
+}
+
+fn place_of(html: &str, text: &str) -> usize {
+    html.find(text).unwrap_or_else(|| panic!("no `{text}` in {html}"))
 }
 
 /// Returns a page without what its folded parts hold.
@@ -493,7 +522,8 @@ fn the_page_names_every_colour_and_every_column() {
     for figure in &figures {
         let figure = figure.split("</figure>").next().unwrap();
         let (legend, plot) = figure.split_once("</ul>").expect("a figure has a legend");
-        let drawn = plot.split("<g class=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+        let drawn =
+            plot.split("<g class=\"").skip(1).map(|drawing| drawing.split('"').next().unwrap());
         let beyond = plot.contains("class=\"beyond\"").then_some("beyond");
         let limit = plot.contains("class=\"limit\"").then_some("limit");
         for class in drawn.chain(beyond).chain(limit) {
@@ -507,9 +537,9 @@ fn the_page_names_every_colour_and_every_column() {
     }
     assert!(figures.iter().any(|figure| figure.contains("key c0") && figure.contains("key c1")));
     for cell in html.split("<th").skip(1).filter(|cell| cell.starts_with(' ')) {
-        let (head, rest) = cell.split_once('>').unwrap();
+        let (head, title) = cell.split_once('>').unwrap();
         assert!(head.contains("title=\"") && !head.contains("title=\"\""), "{head}");
-        assert!(!rest.starts_with("</th>"), "a column without a name");
+        assert!(!title.starts_with("</th>"), "a column without a name");
     }
     assert!(!html.contains('`') && html.contains("<code>code</code>"), "backticks are no HTML");
     assert!(!html.contains(", step ") && !html.contains("step 0"), "a place is a position");

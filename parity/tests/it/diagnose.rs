@@ -13,7 +13,7 @@ use onboard_parity::mutate::{Fate, MutateOptions, mutate};
 use onboard_parity::{CheckOptions, Dump, check};
 use registry::config::Config;
 use registry::dtype::Dtype;
-use registry::graph::{Node, ValueId, WeightId};
+use registry::graph::{Graph, Node, ValueId, WeightId};
 use registry::library::Library;
 use registry::model::Model;
 use registry::ops::OpSet;
@@ -65,9 +65,9 @@ impl Fixture {
         let engine = NativeEngine::new();
         let source = self.edited(change);
         let report = check(&engine, &source, &self.dump, &options()).unwrap();
-        let found =
+        let diagnosis =
             diagnose(&engine, &source, &self.dump, &report, &search(), &mut |_, _, _| {}).unwrap();
-        found.unwrap()
+        diagnosis.unwrap()
     }
 
     /// Explains the results of an engine with a mistake, from all or from the most likely tokens.
@@ -90,12 +90,14 @@ impl Fixture {
         let config = Config::parse("config.json", &text).unwrap();
         let library = Library::builtin();
         let spec = library.load(library.find(&config)[0], &[]).unwrap();
-        let resolve = move |root: &Scalar| {
-            let config = Config::of("config.json", root.clone());
-            let model = registry::resolve::resolve(&spec, &config, &OpSet::builtin());
-            model.ok().map(|(model, _)| model)
-        };
-        ConfigReader { root: config.root().clone(), resolve: Arc::new(resolve) }
+        ConfigReader {
+            root: config.root().clone(),
+            resolve: Arc::new(move |root: &Scalar| {
+                let config = Config::of("config.json", root.clone());
+                let model = registry::resolve::resolve(&spec, &config, &OpSet::builtin());
+                model.ok().map(|(model, _)| model)
+            }),
+        }
     }
 
     /// Explains the results of an engine that reads the config otherwise.
@@ -182,8 +184,8 @@ fn what_another_engine_ignores_is_named() {
         (gemma.argument("plus_one", &Scalar::Bool(false)), "without the offset of 1", Some(5)),
         (gemma.theta(10_000.0), "theta = 10000", Some(20)),
     ] {
-        let found = gemma.foreign(&change, likeliest).unwrap();
-        assert_named(&found, words);
+        let diagnosis = gemma.foreign(&change, likeliest).unwrap();
+        assert_named(&diagnosis, words);
     }
     let nothing = Change::Window(Vec::new());
     assert!(gemma.foreign(&nothing, None).is_none(), "equal engines have nothing to explain");
@@ -192,13 +194,13 @@ fn what_another_engine_ignores_is_named() {
 /// Returns the nodes of an op that are read by one node of another op alone, with the results of both.
 fn pairs(model: &Model, op: &str, other: &str) -> Vec<(ValueId, ValueId)> {
     let graph = &model.graph;
-    let of = |node: &Node| {
-        let made = node.outputs[0];
-        let mut readers = graph.nodes.iter().filter(|reader| reader.inputs.contains(&made));
+    let pairs = graph.nodes.iter().filter_map(|node: &Node| {
+        let output = node.outputs[0];
+        let mut readers = graph.nodes.iter().filter(|reader| reader.inputs.contains(&output));
         let reader = readers.next().filter(|reader| node.op == op && reader.op == other)?;
-        Some((made, reader.outputs[0]))
-    };
-    graph.nodes.iter().filter_map(of).collect()
+        Some((output, reader.outputs[0]))
+    });
+    pairs.collect()
 }
 
 #[test]
@@ -222,16 +224,16 @@ fn norms_of_queries_and_keys_left_out_together_are_named() {
     for (name, place) in [("qwen3", "of 2 inputs of `attend`"), ("qwen3_next", "before `attend`")] {
         let qwen = fixture(name);
         let graph = &qwen.model.graph;
-        let route = |(made, _): (ValueId, ValueId)| {
+        let pairs = pairs(&qwen.model, "rms_norm", "rope").into_iter();
+        let routes = pairs.map(|(output, _): (ValueId, ValueId)| {
             let nodes = graph.nodes.iter().enumerate();
-            let readers = nodes.filter(|(_, node)| node.inputs.contains(&made)).map(|(n, _)| n);
-            let maker = graph.nodes.iter().find(|node| node.outputs[0] == made).unwrap();
-            (readers.collect(), made, maker.inputs[0])
-        };
-        let routes = pairs(&qwen.model, "rms_norm", "rope").into_iter().map(route).collect();
-        let found = qwen.foreign(&Change::Reroute(routes), None).unwrap();
-        assert_named(&found, "`rms_norm` left out");
-        assert!(found.causes[0].edits[0].place.contains(place), "{found:#?}");
+            let readers = nodes.filter(|(_, node)| node.inputs.contains(&output)).map(|(n, _)| n);
+            let maker = graph.nodes.iter().find(|node| node.outputs[0] == output).unwrap();
+            (readers.collect(), output, maker.inputs[0])
+        });
+        let diagnosis = qwen.foreign(&Change::Reroute(routes.collect()), None).unwrap();
+        assert_named(&diagnosis, "`rms_norm` left out");
+        assert!(diagnosis.causes[0].edits[0].place.contains(place), "{diagnosis:#?}");
     }
 }
 
@@ -240,15 +242,15 @@ fn what_one_reader_takes_from_before_or_behind_an_op_is_named() {
     let deepseek = fixture("deepseek_v3");
     let graph = &deepseek.model.graph;
     // The weights of experts are picked from the scores with the correction bias.
-    let biased = |node: &Node| {
+    let adds = graph.nodes.iter().filter(|node| node.op == "weight_add");
+    let routes = adds.map(|node: &Node| {
         let scores = node.inputs[0];
-        let made = node.outputs[0];
+        let output = node.outputs[0];
         let nodes = graph.nodes.iter().enumerate();
         let picks = nodes.filter(|(_, other)| other.op == "pick" && other.inputs[0] == scores);
-        (picks.map(|(n, _)| n).collect(), scores, made)
-    };
-    let adds = graph.nodes.iter().filter(|node| node.op == "weight_add");
-    let change = Change::Reroute(adds.map(biased).collect());
+        (picks.map(|(n, _)| n).collect(), scores, output)
+    });
+    let change = Change::Reroute(routes.collect());
     let words = "`pick` reads the result of `weight_add` instead of its input";
     assert_named(&deepseek.foreign(&change, None).unwrap(), words);
 }
@@ -279,8 +281,8 @@ fn a_missing_cap_of_the_logits_is_named() {
     let cap = model.graph.nodes.pop().unwrap();
     assert_eq!((cap.op.as_str(), model.graph.output), ("softcap", Some(cap.outputs[0])));
     model.graph.output = Some(cap.inputs[0]);
-    let found = gemma.mistaken(&Change::Model(Box::new(model)));
-    assert_named(&found, "`softcap` of the logits, with `c` = 5");
+    let diagnosis = gemma.mistaken(&Change::Model(Box::new(model)));
+    assert_named(&diagnosis, "`softcap` of the logits, with `c` = 5");
 }
 
 /// Returns the norms of each layer.
@@ -297,9 +299,9 @@ fn norms(model: &Model) -> Vec<Vec<usize>> {
 fn norms_in_each_others_place_are_named() {
     let llama = fixture("llama");
     let pairs: Vec<(usize, usize)> = norms(&llama.model).iter().map(|n| (n[0], n[1])).collect();
-    let found = llama.mistaken(&Change::Projections(pairs.clone()));
-    assert_named(&found, "in each other's place");
-    assert_named(&found, "layers.0.post_attention_layernorm.weight`");
+    let diagnosis = llama.mistaken(&Change::Projections(pairs.clone()));
+    assert_named(&diagnosis, "in each other's place");
+    assert_named(&diagnosis, "layers.0.post_attention_layernorm.weight`");
     assert_named(&llama.mistaken(&Change::Weights(pairs)), "swapped");
 }
 
@@ -307,20 +309,22 @@ fn norms_in_each_others_place_are_named() {
 fn norms_before_and_behind_a_branch_are_named() {
     let llama = fixture("llama");
     let graph = &llama.model.graph;
-    let moved = |nodes: &Vec<usize>| {
-        let layer = graph.nodes[nodes[0]].layer;
-        let sums: Vec<&Node> =
-            graph.nodes.iter().filter(|node| node.layer == layer && node.op == "add").collect();
-        let each = nodes.iter().zip(sums);
-        let each = each.map(|(norm, sum)| OpMove {
-            result: graph.nodes[*norm].outputs[0],
-            after: sum.inputs[1],
-            except: None,
-        });
-        each.collect::<Vec<_>>()
-    };
-    let change = Change::Move(norms(&llama.model).iter().flat_map(moved).collect());
+    let change = Change::Move(
+        norms(&llama.model).iter().flat_map(|nodes| moves_behind_branches(graph, nodes)).collect(),
+    );
     assert_named(&llama.mistaken(&change), "`rms_norm` before the branch");
+}
+
+fn moves_behind_branches(graph: &Graph, nodes: &[usize]) -> Vec<OpMove> {
+    let layer = graph.nodes[nodes[0]].layer;
+    let sums: Vec<&Node> =
+        graph.nodes.iter().filter(|node| node.layer == layer && node.op == "add").collect();
+    let moves = nodes.iter().zip(sums).map(|(norm, sum)| OpMove {
+        result: graph.nodes[*norm].outputs[0],
+        after: sum.inputs[1],
+        except: None,
+    });
+    moves.collect()
 }
 
 #[test]
@@ -363,12 +367,13 @@ fn weights_that_the_spec_ignores_are_named() {
         inputs.filter(|input| **input == from).for_each(|input| *input = to);
     }
     model.ignore.push("*.shared_expert_gate.weight".to_owned());
-    let found = qwen.mistaken(&Change::Model(Box::new(model)));
-    assert_eq!(found.ignored, ["model.layers.0.mlp.shared_expert_gate.weight"], "{found:#?}");
-    let text = onboard_parity::report::causes(&found);
+    let diagnosis = qwen.mistaken(&Change::Model(Box::new(model)));
+    let gate = "model.layers.0.mlp.shared_expert_gate.weight";
+    assert_eq!(diagnosis.ignored, [gate], "{diagnosis:#?}");
+    let text = onboard_parity::report::causes(&diagnosis);
     let remark =
         "the spec ignores `model.layers.0.mlp.shared_expert_gate.weight`: an op that it lacks";
-    assert!(!found.explained && text.contains(remark), "{text}");
+    assert!(!diagnosis.explained && text.contains(remark), "{text}");
 }
 
 #[test]
@@ -379,10 +384,10 @@ fn weights_in_the_wrong_layers_are_unexplained() {
     // All weights of the first two layers are swapped.
     let pairs = (layers[0].0..layers[0].1).zip(layers[1].0..layers[1].1).collect();
     let change = Change::Weights(pairs);
-    let found = llama.mistaken(&change);
-    assert!(!found.explained && found.tried > 10, "{found:#?}");
-    let found = llama.foreign(&change, None).unwrap();
-    assert!(!found.explained && found.tried > 100, "{found:#?}");
+    let diagnosis = llama.mistaken(&change);
+    assert!(!diagnosis.explained && diagnosis.tried > 10, "{diagnosis:#?}");
+    let diagnosis = llama.foreign(&change, None).unwrap();
+    assert!(!diagnosis.explained && diagnosis.tried > 100, "{diagnosis:#?}");
 }
 
 #[test]
@@ -398,8 +403,8 @@ fn rows_of_another_model_are_refused() {
         let observed = ObservedPrompt { name: "a".into(), tokens, rows };
         let no = &mut |_: usize, _: usize, _: &str| {};
         let engine = NativeEngine::new();
-        let found = explain(&engine, &source, Dtype::F32, &[observed], 1e-5, &search(), no);
-        assert!(found.is_err());
+        let diagnosis = explain(&engine, &source, Dtype::F32, &[observed], 1e-5, &search(), no);
+        assert!(diagnosis.is_err());
     }
 }
 
@@ -441,9 +446,10 @@ impl Fixture {
     /// Reads the weights whose names contain these words with more steps.
     fn layout(&self, names: &[(&str, Vec<WeightStep>)]) -> Change {
         let weights = self.model.graph.weights.iter().enumerate();
-        let steps = |name: &str| names.iter().find(|(words, _)| name.contains(words));
-        let changed = weights
-            .filter_map(|(n, weight)| Some((vec![WeightId(n)], steps(&weight.name)?.1.clone())));
+        let changed = weights.filter_map(|(n, weight)| {
+            let (_, steps) = names.iter().find(|(words, _)| weight.name.contains(words))?;
+            Some((vec![WeightId(n)], steps.clone()))
+        });
         Change::WeightSteps(changed.collect())
     }
 }
@@ -451,27 +457,20 @@ impl Fixture {
 #[test]
 fn weights_in_another_layout_are_named() {
     let llama = fixture("llama");
-    // Four heads of eight numbers, of which two share a key.
-    let apart = |axis: usize| {
-        let mut steps = vec![WeightStep::Unflatten { axis, sizes: vec![2, 2, 8] }];
-        steps.extend([WeightStep::Transpose(axis, axis + 1)]);
-        steps.extend([WeightStep::Flatten(axis), WeightStep::Flatten(axis)]);
-        steps
-    };
     for (change, words) in [
         // Pairs of a rotation side by side.
         (llama.layout(&[("q_proj", steps(0, &[4, 2, 4]))]), "q_proj.weight` read with `do: [unf"),
         (llama.layout(&[("v_proj", steps(0, &[2, 8]))]), "v_proj.weight` read with"),
         (llama.layout(&[("o_proj", vec![WeightStep::Transpose(0, 1)])]), "do: [transpose(0, 1)]"),
         (
-            llama.layout(&[("q_proj", apart(0)), ("o_proj", apart(1))]),
+            llama.layout(&[("q_proj", heads_apart(0)), ("o_proj", heads_apart(1))]),
             "query heads that share a key",
         ),
     ] {
         assert_named(&llama.mistaken(&change), words);
         // The rows of logits say it as well, if the model keeps its likeliest tokens.
-        let Some(found) = llama.foreign(&change, None) else { continue };
-        assert_named(&found, words);
+        let Some(diagnosis) = llama.foreign(&change, None) else { continue };
+        assert_named(&diagnosis, words);
     }
     let oss = fixture("gpt_oss");
     let rules = oss.model.rules.iter().enumerate();
@@ -502,20 +501,30 @@ fn weights_in_another_layout_are_named() {
     assert_named(&next.mistaken(&change), "split(1, [8, 8, 20, 20])");
 }
 
+/// Four heads of eight numbers, of which two share a key.
+fn heads_apart(axis: usize) -> Vec<WeightStep> {
+    let mut steps = vec![WeightStep::Unflatten { axis, sizes: vec![2, 2, 8] }];
+    steps.push(WeightStep::Transpose(axis, axis + 1));
+    steps.extend([WeightStep::Flatten(axis), WeightStep::Flatten(axis)]);
+    steps
+}
+
 #[test]
 fn numbers_of_vectors_that_are_read_otherwise_are_named() {
     let nemotron = fixture("nemotron_h");
-    let steps = |name: &str, step: WeightStep| nemotron.layout(&[(name, vec![step])]);
     for (change, words) in [
-        (steps("mixer.norm.weight", WeightStep::Add(1.0)), "add(-1)"),
-        (steps("mixer.A_log", WeightStep::Mul(-1.0)), "mul(-1)"),
+        (step_for(&nemotron, "mixer.norm.weight", WeightStep::Add(1.0)), "add(-1)"),
+        (step_for(&nemotron, "mixer.A_log", WeightStep::Mul(-1.0)), "mul(-1)"),
     ] {
         assert_named(&nemotron.mistaken(&change), words);
     }
     for (change, words) in [
-        (steps("mixer.D", WeightStep::Mul(0.0)), "mixer.D` read with `do: [mul(0)]`"),
-        (steps("mixer.dt_bias", WeightStep::Mul(0.0)), "mixer.dt_bias` read with `do: [mul(0)]`"),
-        (steps("conv1d.bias", WeightStep::Mul(0.0)), "`causal_conv` without `bias`"),
+        (step_for(&nemotron, "mixer.D", WeightStep::Mul(0.0)), "mixer.D` read with `do: [mul(0)]`"),
+        (
+            step_for(&nemotron, "mixer.dt_bias", WeightStep::Mul(0.0)),
+            "mixer.dt_bias` read with `do: [mul(0)]`",
+        ),
+        (step_for(&nemotron, "conv1d.bias", WeightStep::Mul(0.0)), "`causal_conv` without `bias`"),
     ] {
         assert_named(&nemotron.foreign(&change, None).unwrap(), words);
     }
@@ -523,6 +532,10 @@ fn numbers_of_vectors_that_are_read_otherwise_are_named() {
     let oss = fixture("gpt_oss");
     let change = oss.layout(&[("down_proj.bias", vec![WeightStep::Mul(0.0)])]);
     assert_named(&oss.foreign(&change, None).unwrap(), "down_proj.bias` read with `do: [mul(0)]`");
+}
+
+fn step_for(fixture: &Fixture, name: &str, step: WeightStep) -> Change {
+    fixture.layout(&[(name, vec![step])])
 }
 
 /// Returns the value of a dotted key of an object.
@@ -535,24 +548,23 @@ fn member<'a>(root: &'a mut Scalar, key: &str) -> &'a mut Scalar {
 
 #[test]
 fn a_value_of_the_config_that_is_read_otherwise_is_named() {
-    let moved = |root: &mut Scalar| {
+    let diagnosis = fixture("gemma3_text").reads(|root: &mut Scalar| {
         let Scalar::List(items) = member(root, "layer_types") else { panic!() };
         items.rotate_right(1);
-    };
-    let found = fixture("gemma3_text").reads(moved);
-    assert_named(&found, "`layer_types` of the config read one layer later");
-    let found = fixture("gpt_oss").reads(|root: &mut Scalar| {
+    });
+    assert_named(&diagnosis, "`layer_types` of the config read one layer later");
+    let diagnosis = fixture("gpt_oss").reads(|root: &mut Scalar| {
         *member(root, "rope_parameters.truncate") = Scalar::Bool(true);
     });
-    assert_named(&found, "`rope_parameters.truncate` of the config not read");
-    let found = fixture("mamba2").reads(|root: &mut Scalar| {
+    assert_named(&diagnosis, "`rope_parameters.truncate` of the config not read");
+    let diagnosis = fixture("mamba2").reads(|root: &mut Scalar| {
         let bounds = vec![Scalar::Float(0.001), Scalar::Float(0.1)];
         *member(root, "time_step_limit") = Scalar::List(bounds);
     });
-    assert_named(&found, "`time_step_limit` of the config read as [0.001, 0.1]");
-    let found = fixture("qwen3_next")
+    assert_named(&diagnosis, "`time_step_limit` of the config read as [0.001, 0.1]");
+    let diagnosis = fixture("qwen3_next")
         .reads(|root: &mut Scalar| *member(root, "num_experts_per_tok") = Scalar::Int(2));
-    assert_named(&found, "`num_experts_per_tok` of the config read as 2 instead of 3");
+    assert_named(&diagnosis, "`num_experts_per_tok` of the config read as 2 instead of 3");
 }
 
 #[test]
@@ -571,16 +583,17 @@ fn a_token_before_every_prompt_is_named() {
         prompt.rows.iter_mut().for_each(|(at, _)| *at -= 1);
     }
     let search = DiagnoseOptions { config: Some(llama.reader()), ..search() };
-    let found = llama.explained(&rows, &search).unwrap();
-    assert_named(&found, "token 304 (`bos_token_id`) before the prompt");
+    let diagnosis = llama.explained(&rows, &search).unwrap();
+    assert_named(&diagnosis, "token 304 (`bos_token_id`) before the prompt");
 }
 
 #[test]
 fn heads_that_take_their_groups_in_turn_are_named() {
     for (name, op) in [("mamba2", "ssd_scan"), ("qwen3_next", "delta_rule")] {
         let fixture = fixture(name);
-        let found = fixture.foreign(&Change::Tiles(fixture.nodes(op)), None).unwrap();
-        assert_named(&found, &format!("heads of `{op}` that share a group lie a number of groups"));
+        let diagnosis = fixture.foreign(&Change::Tiles(fixture.nodes(op)), None).unwrap();
+        let words = format!("heads of `{op}` that share a group lie a number of groups");
+        assert_named(&diagnosis, &words);
     }
 }
 
@@ -619,11 +632,9 @@ fn parts_that_are_computed_in_fewer_bits_are_named() {
 #[test]
 fn numbers_in_reversed_order_are_named() {
     let llama = fixture("llama");
-    let pairs = |axis: usize| {
-        let unflatten = WeightStep::Unflatten { axis, sizes: vec![0, 2] };
-        vec![unflatten, WeightStep::Reverse(axis + 1), WeightStep::Flatten(axis)]
-    };
-    let change = llama.layout(&[("down_proj", pairs(1))]);
+    let unflatten = WeightStep::Unflatten { axis: 1, sizes: vec![0, 2] };
+    let pairs = vec![unflatten, WeightStep::Reverse(2), WeightStep::Flatten(1)];
+    let change = llama.layout(&[("down_proj", pairs)]);
     let words = "down_proj.weight` read with `do: [unflatten(1, [0, 2]), reverse(2), flatten(1)]`";
     assert_named(&llama.foreign(&change, None).unwrap(), words);
     let mamba = fixture("mamba2");
@@ -638,9 +649,9 @@ fn two_faults_at_once_are_named_together() {
     let mut model = llama.model.clone();
     llama.argument("eps", &Scalar::Float(1e-4)).apply(&mut model);
     Change::Op { nodes: llama.nodes("silu"), op: "relu".into() }.apply(&mut model);
-    let found = llama.foreign(&Change::Model(Box::new(model)), None).unwrap();
-    let first = &found.causes[0];
-    assert!(found.explained && first.verified == Some(true), "{found:#?}");
+    let diagnosis = llama.foreign(&Change::Model(Box::new(model)), None).unwrap();
+    let first = &diagnosis.causes[0];
+    assert!(diagnosis.explained && first.verified == Some(true), "{diagnosis:#?}");
     let mut words: Vec<&str> =
         first.edits[..1].iter().chain(&first.with).map(|edit| edit.edit.as_str()).collect();
     words.sort_unstable();

@@ -76,16 +76,7 @@ fn span() -> Span {
 /// Returns the graph, as a spec would resolve to it.
 pub fn model() -> Model {
     let mut graph = Graph::default();
-    let value = |g: &mut Graph, name: &str, tap: Option<&str>| {
-        g.values.push(Value {
-            name: name.into(),
-            shape: vec![H],
-            dtype: DtypeRule::Activation,
-            tap: tap.map(Into::into),
-        });
-        ValueId(g.values.len() - 1)
-    };
-    let mut last = value(&mut graph, "tokens", None);
+    let mut last = push_value(&mut graph, "tokens", None);
     let taps = [
         ("embed", "embed", None, None),
         ("rms_norm", "layers.0.norm", Some(0), None),
@@ -101,7 +92,7 @@ pub fn model() -> Model {
         ("linear", "head", None, None),
     ];
     for (op, tap, layer, state) in taps {
-        let out = value(&mut graph, tap, (!tap.is_empty()).then_some(tap));
+        let out = push_value(&mut graph, tap, (!tap.is_empty()).then_some(tap));
         graph.nodes.push(Node {
             op: op.into(),
             inputs: vec![last],
@@ -125,13 +116,12 @@ pub fn model() -> Model {
     }
     graph.output = Some(last);
     graph.head = graph.nodes.len() - 1;
-    let part = |name: &str, shape: [usize; 2]| StatePart { name: name.into(), shape: shape.into() };
     graph.states = vec![
         State {
             name: "conv".into(),
             layer: 0,
             kind: StateKind::Conv,
-            parts: vec![part("conv", [H, WIDTH - 1])],
+            parts: vec![state_part("conv", [H, WIDTH - 1])],
             dtype: DtypeRule::Activation,
             eight: None,
             fixed: None,
@@ -143,7 +133,7 @@ pub fn model() -> Model {
             name: "kv".into(),
             layer: 1,
             kind: StateKind::Attention,
-            parts: vec![part("k", [HEADS, D]), part("v", [HEADS, D])],
+            parts: vec![state_part("k", [HEADS, D]), state_part("v", [HEADS, D])],
             dtype: DtypeRule::Activation,
             eight: None,
             fixed: None,
@@ -173,6 +163,20 @@ pub fn model() -> Model {
         own_steps: false,
         layers: None,
     }
+}
+
+fn state_part(name: &str, shape: [usize; 2]) -> StatePart {
+    StatePart { name: name.into(), shape: shape.into() }
+}
+
+fn push_value(g: &mut Graph, name: &str, tap: Option<&str>) -> ValueId {
+    g.values.push(Value {
+        name: name.into(),
+        shape: vec![H],
+        dtype: DtypeRule::Activation,
+        tap: tap.map(Into::into),
+    });
+    ValueId(g.values.len() - 1)
 }
 
 pub fn round(dtype: Dtype, x: f32) -> f32 {
@@ -421,21 +425,11 @@ impl Session for FakeSession {
         if self.fake.fault == Fault::BatchOrder && !sorted {
             slots.rotate_left(1);
         }
-        let each = |x: &[[f32; H]]| {
-            let mut at = 0;
-            chunks
-                .iter()
-                .map(|c| {
-                    at += c.tokens.len();
-                    x[at - c.tokens.len()..at].to_vec()
-                })
-                .collect::<Vec<_>>()
-        };
         let mut y = self.norm(10, &x);
         show(probe, "layers.0.norm", &mut y);
         let mut y = self.linear(2, &y);
         show(probe, "layers.0.in_proj", &mut y);
-        let mut y: Vec<[f32; H]> = each(&y)
+        let mut y: Vec<[f32; H]> = rows_of_chunks(chunks, &y)
             .iter()
             .zip(&mut slots)
             .flat_map(|(rows, slot)| self.conv(slot, rows))
@@ -450,9 +444,9 @@ impl Session for FakeSession {
         let mut k = self.linear(5, &y);
         show(probe, "layers.1.k_proj", &mut k);
         let v = self.linear(6, &y);
-        let q = each(&q);
-        let k = each(&k);
-        let v = each(&v);
+        let q = rows_of_chunks(chunks, &q);
+        let k = rows_of_chunks(chunks, &k);
+        let v = rows_of_chunks(chunks, &v);
         let mut y: Vec<[f32; H]> = Vec::new();
         for (n, slot) in slots.iter_mut().enumerate() {
             y.extend(self.attend(slot, &q[n], &k[n], &v[n]));
@@ -533,39 +527,39 @@ impl Session for FakeSession {
         let last = &slot.columns[slot.columns.len() + 1 - WIDTH..];
         let conv = (0..H).flat_map(|c| last.iter().map(move |column| column[c])).collect();
         let kept = slot.keys.len().min(WINDOW - 1);
-        let part = |rows: &[[f32; H]]| rows[rows.len() - kept..].concat();
-        let value = |state, layer, part: &str, shape, data| StateValue {
-            state: StateId(state),
-            layer,
-            part: part.into(),
-            shape,
-            data,
-        };
         Ok(vec![
-            value(0, 0, "conv", vec![H, WIDTH - 1], conv),
-            value(1, 1, "k", vec![kept, HEADS, D], part(&slot.keys)),
-            value(1, 1, "v", vec![kept, HEADS, D], part(&slot.values)),
+            state_value(0, 0, "conv", vec![H, WIDTH - 1], conv),
+            state_value(
+                1,
+                1,
+                "k",
+                vec![kept, HEADS, D],
+                slot.keys[slot.keys.len() - kept..].concat(),
+            ),
+            state_value(
+                1,
+                1,
+                "v",
+                vec![kept, HEADS, D],
+                slot.values[slot.values.len() - kept..].concat(),
+            ),
         ])
     }
 
     fn seed(&mut self, position: usize, states: &[StateValue]) -> Result<SlotId, Error> {
-        let rows = |data: &[f32]| -> Vec<[f32; H]> {
-            let held = data.chunks(H).map(|row| row.try_into().unwrap());
-            let before = position - data.len() / H;
-            std::iter::repeat_n([0.0; H], before).chain(held).collect()
-        };
-        let keep = |v: f32| {
-            if self.fake.fault == Fault::NarrowState { round(Dtype::Bf16, v) } else { v }
-        };
         let last = &states[0].data;
-        let columns = std::iter::repeat_n([0.0; H], position).chain(
-            (0..WIDTH - 1).map(|n: usize| std::array::from_fn(|c| keep(last[c * (WIDTH - 1) + n]))),
-        );
+        let columns =
+            std::iter::repeat_n([0.0; H], position).chain((0..WIDTH - 1).map(|n: usize| {
+                std::array::from_fn(|c| {
+                    let x = last[c * (WIDTH - 1) + n];
+                    if self.fake.fault == Fault::NarrowState { round(Dtype::Bf16, x) } else { x }
+                })
+            }));
         self.slots.push(Some(Slot {
             tokens: vec![0; position],
             columns: columns.collect(),
-            keys: rows(states.get(1).map_or(&[], |state| &state.data)),
-            values: rows(states.get(2).map_or(&[], |state| &state.data)),
+            keys: rows_after_zeros(position, states.get(1).map_or(&[], |state| &state.data)),
+            values: rows_after_zeros(position, states.get(2).map_or(&[], |state| &state.data)),
         }));
         Ok(SlotId(self.slots.len() - 1))
     }
@@ -631,14 +625,14 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
         let source = ModelSource { model, dir };
         let mut session =
             fake.open(&source, &SessionOptions { dtype, ..SessionOptions::default() }).unwrap();
-        let (_, own) = whole(&source, dtype, true, &tokens);
+        let (_, rounded) = whole(&source, dtype, true, &tokens);
         let (_, wide) = whole(&source, Dtype::F32, true, &tokens);
         let (_, other) = whole(&source, dtype, false, &tokens);
         let spread = |tap: &str| -> Vec<f32> {
-            let of = |run: &Keep| {
+            let [a, b] = [&rounded, &other].map(|run| {
                 onboard_parity::measure::distances(&run.0[tap].1, &wide.0[tap].1, tokens.len())
-            };
-            of(&own).into_iter().zip(of(&other)).map(|(a, b)| a.max(b) as f32).collect()
+            });
+            a.into_iter().zip(b).map(|(a, b)| a.max(b) as f32).collect()
         };
         let rows = tokens.len();
         let all = TAPS.len();
@@ -654,25 +648,29 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
             vec![2, rows],
             &[spread("head"), kl].concat(),
         );
-        let most = taps.iter().copied().fold(0.0, f32::max);
-        put(format!("{dtype}/main/spread/states"), Dtype::F32, vec![3], &[most; 3]);
-        let base = |phase: &str, leaf: &str| format!("{dtype}/main/{phase}/{leaf}");
+        let largest = taps.iter().copied().fold(0.0, f32::max);
+        put(format!("{dtype}/main/spread/states"), Dtype::F32, vec![3], &[largest; 3]);
         let mut taps = Keep::default();
         let slot = session.open_slot();
         let all = session
             .step(&[Chunk { slot, tokens: &tokens, rows: OutputRows::All }], &mut taps)
             .unwrap();
-        put(base("prefill", "logits"), dtype, vec![tokens.len(), VOCAB], &all[0].data);
+        put(main_name(dtype, "prefill", "logits"), dtype, vec![tokens.len(), VOCAB], &all[0].data);
         for (tap, (width, data)) in &taps.0 {
             put(
-                base("prefill", &format!("tap/{tap}")),
+                main_name(dtype, "prefill", &format!("tap/{tap}")),
                 dtype,
                 vec![data.len() / width, *width],
                 data,
             );
         }
         for s in session.states(slot).unwrap() {
-            put(base("prefill", &format!("state/{}/{}", s.layer, s.part)), dtype, s.shape, &s.data);
+            put(
+                main_name(dtype, "prefill", &format!("state/{}/{}", s.layer, s.part)),
+                dtype,
+                s.shape,
+                &s.data,
+            );
         }
         let mut chosen = Vec::new();
         let mut row = all[0].data[all[0].data.len() - VOCAB..].to_vec();
@@ -719,14 +717,24 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
             }
         }
         let steps = tokens.len() - split;
-        put(base("decode", "logits"), dtype, vec![steps, VOCAB], &rows);
+        put(main_name(dtype, "decode", "logits"), dtype, vec![steps, VOCAB], &rows);
         for (tap, (width, data)) in &taps.0 {
-            put(base("decode", &format!("tap/{tap}")), dtype, vec![steps, *width], data);
+            put(
+                main_name(dtype, "decode", &format!("tap/{tap}")),
+                dtype,
+                vec![steps, *width],
+                data,
+            );
         }
-        put(base("decode", "state/0/conv"), dtype, vec![steps + 1, H, WIDTH - 1], &conv);
+        put(
+            main_name(dtype, "decode", "state/0/conv"),
+            dtype,
+            vec![steps + 1, H, WIDTH - 1],
+            &conv,
+        );
         for (part, data) in ["k", "v"].iter().zip(&kept) {
             put(
-                base("decode", &format!("state/1/{part}")),
+                main_name(dtype, "decode", &format!("state/1/{part}")),
                 dtype,
                 vec![tokens.len(), HEADS, D],
                 data,
@@ -794,6 +802,37 @@ pub fn write_dump(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
     });
     edit(&mut manifest);
     fs_err::write(dir.join("manifest.json"), manifest.to_string()).unwrap();
+}
+
+fn main_name(dtype: Dtype, phase: &str, leaf: &str) -> String {
+    format!("{dtype}/main/{phase}/{leaf}")
+}
+
+fn rows_after_zeros(position: usize, data: &[f32]) -> Vec<[f32; H]> {
+    let held = data.chunks(H).map(|row| row.try_into().unwrap());
+    let before = position - data.len() / H;
+    std::iter::repeat_n([0.0; H], before).chain(held).collect()
+}
+
+fn rows_of_chunks(chunks: &[Chunk<'_>], x: &[[f32; H]]) -> Vec<Vec<[f32; H]>> {
+    let mut at = 0;
+    chunks
+        .iter()
+        .map(|c| {
+            at += c.tokens.len();
+            x[at - c.tokens.len()..at].to_vec()
+        })
+        .collect()
+}
+
+fn state_value(
+    state: usize,
+    layer: usize,
+    part: &str,
+    shape: Vec<usize>,
+    data: Vec<f32>,
+) -> StateValue {
+    StateValue { state: StateId(state), layer, part: part.into(), shape, data }
 }
 
 fn write(path: &Path, tensors: &[(TensorSpec, Vec<u8>)]) {

@@ -34,9 +34,11 @@ fn assert_caught(name: &str, classes: &[MistakeClass]) {
     let wrong: Vec<_> = book.outcomes.iter().filter(|o| o.right == Some(false)).collect();
     assert!(known > 20 && right * 20 >= known * 19, "{name}: {wrong:#?}");
     for class in classes {
-        let caught =
-            |o: &onboard_parity::mutate::MutantOutcome| o.class == *class && o.fate == Fate::Caught;
-        assert!(book.outcomes.iter().any(caught), "{name}: {}", class.name());
+        assert!(
+            book.outcomes.iter().any(|o| o.class == *class && o.fate == Fate::Caught),
+            "{name}: {}",
+            class.name()
+        );
     }
 }
 

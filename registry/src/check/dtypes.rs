@@ -11,14 +11,14 @@ impl Model {
     /// Ops that need a state in the dtype of their input and would not have it in a run of
     /// this activation dtype. Said once for all layers of a kind.
     pub fn check_dtypes(&self, activation: Dtype) -> Vec<Finding> {
-        let mut said = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         let mut findings = Vec::new();
         for demand in &self.graph.equal_dtypes {
             let state = &self.graph.states[demand.state.0];
             let kept = state.dtype.resolve(activation);
             let fed = self.graph.values[demand.value.0].dtype.resolve(activation);
             let kind = self.graph.layers.get(state.layer).map_or("", |layer| layer.kind.as_str());
-            if kept != fed && said.insert((kind, &state.name, demand.at.start)) {
+            if kept != fed && reported.insert((kind, &state.name, demand.at.start)) {
                 findings.push(self.mismatch(demand, kind, kept, fed));
             }
         }

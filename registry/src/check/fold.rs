@@ -62,12 +62,16 @@ fn ranges(numbers: &[usize]) -> String {
             _ => parts.push((number, number)),
         }
     }
-    let text = |&(start, end): &(usize, usize)| match end - start {
+    parts.iter().map(|&(start, end)| range_text(start, end)).collect::<Vec<_>>().join(",")
+}
+
+/// Formats the numbers from `start` to `end`: one number, a pair, or a range.
+fn range_text(start: usize, end: usize) -> String {
+    match end - start {
         0 => start.to_string(),
         1 => format!("{start},{end}"),
         _ => format!("{start}..{end}"),
-    };
-    parts.iter().map(text).collect::<Vec<_>>().join(",")
+    }
 }
 
 /// Splits a name around the first of its segments that is a number.

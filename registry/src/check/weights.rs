@@ -94,21 +94,24 @@ fn matched<'m>(
             Err(_) => lacking.push(weight),
         }
     }
-    let spare = |name: &&str| {
-        let counts = !used.contains(*name) && !checkpoint[*name].contains(&0);
-        counts && model.tied_owner(name).is_none() && !model.passes_over(name)
-    };
-    let spare = checkpoint.keys().map(String::as_str).filter(spare).collect();
+    let names = checkpoint.keys().map(String::as_str);
+    let spare = names.filter(|name| is_spare(name, model, checkpoint, &used)).collect();
     (used, lacking, spare)
+}
+
+/// True if a tensor has data that no weight uses, though nothing says to pass it over.
+fn is_spare(name: &str, model: &Model, checkpoint: &TensorShapes, used: &BTreeSet<String>) -> bool {
+    let counts = !used.contains(name) && !checkpoint[name].contains(&0);
+    counts && model.tied_owner(name).is_none() && !model.passes_over(name)
 }
 
 /// Weights of the `nextn` head that the model itself does not have.
 pub fn head_weights(model: &Model) -> Vec<&Weight> {
-    let own: BTreeSet<&str> = model.graph.weights.iter().map(|w| w.name.as_str()).collect();
+    let model_names: BTreeSet<&str> = model.graph.weights.iter().map(|w| w.name.as_str()).collect();
     let layers = model.nextn.iter().flat_map(|nextn| &nextn.layers);
     let mut weights = BTreeMap::new();
     for weight in layers.flat_map(|layer| &layer.graph.weights) {
-        if !own.contains(weight.name.as_str()) {
+        if !model_names.contains(weight.name.as_str()) {
             weights.entry(weight.name.as_str()).or_insert(weight);
         }
     }
@@ -118,11 +121,13 @@ pub fn head_weights(model: &Model) -> Vec<&Weight> {
 /// True if a checkpoint has any weight of the `nextn` head. Many checkpoints are shipped without the head,
 /// whatever their config says. A checkpoint with a part of the head must have all of it.
 pub fn has_head(model: &Model, checkpoint: &BTreeMap<String, Vec<usize>>) -> bool {
-    let missing = |weight: &Weight| {
-        let found = find(model, weight, checkpoint, &mut BTreeSet::new());
-        matches!(found, Err((_, WeightMismatch::Missing { .. })))
-    };
-    head_weights(model).into_iter().any(|weight| !missing(weight))
+    head_weights(model).into_iter().any(|weight| !is_missing(model, weight, checkpoint))
+}
+
+/// True if the checkpoint has no tensor for a weight.
+fn is_missing(model: &Model, weight: &Weight, checkpoint: &TensorShapes) -> bool {
+    let result = find(model, weight, checkpoint, &mut BTreeSet::new());
+    matches!(result, Err((_, WeightMismatch::Missing { .. })))
 }
 
 /// Looks a weight up by the first rule that names it and of whose tensors there are any, or
@@ -133,8 +138,6 @@ fn find(
     checkpoint: &TensorShapes,
     used: &mut BTreeSet<String>,
 ) -> Result<(), (String, WeightMismatch)> {
-    let missing =
-        |name: &str| (name.to_owned(), WeightMismatch::Missing { expected: weight.shape.clone() });
     let chosen = find_rule(
         &model.rules,
         weight,
@@ -142,34 +145,47 @@ fn find(
         |name| checkpoint.get(name).cloned(),
     );
     let gathered = chosen.map(|(number, gathered)| (&model.rules[number], gathered));
-    let found = match gathered {
+    let shape = match gathered {
         None => {
-            let found = checkpoint.get(&weight.name).ok_or_else(|| missing(&weight.name))?;
+            let stored =
+                checkpoint.get(&weight.name).ok_or_else(|| missing(&weight.name, weight))?;
             used.insert(weight.name.clone());
-            found.clone()
+            stored.clone()
         }
         Some((rule, gathered)) => {
             let mut inputs = Vec::new();
             for name in &gathered.names {
-                inputs.push(checkpoint.get(name).ok_or_else(|| missing(name))?.clone());
+                inputs.push(checkpoint.get(name).ok_or_else(|| missing(name, weight))?.clone());
             }
-            let broken = |why: String| (weight.name.clone(), WeightMismatch::Rule { why });
-            let mut outputs = shapes(&rule.steps, inputs).map_err(|e| broken(e.to_string()))?;
+            let mut outputs =
+                shapes(&rule.steps, inputs).map_err(|e| broken_rule(weight, e.to_string()))?;
             if gathered.output >= outputs.len() {
-                return Err(broken(format!(
+                let why = format!(
                     "its steps give {} tensors, and this is number {}",
                     outputs.len(),
                     gathered.output + 1
-                )));
+                );
+                return Err(broken_rule(weight, why));
             }
             used.extend(gathered.names);
             outputs.swap_remove(gathered.output)
         }
     };
-    if found == weight.shape {
+    if shape == weight.shape {
         return Ok(());
     }
-    Err((weight.name.clone(), WeightMismatch::Shape { found, expected: weight.shape.clone() }))
+    let expected = weight.shape.clone();
+    Err((weight.name.clone(), WeightMismatch::Shape { found: shape, expected }))
+}
+
+/// Returns the mismatch of a weight whose tensor `name` is not in the checkpoint.
+fn missing(name: &str, weight: &Weight) -> (String, WeightMismatch) {
+    (name.to_owned(), WeightMismatch::Missing { expected: weight.shape.clone() })
+}
+
+/// Returns the mismatch of a weight whose rule cannot make it.
+fn broken_rule(weight: &Weight, why: String) -> (String, WeightMismatch) {
+    (weight.name.clone(), WeightMismatch::Rule { why })
 }
 
 fn mismatch_finding(
@@ -182,12 +198,12 @@ fn mismatch_finding(
         WeightMismatch::Missing { expected } => {
             let finding = Finding::error(at, format!("the checkpoint has no tensor {names}"))
                 .label(format!("named here, expected as {}", show(expected)));
-            let own = if at.source.is_builtin() { " of your spec" } else { "" };
+            let suffix = if at.source.is_builtin() { " of your spec" } else { "" };
             finding.help(match close {
-                Some(close) if own.is_empty() => format!("it has `{close}`, which nothing uses; rename it here, or add a rule to `weights:`"),
-                Some(close) => format!("it has `{close}`, which nothing uses; add a rule to `weights:`{own}"),
-                None if own.is_empty() => "correct the name, or add a rule to `weights:`".to_owned(),
-                None => format!("override the function that names it, or add a rule to `weights:`{own}"),
+                Some(close) if suffix.is_empty() => format!("it has `{close}`, which nothing uses; rename it here, or add a rule to `weights:`"),
+                Some(close) => format!("it has `{close}`, which nothing uses; add a rule to `weights:`{suffix}"),
+                None if suffix.is_empty() => "correct the name, or add a rule to `weights:`".to_owned(),
+                None => format!("override the function that names it, or add a rule to `weights:`{suffix}"),
             })
         }
         WeightMismatch::Shape { found, expected } => {
@@ -214,22 +230,25 @@ fn nearest<'c>(
     unused: &[&'c str],
     checkpoint: &'c TensorShapes,
 ) -> Option<&'c str> {
-    let same_shape = || unused.iter().copied().filter(|other| checkpoint[*other] == shape);
-    let last_two = |name: &str| name.rsplit('.').take(2).collect::<Vec<_>>().join(".");
+    let same_shape = unused.iter().copied().filter(|other| checkpoint[*other] == shape);
     let suffix = unused.iter().copied().find(|other| {
         other.strip_suffix(name).is_some_and(|prefix| prefix.ends_with('.'))
             || name.strip_suffix(other).is_some_and(|prefix| prefix.ends_with('.'))
     });
     suffix
-        .or_else(|| suggest::closest(name, same_shape()))
-        .or_else(|| same_shape().find(|other| last_two(other) == last_two(name)))
+        .or_else(|| suggest::closest(name, same_shape.clone()))
+        .or_else(|| same_shape.clone().find(|other| last_two(other) == last_two(name)))
         .or_else(|| suggest::closest(name, unused.iter().copied()))
+}
+
+/// Returns the last two segments of a tensor's name, in reverse order.
+fn last_two(name: &str) -> String {
+    name.rsplit('.').take(2).collect::<Vec<_>>().join(".")
 }
 
 /// Findings about tensors that nothing uses. A tied weight that is stored as well is common,
 /// and passed over by the reference too.
 fn unused_findings(model: &Model, unused: &[&str]) -> Vec<Finding> {
-    let tied = |name: &&&str| model.tied_owner(name).is_some();
     let mut findings: Vec<Finding> = unused
         .iter()
         .filter_map(|name| Some((name, model.tied_owner(name)?)))
@@ -239,8 +258,9 @@ fn unused_findings(model: &Model, unused: &[&str]) -> Vec<Finding> {
                 .help("the stored tensor is passed over; if the two differ, the config is wrong about the tie")
         })
         .collect();
-    let rest = unused.iter().filter(|name| !tied(name)).map(|name| ((*name).to_owned(), ()));
-    findings.extend(fold(rest).into_iter().map(|(names, ())| {
+    let untied = unused.iter().filter(|name| model.tied_owner(name).is_none());
+    let untied = untied.map(|name| ((*name).to_owned(), ()));
+    findings.extend(fold(untied).into_iter().map(|(names, ())| {
         let several =
             if names.count() > 1 { format!(" ({} tensors)", names.count()) } else { String::new() };
         Finding::unplaced(format!("nothing uses the tensor `{names}`{several} of the checkpoint"))

@@ -66,16 +66,16 @@ impl JsonParser<'_> {
     }
 
     fn space(&mut self) {
-        let rest = self.rest();
-        self.at += rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\r']).len();
+        let remaining = self.rest();
+        self.at += remaining.len() - remaining.trim_start_matches([' ', '\t', '\n', '\r']).len();
     }
 
     fn eat(&mut self, word: &str) -> bool {
-        let found = self.rest().starts_with(word);
-        if found {
+        let is_next = self.rest().starts_with(word);
+        if is_next {
             self.at += word.len();
         }
-        found
+        is_next
     }
 
     fn value(&mut self, depth: usize) -> Result<Scalar, Finding> {
@@ -105,11 +105,11 @@ impl JsonParser<'_> {
                 return Ok(value);
             }
         }
-        let rest = self.rest();
-        let end = rest
+        let remaining = self.rest();
+        let end = remaining
             .find(|c: char| !(c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E')))
-            .unwrap_or(rest.len());
-        let digits = &rest[..end];
+            .unwrap_or(remaining.len());
+        let digits = &remaining[..end];
         let number = digits.parse().map(Scalar::Int).or_else(|_| digits.parse().map(Scalar::Float));
         match number {
             Ok(number) if !digits.starts_with('+') => {
@@ -169,10 +169,10 @@ impl JsonParser<'_> {
             self.space();
             if name == key {
                 whole = Some(self.at);
-            } else if let Some(rest) = key.strip_prefix(&name)
-                && let Some(rest) = rest.strip_prefix('.')
+            } else if let Some(suffix) = key.strip_prefix(&name)
+                && let Some(suffix) = suffix.strip_prefix('.')
             {
-                holder = Some((self.at, rest));
+                holder = Some((self.at, suffix));
             }
             self.value(0).ok()?;
             self.space();
@@ -184,9 +184,9 @@ impl JsonParser<'_> {
             self.at = at;
             return Some(());
         }
-        let (at, rest) = holder?;
+        let (at, suffix) = holder?;
         self.at = at;
-        self.find_key(rest)
+        self.find_key(suffix)
     }
 
     /// Goes on to an item of the list at hand.

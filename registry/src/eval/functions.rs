@@ -26,12 +26,13 @@ struct BuiltinCall<'a> {
 }
 
 impl BuiltinCall<'_> {
-    fn arity(&self, least: usize, most: usize) -> Result<(), Finding> {
+    fn arity(&self, least: usize, largest: usize) -> Result<(), Finding> {
         let n = self.args.len();
-        if n >= least && n <= most {
+        if n >= least && n <= largest {
             return Ok(());
         }
-        let takes = if least == most { least.to_string() } else { format!("{least} to {most}") };
+        let takes =
+            if least == largest { least.to_string() } else { format!("{least} to {largest}") };
         Err(Finding::error(
             self.at,
             format!("`{}` is given {n} arguments and takes {takes}", self.name),
@@ -218,7 +219,7 @@ fn entry<'a>(map: &'a Scalar, key: &Scalar) -> Option<&'a Scalar> {
         .map(|(_, value)| value)
 }
 
-fn extreme(call: &BuiltinCall<'_>, wanted: std::cmp::Ordering) -> Result<Scalar, Finding> {
+fn extreme(call: &BuiltinCall<'_>, ordering: std::cmp::Ordering) -> Result<Scalar, Finding> {
     let items: Vec<&Scalar> = match call.args {
         [list] => match &**list {
             Scalar::List(items) => items.iter().collect(),
@@ -226,13 +227,13 @@ fn extreme(call: &BuiltinCall<'_>, wanted: std::cmp::Ordering) -> Result<Scalar,
         },
         args => args.iter().map(Cow::as_ref).collect(),
     };
-    let Some((&first, rest)) = items.split_first() else {
+    let Some((&first, remaining)) = items.split_first() else {
         return Err(Finding::error(call.at, format!("`{}` of nothing", call.name)));
     };
     let mut best = first;
-    for item in rest {
+    for item in remaining {
         match order(item, best) {
-            Some(order) if order == wanted => best = item,
+            Some(order) if order == ordering => best = item,
             Some(_) => {}
             None => {
                 return Err(Finding::error(
@@ -291,7 +292,9 @@ fn range(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {
     if step == 0 {
         return Err(Finding::error(call.at, "the step of `range` is 0"));
     }
-    let (from, to, step) = (i128::from(from), i128::from(to), i128::from(step));
+    let from = i128::from(from);
+    let to = i128::from(to);
+    let step = i128::from(step);
     let count =
         if step > 0 { (to - from + step - 1) / step } else { (from - to - step - 1) / -step };
     let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);

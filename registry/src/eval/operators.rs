@@ -65,7 +65,7 @@ pub fn binary(op: BinaryOp, left: &Scalar, right: &Scalar, at: &Span) -> Result<
         BinaryOp::Eq => Ok(Scalar::Bool(equal(left, right))),
         BinaryOp::Ne => Ok(Scalar::Bool(!equal(left, right))),
         BinaryOp::In => contains(left, right, at).map(Scalar::Bool),
-        BinaryOp::NotIn => contains(left, right, at).map(|found| Scalar::Bool(!found)),
+        BinaryOp::NotIn => contains(left, right, at).map(|contained| Scalar::Bool(!contained)),
         BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => compare(op, left, right, at),
         _ => arithmetic(op, left, right, at),
     }
@@ -183,7 +183,7 @@ fn whole(op: BinaryOp, a: i64, b: i64, at: &Span) -> Result<Scalar, Finding> {
     if b == 0 && matches!(op, BinaryOp::Div | BinaryOp::FloorDiv | BinaryOp::Mod) {
         return Err(by_zero(at));
     }
-    let made = match op {
+    let result = match op {
         BinaryOp::Add => a.checked_add(b),
         BinaryOp::Sub => a.checked_sub(b),
         BinaryOp::Mul => a.checked_mul(b),
@@ -202,14 +202,14 @@ fn whole(op: BinaryOp, a: i64, b: i64, at: &Span) -> Result<Scalar, Finding> {
             _ => None,
         }),
     };
-    made.map(Scalar::Int).ok_or_else(|| too_large(at))
+    result.map(Scalar::Int).ok_or_else(|| too_large(at))
 }
 
 fn floating(op: BinaryOp, a: f64, b: f64, at: &Span) -> Result<Scalar, Finding> {
     if b == 0.0 && matches!(op, BinaryOp::Div | BinaryOp::FloorDiv | BinaryOp::Mod) {
         return Err(by_zero(at));
     }
-    let made = match op {
+    let result = match op {
         BinaryOp::Add => a + b,
         BinaryOp::Sub => a - b,
         BinaryOp::Mul => a * b,
@@ -226,7 +226,7 @@ fn floating(op: BinaryOp, a: f64, b: f64, at: &Span) -> Result<Scalar, Finding> 
             a.powf(b)
         }
     };
-    finite(made, at)
+    finite(result, at)
 }
 
 /// Returns a float, unless it is infinite or not a number.
@@ -317,7 +317,23 @@ pub fn slice(
                 .label(expected("a list", base)));
         }
     };
-    let bound = |value: Option<&Scalar>, default: usize| match value {
+    let from = slice_bound(from, 0, length, at)?;
+    let to = slice_bound(to, length, length, at)?.max(from);
+    Ok(match base {
+        Scalar::List(items) => Scalar::List(items[from..to].to_vec()),
+        Scalar::Str(text) => Scalar::Str(text.chars().skip(from).take(to - from).collect()),
+        _ => Scalar::Null,
+    })
+}
+
+/// Returns a bound of a slice of `length` items as a position; a negative one counts from the end.
+fn slice_bound(
+    value: Option<&Scalar>,
+    default: usize,
+    length: usize,
+    at: &Span,
+) -> Result<usize, Finding> {
+    match value {
         None | Some(Scalar::Null) => Ok(default),
         Some(Scalar::Int(i)) => {
             let i = if *i < 0 { i.saturating_add(length as i64) } else { *i };
@@ -326,12 +342,5 @@ pub fn slice(
         Some(other) => {
             Err(Finding::error(at, "a bound is an integer").label(expected("an integer", other)))
         }
-    };
-    let from = bound(from, 0)?;
-    let to = bound(to, length)?.max(from);
-    Ok(match base {
-        Scalar::List(items) => Scalar::List(items[from..to].to_vec()),
-        Scalar::Str(text) => Scalar::Str(text.chars().skip(from).take(to - from).collect()),
-        _ => Scalar::Null,
-    })
+    }
 }

@@ -38,25 +38,26 @@ pub(crate) fn differences(
 ) -> Vec<OpDifference> {
     let mut classes = ValueClasses { ops, known: BTreeMap::new() };
     let mut right = classes.inputs(theirs.graph);
-    let wanted = reachable(theirs.graph);
-    for &n in &wanted {
+    let needed = reachable(theirs.graph);
+    for &n in &needed {
         let node = &theirs.graph.nodes[n];
         let key = classes.key(theirs, node, &right);
         classes.assign(node, &key, &mut right);
     }
-    let made: BTreeSet<usize> = right.values().copied().collect();
+    let their_classes: BTreeSet<usize> = right.values().copied().collect();
     let mut left = classes.inputs(ours.graph);
-    let mut found = Vec::new();
+    let mut differences = Vec::new();
     for n in reachable(ours.graph) {
         let node = &ours.graph.nodes[n];
         let key = classes.key(ours, node, &left);
         classes.assign(node, &key, &mut left);
-        let is_same = node.outputs.first().is_none_or(|output| made.contains(&left[&output.0]));
+        let is_same =
+            node.outputs.first().is_none_or(|output| their_classes.contains(&left[&output.0]));
         if is_same {
             continue;
         }
         let pair = GraphPair { ours, theirs, name, ops, left: &left, right: &right };
-        let text = if let Some(other) = pair.counterpart(node, &wanted) {
+        let text = if let Some(other) = pair.counterpart(node, &needed) {
             let other = &theirs.graph.nodes[other];
             let text = pair.between(node, other);
             for (output, same) in node.outputs.iter().zip(&other.outputs) {
@@ -72,30 +73,32 @@ pub(crate) fn differences(
             text
         };
         let text = format!("{}: {text}", place(node));
-        found.push(OpDifference { node: n, at: node.at.clone(), text });
+        differences.push(OpDifference { node: n, at: node.at.clone(), text });
     }
-    let end = |graph: &Graph, classes: &BTreeMap<usize, usize>| {
-        graph.output.and_then(|output| classes.get(&output.0).copied())
-    };
-    if found.is_empty() && end(ours.graph, &left) != end(theirs.graph, &right) {
+    if differences.is_empty()
+        && output_class(ours.graph, &left) != output_class(theirs.graph, &right)
+    {
         // Ours is a part of theirs.
         let seen: BTreeSet<usize> = left.values().copied().collect();
-        let lacks = |node: &&Node| {
+        let mut nodes = needed.iter().map(|&n: &usize| &theirs.graph.nodes[n]);
+        let missing = nodes.find(|node: &&Node| {
             node.outputs.first().is_some_and(|output| !seen.contains(&right[&output.0]))
-        };
-        if let (Some(node), Some(last)) = (
-            wanted.iter().map(|&n: &usize| &theirs.graph.nodes[n]).find(lacks),
-            ours.graph.nodes.last(),
-        ) {
+        });
+        if let (Some(node), Some(last)) = (missing, ours.graph.nodes.last()) {
             let text = format!("{}: {} of `{name}` is missing", place(node), shown(node, ops));
-            found.push(OpDifference {
+            differences.push(OpDifference {
                 node: ours.graph.nodes.len() - 1,
                 at: last.at.clone(),
                 text,
             });
         }
     }
-    found
+    differences
+}
+
+/// Returns the class of the value that a graph gives.
+fn output_class(graph: &Graph, classes: &BTreeMap<usize, usize>) -> Option<usize> {
+    graph.output.and_then(|output| classes.get(&output.0).copied())
 }
 
 /// Classes of values, each with the text of what made it.
@@ -158,25 +161,26 @@ struct GraphPair<'a> {
 
 impl GraphPair<'_> {
     /// Finds the place of the other graph's node that corresponds to a node.
-    fn counterpart(&self, node: &Node, wanted: &[usize]) -> Option<usize> {
-        let node_of = |n: usize| &self.theirs.graph.nodes[n];
-        let alike = wanted.iter().copied().filter(|&n| {
-            let other = node_of(n);
+    fn counterpart(&self, node: &Node, candidates: &[usize]) -> Option<usize> {
+        let nodes = &self.theirs.graph.nodes;
+        let alike = candidates.iter().copied().filter(|&n| {
+            let other = &nodes[n];
             other.op == node.op
                 && other.layer == node.layer
                 && other.outputs.len() == node.outputs.len()
         });
         let ours = weights(self.ours, node);
-        let score = |&n: &usize| {
-            let other = node_of(n);
-            let inputs = node.inputs.iter().zip(&other.inputs);
-            let same = inputs.filter(|(a, b)| self.same(**a, **b)).count();
-            let weights = !ours.is_empty() && ours == weights(self.theirs, other);
-            2 * usize::from(weights) + same
-        };
         // The first of equals.
-        let best = alike.rev().max_by_key(score)?;
-        (score(&best) > 0).then_some(best)
+        let best = alike.rev().max_by_key(|&n| self.likeness(node, &ours, &nodes[n]))?;
+        (self.likeness(node, &ours, &nodes[best]) > 0).then_some(best)
+    }
+
+    /// Counts what a node, whose weights are `ours`, has in common with a node of the other graph.
+    fn likeness(&self, node: &Node, ours: &BTreeMap<&str, &str>, other: &Node) -> usize {
+        let inputs = node.inputs.iter().zip(&other.inputs);
+        let same = inputs.filter(|(a, b)| self.same(**a, **b)).count();
+        let weights = !ours.is_empty() && *ours == weights(self.theirs, other);
+        2 * usize::from(weights) + same
     }
 
     fn same(&self, a: ValueId, b: ValueId) -> bool {
@@ -187,28 +191,25 @@ impl GraphPair<'_> {
     fn between(&self, node: &Node, other: &Node) -> String {
         let op = &node.op;
         let name = self.name;
-        let value = |node: &Node, key: &str| {
-            node.attrs.get(key).map_or_else(|| "not given".to_owned(), ToString::to_string)
-        };
         let keys: BTreeSet<&String> = node.attrs.keys().chain(other.attrs.keys()).collect();
-        let differs = |key: &&&String| {
+        let differing = keys.iter().find(|key: &&&String| {
             !is_neutral(node, key, self.ops)
                 && node.attrs.get(**key).map(plain) != other.attrs.get(**key).map(plain)
-        };
-        if let Some(key) = keys.iter().find(differs) {
-            let a = value(node, key);
-            let b = value(other, key);
+        });
+        if let Some(key) = differing {
+            let a = attribute_text(node, key);
+            let b = attribute_text(other, key);
             return format!("`{key}` of `{op}` is {a}; in `{name}` it is {b}");
         }
         let a = weights(self.ours, node);
         let b = weights(self.theirs, other);
         if a != b {
-            let differs = |role: &&&str| a.get(**role) != b.get(**role);
-            let role = a.keys().chain(b.keys()).find(differs).copied().unwrap_or_default();
-            let of = |weights: &BTreeMap<&str, &str>| {
-                weights.get(role).map_or_else(|| "none".to_owned(), |name| format!("`{name}`"))
-            };
-            return format!("the {role} of `{op}` is {}; in `{name}` it is {}", of(&a), of(&b));
+            let mut roles = a.keys().chain(b.keys());
+            let role = roles.find(|role: &&&str| a.get(**role) != b.get(**role));
+            let role = role.copied().unwrap_or_default();
+            let ours = weight_text(&a, role);
+            let theirs = weight_text(&b, role);
+            return format!("the {role} of `{op}` is {ours}; in `{name}` it is {theirs}");
         }
         let a = state(self.ours, node);
         let b = state(self.theirs, other);
@@ -230,24 +231,21 @@ impl GraphPair<'_> {
                 format!("{} of `{name}` is missing before `{op}`", shown(maker, self.ops))
             }
             _ => {
-                let name_of =
-                    |side: &LabeledGraph<'_>, id: ValueId| side.graph.values[id.0].name.clone();
-                let a = name_of(self.ours, *a);
-                let b = name_of(self.theirs, *b);
+                let a = &self.ours.graph.values[a.0].name;
+                let b = &self.theirs.graph.values[b.0].name;
                 format!("`{op}` is fed `{a}`; in `{name}` it is fed `{b}`")
             }
         }
     }
 }
 
-/// Nodes that the output depends on, in order.
 /// Lists the nodes that the output depends on, in order.
 pub(crate) fn reachable(graph: &Graph) -> Vec<usize> {
-    let mut wanted: BTreeSet<usize> = graph.output.iter().map(|id| id.0).collect();
+    let mut needed: BTreeSet<usize> = graph.output.iter().map(|id| id.0).collect();
     let mut nodes = Vec::new();
     for (n, node) in graph.nodes.iter().enumerate().rev() {
-        if node.outputs.iter().any(|id| wanted.contains(&id.0)) {
-            wanted.extend(node.inputs.iter().map(|id| id.0));
+        if node.outputs.iter().any(|id| needed.contains(&id.0)) {
+            needed.extend(node.inputs.iter().map(|id| id.0));
             nodes.push(n);
         }
     }
@@ -282,6 +280,16 @@ fn plain(value: &Scalar) -> String {
     value.as_f64().map_or_else(|| value.to_string(), |x| x.to_string())
 }
 
+/// Formats an attribute as findings show it, with a word for one that is not given.
+fn attribute_text(node: &Node, key: &str) -> String {
+    node.attrs.get(key).map_or_else(|| "not given".to_owned(), ToString::to_string)
+}
+
+/// Formats the name of the weight that has a role, with a word for none.
+fn weight_text(weights: &BTreeMap<&str, &str>, role: &str) -> String {
+    weights.get(role).map_or_else(|| "none".to_owned(), |name| format!("`{name}`"))
+}
+
 fn is_neutral(node: &Node, key: &str, ops: &OpSet) -> bool {
     let params = ops.get(node.op.as_str()).map(|rule| &rule.signature().params);
     params.is_some_and(|params| params.iter().any(|param| param.name == key && param.neutral))
@@ -291,14 +299,14 @@ fn is_identity(node: &Node, ops: &OpSet) -> bool {
     let values = ops.get(node.op.as_str()).and_then(|rule| rule.signature().identity);
     values.is_some_and(|values| {
         values.iter().all(|(key, value): &(&str, f64)| {
-            node.attrs.get(*key).and_then(Scalar::as_f64).is_some_and(|found| found == *value)
+            node.attrs.get(*key).and_then(Scalar::as_f64).is_some_and(|attr| attr == *value)
         })
     })
 }
 
 fn weights<'s>(side: &'s LabeledGraph<'_>, node: &'s Node) -> BTreeMap<&'s str, &'s str> {
-    let label = |weight: usize| side.labels[weight].as_str();
-    node.weights.iter().map(|(role, weight)| (role.as_str(), label(weight.0))).collect()
+    let weights = node.weights.iter();
+    weights.map(|(role, weight)| (role.as_str(), side.labels[weight.0].as_str())).collect()
 }
 
 /// Describes a state by its contents, without its dtype.

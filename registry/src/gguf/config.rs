@@ -26,7 +26,7 @@ pub fn may_have_arch(spec: &Spec, arch: &str) -> bool {
 
 fn mentions(expr: &Expr, text: &str) -> bool {
     match &expr.kind {
-        ExprKind::Str(found) => found == text,
+        ExprKind::Str(word) => word == text,
         ExprKind::If { then, otherwise, .. } => mentions(then, text) || mentions(otherwise, text),
         _ => false,
     }
@@ -36,7 +36,7 @@ fn mentions(expr: &Expr, text: &str) -> bool {
 pub fn config_of(spec: &Spec, header: &FileMetadata) -> Result<Config, Vec<Finding>> {
     let Some(decl) = &spec.gguf else { return Err(Vec::new()) };
     let header = &with_absent_keys(&decl.absent, &super::head::without_head(header)).header;
-    let mut reader = ConfigInverter { spec, found: Vec::new() };
+    let mut reader = ConfigInverter { spec, entries: Vec::new() };
     let architecture = spec.matches.iter().map(|word| Scalar::Str(word.name.clone())).take(1);
     reader.put("architectures", Scalar::List(architecture.collect()));
     for entry in decl.metadata.values() {
@@ -50,10 +50,10 @@ pub fn config_of(spec: &Spec, header: &FileMetadata) -> Result<Config, Vec<Findi
     {
         reader.dim(&dim.name, rows);
     }
-    let findings = explicit(decl, header, &mut reader.found);
+    let findings = explicit(decl, header, &mut reader.entries);
     let path = header.keys.path();
     if findings.is_empty() {
-        Ok(Config::of(path, Scalar::Map(reader.found)))
+        Ok(Config::of(path, Scalar::Map(reader.entries)))
     } else {
         Err(findings)
     }
@@ -63,14 +63,14 @@ pub fn config_of(spec: &Spec, header: &FileMetadata) -> Result<Config, Vec<Findi
 fn explicit(
     decl: &GgufDecl,
     header: &FileMetadata,
-    found: &mut Vec<(String, Scalar)>,
+    entries: &mut Vec<(String, Scalar)>,
 ) -> Vec<Finding> {
     let fuel = Fuel::default();
     let env = MetadataEnv { keys: &header.keys, fuel: &fuel };
     let mut findings = Vec::new();
     for entry in decl.config.values() {
         match eval::eval_owned(&entry.value, &env) {
-            Ok(value) => set(found, &entry.name.name, value, true),
+            Ok(value) => set(entries, &entry.name.name, value, true),
             Err(EvalError::Finding(finding)) => findings.push(*finding),
             Err(EvalError::Reported) => {}
         }
@@ -83,12 +83,12 @@ pub(crate) const AHEAD: &str = "ahead";
 
 struct ConfigInverter<'a> {
     spec: &'a Spec,
-    found: Vec<(String, Scalar)>,
+    entries: Vec<(String, Scalar)>,
 }
 
 impl ConfigInverter<'_> {
     fn put(&mut self, key: &str, value: Scalar) {
-        set(&mut self.found, key, value, false);
+        set(&mut self.entries, key, value, false);
     }
 
     /// Finds the config key that an expression is the value of; a computed one has none.
@@ -132,15 +132,11 @@ impl ConfigInverter<'_> {
 
     fn table(&mut self, table: &Ident, entry: &Ident, value: &Scalar) {
         let Some(decl) = self.spec.rope.get(&table.name) else { return };
-        let first = |sources: &[DimSource]| match sources.first() {
-            Some(DimSource::Key(key)) => Some(key.name.clone()),
-            _ => None,
-        };
         let key = match entry.name.as_str() {
-            "theta" => first(&decl.theta),
+            "theta" => first_key(&decl.theta),
             // It follows from the size of a head and the rotated part of it.
             "dim" => None,
-            name => first(&decl.parameters).map(|parameters| {
+            name => first_key(&decl.parameters).map(|parameters| {
                 let name = match name {
                     "kind" => "rope_type",
                     "original" => "original_max_position_embeddings",
@@ -152,6 +148,14 @@ impl ConfigInverter<'_> {
         if let Some(key) = key {
             self.put(&key, value.clone());
         }
+    }
+}
+
+/// Returns the config key that a value is read from first; none if it is computed.
+fn first_key(sources: &[DimSource]) -> Option<String> {
+    match sources.first() {
+        Some(DimSource::Key(key)) => Some(key.name.clone()),
+        _ => None,
     }
 }
 

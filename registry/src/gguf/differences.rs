@@ -17,19 +17,19 @@ pub fn key_differences(gguf: &Gguf, header: &FileMetadata) -> Vec<String> {
     let layers = header.keys.peek("block_count").and_then(Scalar::as_usize);
     for (key, value) in &gguf.metadata {
         let Some(short) = key.strip_prefix(&prefix) else { continue };
-        let Some(found) = header.keys.peek(short) else {
+        let Some(stored) = header.keys.peek(short) else {
             faults.extend(
                 read.missing_reason(short).map(|why| format!("key `{key}` is missing: {why}")),
             );
             continue;
         };
-        if !same(found, value) && read.assumed.contains(short) {
+        if !same(stored, value) && read.assumed.contains(short) {
             faults.push(format!(
-                "key `{key}` is missing, which is {found} to llama.cpp; the model's would be {value}"
+                "key `{key}` is missing, which is {stored} to llama.cpp; the model's would be {value}"
             ));
-        } else if !same(found, value) {
-            faults.push(format!("key `{key}` is {found}; the model's would be {value}"));
-        } else if let (Scalar::List(items), Some(layers)) = (found, layers)
+        } else if !same(stored, value) {
+            faults.push(format!("key `{key}` is {stored}; the model's would be {value}"));
+        } else if let (Scalar::List(items), Some(layers)) = (stored, layers)
             && !matches!(value, Scalar::List(_))
             && ![1, layers].contains(&items.len())
         {
@@ -50,27 +50,28 @@ pub fn differences(gguf: &Gguf, weights: &[Weight], header: &FileMetadata) -> Ve
             return faults;
         }
     };
-    let mut wanted: BTreeSet<&str> = BTreeSet::new();
+    let mut expected: BTreeSet<&str> = BTreeSet::new();
     for (name, numbers) in &gguf.tensors {
-        wanted.insert(name);
-        let found = header.keys.peek(&format!("numbers.{name}"));
-        let made = Scalar::List(numbers.iter().map(|x| Scalar::Float(f64::from(*x))).collect());
-        if !found.is_some_and(|found| same(found, &made)) {
+        expected.insert(name);
+        let stored = header.keys.peek(&format!("numbers.{name}"));
+        let computed = Scalar::List(numbers.iter().map(|x| Scalar::Float(f64::from(*x))).collect());
+        if !stored.is_some_and(|stored| same(stored, &computed)) {
             faults.push(format!("tensor `{name}` is missing or holds other numbers"));
         }
     }
     for (name, shape) in groups.iter().flat_map(|group| &group.tensors) {
-        wanted.insert(name);
+        expected.insert(name);
         match header.tensors.get(name) {
             None => faults.push(format!("there is no tensor `{name}`, of shape {shape:?}")),
-            Some(found) if trimmed(found) != trimmed(shape) => {
-                faults
-                    .push(format!("tensor `{name}` has shape {found:?}; the model's is {shape:?}"));
+            Some(stored) if trimmed(stored) != trimmed(shape) => {
+                faults.push(format!(
+                    "tensor `{name}` has shape {stored:?}; the model's is {shape:?}"
+                ));
             }
             Some(_) => {}
         }
     }
-    let left = header.tensors.keys().filter(|name| !wanted.contains(name.as_str()));
+    let left = header.tensors.keys().filter(|name| !expected.contains(name.as_str()));
     let idle = gguf.idle_tensors(weights, header);
     let left = left.filter(|name| !header.companions.contains(*name) && !idle.contains(*name));
     faults.extend(left.map(|name| format!("tensor `{name}` has no place in the model")));
@@ -81,8 +82,9 @@ pub fn differences(gguf: &Gguf, weights: &[Weight], header: &FileMetadata) -> Ve
 pub(crate) fn unread(gguf: &Gguf, header: &FileMetadata) -> usize {
     let given: BTreeSet<&str> = gguf.metadata.iter().map(|(key, _)| key.as_str()).collect();
     let keys = header.keys.leaves();
-    let own = keys.iter().filter(|key| !key.starts_with("shapes.") && !key.starts_with("numbers."));
-    own.filter(|key| !given.contains(format!("{}.{key}", gguf.arch).as_str())).count()
+    let file_keys =
+        keys.iter().filter(|key| !key.starts_with("shapes.") && !key.starts_with("numbers."));
+    file_keys.filter(|key| !given.contains(format!("{}.{key}", gguf.arch).as_str())).count()
 }
 
 /// Removes leading axes of size one, which a file may leave out.

@@ -43,23 +43,23 @@ impl Env for MetadataEnv<'_> {
 
 /// Sets a dotted key; `over` replaces what is there.
 pub(super) fn set(entries: &mut Vec<(String, Scalar)>, key: &str, value: Scalar, over: bool) {
-    let (first, rest) = match key.split_once('.') {
-        Some((first, rest)) => (first, Some(rest)),
+    let (first, suffix) = match key.split_once('.') {
+        Some((first, suffix)) => (first, Some(suffix)),
         None => (key, None),
     };
     let place = entries.iter().position(|(name, _)| name == first);
-    match (rest, place) {
+    match (suffix, place) {
         (None, Some(place)) if over => entries[place].1 = value,
         (None, Some(_)) => {}
         (None, None) => entries.push((first.to_owned(), value)),
-        (Some(rest), Some(place)) => {
+        (Some(suffix), Some(place)) => {
             if let Scalar::Map(inner) = &mut entries[place].1 {
-                set(inner, rest, value, over);
+                set(inner, suffix, value, over);
             }
         }
-        (Some(rest), None) => {
+        (Some(suffix), None) => {
             let mut inner = Vec::new();
-            set(&mut inner, rest, value, over);
+            set(&mut inner, suffix, value, over);
             entries.push((first.to_owned(), Scalar::Map(inner)));
         }
     }

@@ -19,8 +19,9 @@ pub struct IdleWeight {
 impl Gguf {
     /// Returns the idle weights of the layers that have any of `weights`, in order.
     pub fn idle(&self, weights: &[Weight]) -> Vec<IdleWeight> {
-        let own: BTreeSet<&str> = weights.iter().map(|weight| weight.name.as_str()).collect();
-        let mut found = BTreeMap::new();
+        let model_names: BTreeSet<&str> =
+            weights.iter().map(|weight| weight.name.as_str()).collect();
+        let mut idle_weights = BTreeMap::new();
         for (pattern, filled) in &self.idle {
             let Some((before, after)) = split_at_layer(pattern) else { continue };
             let Some(like) = weights.iter().find(|weight| pattern.fit(&weight.name).is_some())
@@ -32,13 +33,13 @@ impl Gguf {
             });
             for layer in layers.collect::<BTreeSet<_>>() {
                 let name = format!("{before}{layer}{after}");
-                if !own.contains(name.as_str()) {
+                if !model_names.contains(name.as_str()) {
                     let weight = Weight { name: name.clone(), ..like.clone() };
-                    found.insert(name, IdleWeight { weight, filled: *filled });
+                    idle_weights.insert(name, IdleWeight { weight, filled: *filled });
                 }
             }
         }
-        found.into_values().collect()
+        idle_weights.into_values().collect()
     }
 
     /// Tensors of a file that are such weights.
@@ -47,9 +48,10 @@ impl Gguf {
         weights: &[Weight],
         header: &FileMetadata,
     ) -> BTreeSet<String> {
-        let made =
-            |idle: IdleWeight| self.rules.iter().find_map(|r| spread(&r.rule, &idle.weight.name));
-        let names = self.idle(weights).into_iter().filter_map(made).flatten();
+        let idle = self.idle(weights).into_iter().filter_map(|idle: IdleWeight| {
+            self.rules.iter().find_map(|r| spread(&r.rule, &idle.weight.name))
+        });
+        let names = idle.flatten();
         names.filter(|name| header.tensors.contains_key(name)).collect()
     }
 }
@@ -57,6 +59,6 @@ impl Gguf {
 /// Returns the text of a pattern before its hole for layers, and behind it.
 pub(crate) fn split_at_layer(pattern: &Pattern) -> Option<(&str, &str)> {
     let (before, after) = pattern.text.split_once("{i}")?;
-    let holes = |text: &str| text.contains(['{', '*']);
-    (!holes(before) && !holes(after)).then_some((before, after))
+    let holes = ['{', '*'];
+    (!before.contains(holes) && !after.contains(holes)).then_some((before, after))
 }

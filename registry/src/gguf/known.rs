@@ -24,12 +24,16 @@ pub fn knows_tensor(arch: &str, name: &str) -> bool {
     let Some(templates) = table().get(arch) else { return false };
     let ends = [".weight", ".bias", ".scale", ".input_scale"];
     let base = ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
-    let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let words: Vec<&str> =
-        base.split('.').map(|part| if digits(part) { "{bid}" } else { part }).collect();
+        base.split('.').map(|part| if is_number(part) { "{bid}" } else { part }).collect();
     let template = words.join(".");
     // Rotary factors are looked up under a layer's template too.
     templates.iter().any(|known| *known == template || known.ends_with(&format!(".{template}")))
+}
+
+/// True if a part of a tensor's name is a number.
+fn is_number(part: &str) -> bool {
+    !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// Names of tensors, and the architectures whose graphs multiply them by a scale beside them: those whose file in
@@ -43,7 +47,7 @@ fn scaled() -> &'static BTreeMap<String, Vec<String>> {
 
 /// True if llama.cpp multiplies by the scale beside a tensor. It loads that scale whatever the architecture.
 pub fn applies_scale(arch: &str, name: &str) -> bool {
-    let behind = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    let behind = name.strip_prefix("blk.").and_then(|suffix| suffix.split_once('.'));
     let Some((_, name)) = behind else { return false };
     let stem = name.strip_suffix(".weight").unwrap_or(name);
     let mut rows = scaled().iter().filter(|(names, _)| names.split(' ').any(|one| one == stem));

@@ -8,10 +8,14 @@ fn weight(name: &str, shape: &[usize]) -> Weight {
 }
 
 fn rule(model: &str, file: &str, steps: Vec<WeightStep>) -> TensorRule {
-    let pattern = |text| Pattern::parse(text).unwrap();
     let at = MappedText::whole("t", "").span();
     TensorRule {
-        rule: WeightRule { disk: pattern(model), weight: pattern(file), steps, at },
+        rule: WeightRule {
+            disk: Pattern::parse(model).unwrap(),
+            weight: Pattern::parse(file).unwrap(),
+            steps,
+            at,
+        },
         ty: None,
     }
 }
@@ -74,13 +78,10 @@ fn weights_are_renamed_split_and_stacked() {
 fn everything_in_the_way_is_named() {
     let gguf = gguf(vec![rule("a.{i}", "x", vec![]), rule("b", "{y|z}", vec![])]);
     let weights = [weight("a.1", &[1]), weight("a.2", &[1]), weight("b", &[2]), weight("c", &[1])];
-    let said = |weights: &[Weight]| -> Vec<String> {
-        gguf.groups(weights).unwrap_err().iter().map(ToString::to_string).collect()
-    };
-    let faults = said(&weights).join("\n");
+    let faults = faults_of(&gguf, &weights).join("\n");
     // One line for all layers.
     let layers = ["d.0.w", "d.1.w", "d.2.w"].map(|name| weight(name, &[1]));
-    let homeless = said(&layers);
+    let homeless = faults_of(&gguf, &layers);
     assert_eq!(homeless.len(), 1, "{homeless:?}");
     assert!(
         homeless[0].starts_with("weight `d.0.w` has no place in the file, nor have 2 of other")
@@ -88,6 +89,10 @@ fn everything_in_the_way_is_named() {
     for part in ["gives 2 tensors", "give 1 tensors, and its pattern names 2", "`c` has no place"] {
         assert!(faults.contains(part) || part.starts_with("gives"), "{faults}");
     }
+}
+
+fn faults_of(gguf: &Gguf, weights: &[Weight]) -> Vec<String> {
+    gguf.groups(weights).unwrap_err().iter().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -113,7 +118,7 @@ fn a_list_stands_for_a_number_where_it_has_one_item_for_each_layer() {
         keys.add("heads", Scalar::List(vec![Scalar::Int(2); items]));
         let (tensors, companions) = Default::default();
         let header = FileMetadata { keys: keys.into_config("f.gguf"), tensors, companions };
-        let found = key_differences(&gguf, &header);
-        assert_eq!(found.len(), faults, "{items} of {layers}: {found:?}");
+        let differences = key_differences(&gguf, &header);
+        assert_eq!(differences.len(), faults, "{items} of {layers}: {differences:?}");
     }
 }

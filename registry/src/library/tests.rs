@@ -69,8 +69,8 @@ fn keys<T>(map: &indexmap::IndexMap<String, T>) -> Vec<&str> {
 /// Formats every finding as `file:line:column message (label)`.
 fn findings(library: &Library, name: &str, sets: &[&str]) -> Vec<String> {
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
-    let found = library.load(name, &sets).err().unwrap_or_default();
-    found
+    let refusals = library.load(name, &sets).err().unwrap_or_default();
+    refusals
         .iter()
         .map(|finding| {
             let label = match finding.label.as_str() {
@@ -237,8 +237,8 @@ fn broken_families() {
     ] {
         assert_eq!(findings(&library, name, &[]), want, "{name}");
     }
-    let found = library.load("c", &[]).unwrap_err();
-    assert_eq!(found[0].help.as_deref(), Some("did you mean `base`?"));
+    let refusals = library.load("c", &[]).unwrap_err();
+    assert_eq!(refusals[0].help.as_deref(), Some("did you mean `base`?"));
 }
 
 #[test]
@@ -272,11 +272,11 @@ fn broken_entries() {
         assert!(BASE.contains(from), "{from}");
         let mut library = Library::default();
         let name = library.add_text("t.yaml", &BASE.replacen(from, to, 1));
-        let found = findings(&library, &name, &[]);
+        let refusals = findings(&library, &name, &[]);
         if want.is_empty() {
-            assert!(found.is_empty(), "{found:?}");
+            assert!(refusals.is_empty(), "{refusals:?}");
         } else {
-            assert!(found.contains(&format!("t.yaml:{want}")), "{to}: {found:?}");
+            assert!(refusals.contains(&format!("t.yaml:{want}")), "{to}: {refusals:?}");
         }
     }
 }
@@ -337,26 +337,31 @@ states:
   conv: { shape: [ffn, 2], layer: i }
 ";
     let library = library(&[("child.yaml", child)], &[]);
-    let main = |name: &str, sets: &[&str]| {
-        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
-        let main = library.load(name, &sets).unwrap().rope["main"].clone();
-        let shown = |expr: Option<crate::syntax::Expr>| expr.map(|expr| expr.at.text().to_owned());
-        (main.theta.len(), main.parameters.len(), shown(main.partial), shown(main.context))
-    };
-    let some = |text: &str| Some(text.to_owned());
-    assert_eq!(main("base", &[]), (2, 1, some("0.5"), None));
-    assert_eq!(main("child", &[]), (2, 1, some("0.25"), some("64")));
+    assert_eq!(main_rope(&library, "base", &[]), (2, 1, Some("0.5".to_owned()), None));
+    assert_eq!(
+        main_rope(&library, "child", &[]),
+        (2, 1, Some("0.25".to_owned()), Some("64".to_owned()))
+    );
     let spec = library.load("child", &[]).unwrap();
     assert_eq!(spec.states["kv"].parts.len(), 2);
     assert_eq!(spec.states["kv"].dtype.name, "f32");
     assert_eq!(spec.states["conv"].dtype.name, "activation");
     assert!(spec.states["conv"].layer.is_some());
 
-    assert_eq!(main("base", &["rope.main.context=7"]), (2, 1, some("0.5"), some("7")));
-    assert_eq!(main("base", &["rope={main: {partial: 1}}"]), (2, 1, some("1"), None));
-    assert_eq!(main("base", &["rope.main={context: 7}"]), (2, 1, some("0.5"), some("7")));
-    assert_eq!(main("base", &["rope.main.partial=~"]), (2, 1, None, None));
-    assert_eq!(main("base", &["rope.main.partial=null"]), (2, 1, None, None));
+    assert_eq!(
+        main_rope(&library, "base", &["rope.main.context=7"]),
+        (2, 1, Some("0.5".to_owned()), Some("7".to_owned()))
+    );
+    assert_eq!(
+        main_rope(&library, "base", &["rope={main: {partial: 1}}"]),
+        (2, 1, Some("1".to_owned()), None)
+    );
+    assert_eq!(
+        main_rope(&library, "base", &["rope.main={context: 7}"]),
+        (2, 1, Some("0.5".to_owned()), Some("7".to_owned()))
+    );
+    assert_eq!(main_rope(&library, "base", &["rope.main.partial=~"]), (2, 1, None, None));
+    assert_eq!(main_rope(&library, "base", &["rope.main.partial=null"]), (2, 1, None, None));
     for (set, want) in [
         ("rope.main.contxt=7", "the option `set rope.main.contxt=7`:1:11 main has no `contxt`"),
         ("rope.near.dim=7", "the option `set rope.near.dim=7`:1:6 rope has no `near`"),
@@ -369,6 +374,18 @@ states:
     }
     let long = library.load("base", &["states.conv.layer=i".to_owned()]).unwrap();
     assert!(long.states["conv"].layer.is_some());
+}
+
+fn main_rope(
+    library: &Library,
+    name: &str,
+    sets: &[&str],
+) -> (usize, usize, Option<String>, Option<String>) {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let main = library.load(name, &sets).unwrap().rope["main"].clone();
+    let partial = main.partial.map(|expr| expr.at.text().to_owned());
+    let context = main.context.map(|expr| expr.at.text().to_owned());
+    (main.theta.len(), main.parameters.len(), partial, context)
 }
 
 #[test]
@@ -512,21 +529,22 @@ error: syntax error
 
 #[test]
 fn a_model_inside_another_is_found_by_either_of_its_names() {
-    let inner = |name: &str, kinds: &str| {
-        format!("spec: 1\nname: {name}\nextends: base\ninside: [Seeing]\n{kinds}")
-    };
-    let one = inner("one", "kinds: [uno, ein]\n");
-    let two = inner("two", "");
+    let one = inner_spec("one", "kinds: [uno, ein]\n");
+    let two = inner_spec("two", "");
     let library = library(&[("one.yaml", &one), ("two.yaml", &two)], &[]);
-    let find = |kind: &str| {
-        let json = format!(
-            r#"{{"architectures": ["Seeing"], "text_config": {{"model_type": "{kind}"}}}}"#
-        );
-        let config = crate::config::Config::parse("config.json", &json).unwrap();
-        library.find(&config).into_iter().map(str::to_owned).collect::<Vec<_>>()
-    };
-    assert_eq!(find("one"), ["one"]);
-    assert_eq!(find("ein"), ["one"]);
-    assert_eq!(find("two"), ["two"]);
-    assert!(find("drei").is_empty());
+    assert_eq!(specs_of_kind(&library, "one"), ["one"]);
+    assert_eq!(specs_of_kind(&library, "ein"), ["one"]);
+    assert_eq!(specs_of_kind(&library, "two"), ["two"]);
+    assert!(specs_of_kind(&library, "drei").is_empty());
+}
+
+fn specs_of_kind(library: &Library, kind: &str) -> Vec<String> {
+    let json =
+        format!(r#"{{"architectures": ["Seeing"], "text_config": {{"model_type": "{kind}"}}}}"#);
+    let config = crate::config::Config::parse("config.json", &json).unwrap();
+    library.find(&config).into_iter().map(str::to_owned).collect()
+}
+
+fn inner_spec(name: &str, kinds: &str) -> String {
+    format!("spec: 1\nname: {name}\nextends: base\ninside: [Seeing]\n{kinds}")
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::infer::join;
-use super::{Infer, OpRule, ParamKind, Signature, Trait};
+use super::{Infer, OpRule, ParamKind, Trait, takes_x};
 use crate::eval::EvalError;
 use crate::syntax::BinaryOp;
 
@@ -25,46 +25,48 @@ pub(crate) fn of_values(operator: BinaryOp) -> &'static str {
 }
 
 pub(super) fn rules() -> Vec<OpRule> {
-    let two = || Signature::new().needs("x", ParamKind::Value).needs("y", ParamKind::Value);
-    let number = || Signature::new().needs("x", ParamKind::Value).needs("s", ParamKind::Float);
-    let same = |call: &mut Infer<'_>| {
-        let x = call.input("x")?;
-        call.output(x.shape, x.dtype);
-        Ok(())
-    };
-    let divide = |call: &mut Infer<'_>| {
-        if call.float("s")? == 0.0 {
-            return Err(call.error("s", "division by zero").into());
-        }
-        let x = call.input("x")?;
-        call.output(x.shape, x.dtype);
-        Ok(())
-    };
+    let two = takes_x().needs("y", ParamKind::Value);
+    let number = takes_x().needs("s", ParamKind::Float);
     vec![
-        OpRule::new("add", two(), both)
+        OpRule::new("add", two.clone(), both)
             .is_a(&[Trait::Adds, Trait::Combines, Trait::Commutes])
             .gives("like the larger of the two")
             .notes("`x + y`; axes are equal, or one of them is 1"),
-        OpRule::new("sub", two(), both)
+        OpRule::new("sub", two.clone(), both)
             .is_a(&[Trait::Combines])
             .gives("like the larger of the two")
             .notes("`x - y`; axes are equal, or one of them is 1"),
-        OpRule::new("mul", two(), both)
+        OpRule::new("mul", two.clone(), both)
             .is_a(&[Trait::Multiplies, Trait::Combines, Trait::Commutes])
             .gives("like the larger of the two")
             .notes("`x * y`; axes are equal, or one of them is 1"),
-        OpRule::new("div", two(), both)
+        OpRule::new("div", two, both)
             .is_a(&[Trait::Combines])
             .gives("like the larger of the two")
             .notes("`x / y`; axes are equal, or one of them is 1"),
-        OpRule::new(OFFSET, number().identity(&[("s", 0.0)]), same)
+        OpRule::new(OFFSET, number.clone().identity(&[("s", 0.0)]), same)
             .gives("like x")
             .notes("`x + s`; s is rounded to the dtype of x first"),
-        OpRule::new(DIVIDE, number().identity(&[("s", 1.0)]), divide)
+        OpRule::new(DIVIDE, number.clone().identity(&[("s", 1.0)]), infer_divide)
             .gives("like x")
             .notes("`x / s`, in f32, one rounding"),
-        OpRule::new(INVERSE, number(), same).gives("like x").notes("`s / x`, in f32, one rounding"),
+        OpRule::new(INVERSE, number, same).gives("like x").notes("`s / x`, in f32, one rounding"),
     ]
+}
+
+/// Checks that the number is not 0; the result is like x.
+fn infer_divide(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    if call.float("s")? == 0.0 {
+        return Err(call.error("s", "division by zero").into());
+    }
+    same(call)
+}
+
+/// Gives a result like x.
+fn same(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    let x = call.input("x")?;
+    call.output(x.shape, x.dtype);
+    Ok(())
 }
 
 fn both(call: &mut Infer<'_>) -> Result<(), EvalError> {
@@ -83,15 +85,19 @@ fn broadcast(x: &[usize], y: &[usize]) -> Option<Vec<usize>> {
     if x == [1] || y == [1] {
         return Some(if x == [1] { y } else { x }.to_vec());
     }
-    let both = |(x, y): (&usize, &usize)| match (*x, *y) {
+    match x.len().cmp(&y.len()) {
+        Ordering::Equal => x.iter().zip(y).map(|(&x, &y)| common_size(x, y)).collect(),
+        Ordering::Less => y.ends_with(x).then(|| y.to_vec()),
+        Ordering::Greater => x.ends_with(y).then(|| x.to_vec()),
+    }
+}
+
+/// Returns the size of an axis of the result; none if the sizes differ and neither is 1.
+fn common_size(x: usize, y: usize) -> Option<usize> {
+    match (x, y) {
         (x, y) if x == y || y == 1 => Some(x),
         (1, y) => Some(y),
         _ => None,
-    };
-    match x.len().cmp(&y.len()) {
-        Ordering::Equal => x.iter().zip(y).map(both).collect(),
-        Ordering::Less => y.ends_with(x).then(|| y.to_vec()),
-        Ordering::Greater => x.ends_with(y).then(|| x.to_vec()),
     }
 }
 

@@ -3,8 +3,7 @@
 use super::{Infer, Input, OpRule, ParamKind, Signature, Trait};
 use crate::dtype::DtypeRule;
 use crate::eval::EvalError;
-use crate::graph::StateKind;
-use crate::graph::show;
+use crate::graph::{StateKind, StatePart, show};
 
 pub(super) fn rules() -> Vec<OpRule> {
     let rope = Signature::new()
@@ -14,25 +13,6 @@ pub(super) fn rules() -> Vec<OpRule> {
         .word("compute", &["activation", "f32", "qk_f32"])
         .neutral()
         .flag("inverse", false);
-    let scored = |signature: Signature| {
-        signature
-            .needs("scale", ParamKind::Float)
-            .may("window", ParamKind::Dim)
-            .may("softcap", ParamKind::Float)
-            .may("sinks", ParamKind::Tensor)
-            .word("softmax", &["f32", "activation"])
-            .neutral()
-            .may("alibi", ParamKind::Numbers)
-            .word("scores", &["rounded", "once", "f32"])
-            .neutral()
-            .word("sink_form", &["column", "gate"])
-            .word("values", &["own", "paired"])
-            .may("salience", ParamKind::Tensor)
-            .flag("salience_bias", false)
-            .may("keep", ParamKind::Dim)
-            .flag("chunked", false)
-            .word("mask", &["causal", "prefix"])
-    };
     let attend = Signature::new()
         .needs("q", ParamKind::Value)
         .needs("k", ParamKind::Value)
@@ -80,6 +60,27 @@ pub(super) fn rules() -> Vec<OpRule> {
                  k2) + init` of the weights `P.lambda_q1 [size]` and so on",
         ),
     ]
+}
+
+/// Adds the parameters of attention scores to a signature.
+fn scored(signature: Signature) -> Signature {
+    signature
+        .needs("scale", ParamKind::Float)
+        .may("window", ParamKind::Dim)
+        .may("softcap", ParamKind::Float)
+        .may("sinks", ParamKind::Tensor)
+        .word("softmax", &["f32", "activation"])
+        .neutral()
+        .may("alibi", ParamKind::Numbers)
+        .word("scores", &["rounded", "once", "f32"])
+        .neutral()
+        .word("sink_form", &["column", "gate"])
+        .word("values", &["own", "paired"])
+        .may("salience", ParamKind::Tensor)
+        .flag("salience_bias", false)
+        .may("keep", ParamKind::Dim)
+        .flag("chunked", false)
+        .word("mask", &["causal", "prefix"])
 }
 
 fn infer_rope(call: &mut Infer<'_>) -> Result<(), EvalError> {
@@ -140,9 +141,7 @@ fn infer_attend_to(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let q = call.input("q")?;
     heads(call, "q", &q)?;
     let (parts, kept, dtype) = call.state_of("state", "layer", StateKind::Attention)?;
-    let shape =
-        |name: &str| parts.iter().find(|part| part.name == name).map(|part| part.shape.clone());
-    let (Some(k), Some(v)) = (shape("k"), shape("v")) else {
+    let (Some(k), Some(v)) = (part_shape(&parts, "k"), part_shape(&parts, "v")) else {
         return Err(call.error("state", "that state has no keys and values").into());
     };
     if k.len() != 2 || v.len() != 2 || q.shape[1] != k[1] || q.shape[0] % k[0] != 0 {
@@ -158,6 +157,11 @@ fn infer_attend_to(call: &mut Infer<'_>) -> Result<(), EvalError> {
             .into());
     }
     attention_result(call, &q, &v, dtype)
+}
+
+/// Returns the shape of a part of a state.
+fn part_shape(parts: &[StatePart], name: &str) -> Option<Vec<usize>> {
+    parts.iter().find(|part| part.name == name).map(|part| part.shape.clone())
 }
 
 fn heads(call: &Infer<'_>, param: &str, value: &Input) -> Result<(), EvalError> {

@@ -46,7 +46,7 @@ fn infer(call: &mut Infer<'_>) -> Result<(), EvalError> {
         Some(op) => call.set_attr("activation", Scalar::Str(op.to_owned())),
     }
     // Kernels that loading does not round leave what they make unrounded, too.
-    let made = join(x.dtype, call.weight_dtype("weight"));
-    call.output(x.shape, made);
+    let dtype = join(x.dtype, call.weight_dtype("weight"));
+    call.output(x.shape, dtype);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Ops on each number by itself.
 
-use super::{Infer, OpRule, ParamKind, Signature, Trait};
+use super::{Infer, OpRule, ParamKind, Trait, takes_x};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::EvalError;
 use crate::graph::show;
@@ -80,15 +80,14 @@ pub(super) const CONFIG_NAMES: &[&str] = &[
 ];
 
 pub(super) fn rules() -> Vec<OpRule> {
-    let x = || Signature::new().needs("x", ParamKind::Value);
     let mut rules: Vec<OpRule> = ACTIVATIONS
         .iter()
         .map(|(name, traits, notes): &(&'static str, &'static [Trait], &'static str)| {
-            OpRule::new(name, x(), same).is_a(traits).gives("like x").notes(notes)
+            OpRule::new(name, takes_x(), same).is_a(traits).gives("like x").notes(notes)
         })
         .collect();
     rules.extend([
-        OpRule::new("act", x().needs("name", ParamKind::Word(CONFIG_NAMES)), infer_act)
+        OpRule::new("act", takes_x().needs("name", ParamKind::Word(CONFIG_NAMES)), infer_act)
             .gives("like x")
             .notes(
                 "the activation that a config names: `silu`/`swish`, `gelu`, `gelu_new`, \
@@ -96,23 +95,26 @@ pub(super) fn rules() -> Vec<OpRule> {
                  `tanh`",
             )
             .renamed(),
-        OpRule::new("xielu", x().needs("P", ParamKind::Tensor), infer_xielu).gives("like x").notes(
-            "learned `P.alpha_p [1]`, `P.alpha_n [1]`, scalars `P.beta []`, `P.eps []`; a \
+        OpRule::new("xielu", takes_x().needs("P", ParamKind::Tensor), infer_xielu)
+            .gives("like x")
+            .notes(
+                "learned `P.alpha_p [1]`, `P.alpha_n [1]`, scalars `P.beta []`, `P.eps []`; a \
                  rounding after every step",
-        ),
-        OpRule::new("softcap", x().needs("c", ParamKind::Float), infer_softcap)
+            ),
+        OpRule::new("softcap", takes_x().needs("c", ParamKind::Float), infer_softcap)
             .gives("like x")
             .notes("`c * tanh(x / c)`, each step rounded"),
         OpRule::new(
             "clamp",
-            x().may("lo", ParamKind::Float).may("hi", ParamKind::Float),
+            takes_x().may("lo", ParamKind::Float).may("hi", ParamKind::Float),
             infer_clamp,
         )
         .gives("like x")
         .notes("at least `lo`, at most `hi`; null is no bound"),
         OpRule::new(
             "cast",
-            x().needs("to", ParamKind::Word(&["f32", "activation", "f32_in_f16"]))
+            takes_x()
+                .needs("to", ParamKind::Word(&["f32", "activation", "f32_in_f16"]))
                 .neutral()
                 .identity(&[]),
             infer_cast,
@@ -124,7 +126,8 @@ pub(super) fn rules() -> Vec<OpRule> {
         ),
         OpRule::new(
             SCALE,
-            x().needs("s", ParamKind::Float)
+            takes_x()
+                .needs("s", ParamKind::Float)
                 .identity(&[("s", 1.0)])
                 .word("round", &["none", "activation"])
                 .neutral(),
@@ -134,12 +137,12 @@ pub(super) fn rules() -> Vec<OpRule> {
         .notes("`round='activation'`: s itself is rounded first"),
         OpRule::new(
             WEIGHT_SCALE,
-            x().needs("P", ParamKind::Tensor).needs("shape", ParamKind::Shape),
+            takes_x().needs("P", ParamKind::Tensor).needs("shape", ParamKind::Shape),
             infer_weight_scale,
         )
         .gives("like x")
         .notes("times a raw tensor"),
-        OpRule::new("gaussian_topk", x().needs("sparsity", ParamKind::Float), infer_gaussian)
+        OpRule::new("gaussian_topk", takes_x().needs("sparsity", ParamKind::Float), infer_gaussian)
             .gives("like x")
             .notes(
                 "`relu(x - (mean + deviation * z))` over the last axis, where a normal \

@@ -9,13 +9,14 @@ use crate::graph::show;
 pub const ZERO_FIRST: &str = "zero_first";
 
 pub(super) fn rules() -> Vec<OpRule> {
-    let tokens = || Signature::new().needs("tokens", ParamKind::Tokens);
-    let embed = tokens()
+    let tokens = Signature::new().needs("tokens", ParamKind::Tokens);
+    let embed = tokens
+        .clone()
         .needs("W", ParamKind::Module)
         .needs("n", ParamKind::Dim)
         .needs("d", ParamKind::Dim)
         .takes("offset", ParamKind::Int, crate::scalar::Scalar::Int(0));
-    let sinusoid = tokens().needs("frequencies", ParamKind::Numbers).takes(
+    let sinusoid = tokens.needs("frequencies", ParamKind::Numbers).takes(
         "offset",
         ParamKind::Int,
         crate::scalar::Scalar::Int(0),

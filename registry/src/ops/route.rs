@@ -4,7 +4,7 @@
 //! families is which score, in which dtype, chosen and shared out how.
 
 use super::infer::join;
-use super::{Infer, OpRule, ParamKind, Signature, Trait};
+use super::{Infer, OpRule, ParamKind, Trait, takes_x};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::EvalError;
 use crate::graph::show;
@@ -13,22 +13,21 @@ use crate::graph::show;
 pub const WEIGHT_ADD: &str = "weight_add";
 
 pub(super) fn rules() -> Vec<OpRule> {
-    let x = || Signature::new().needs("x", ParamKind::Value);
-    let choose = x()
+    let choose = takes_x()
         .needs("k", ParamKind::Dim)
         .may("groups", ParamKind::Dim)
         .may("keep", ParamKind::Dim)
         .word("by", &["top2", "max"])
         .word("mask", &["lowest", "zero"]);
     vec![
-        OpRule::new("softmax", x(), infer_softmax)
+        OpRule::new("softmax", takes_x(), infer_softmax)
             .is_a(&[Trait::RowFunction])
             .gives("like x")
             .notes("over the last axis, f32 inside, one rounding"),
-        OpRule::new("total", x(), infer_total)
+        OpRule::new("total", takes_x(), infer_total)
             .gives("`[1]`")
             .notes("the sum of all numbers of a row, f32 inside, one rounding"),
-        OpRule::new("p_norm", x().needs("p", ParamKind::Float), infer_p_norm)
+        OpRule::new("p_norm", takes_x().needs("p", ParamKind::Float), infer_p_norm)
             .gives("`[1]`")
             .notes("the p-norm of all numbers of a row, f32 inside, one rounding"),
         OpRule::new("choose", choose, infer_choose).is_a(&[Trait::Chooses]).gives("`[k]`").notes(
@@ -37,12 +36,12 @@ pub(super) fn rules() -> Vec<OpRule> {
                  of its two best, or `by='max'` its best); `mask='zero'`: the others' numbers \
                  become 0 and can be chosen",
         ),
-        OpRule::new("pick", x().needs("chosen", ParamKind::Value), infer_pick)
+        OpRule::new("pick", takes_x().needs("chosen", ParamKind::Value), infer_pick)
             .gives("like chosen")
             .notes("the numbers of `[n]` at the places that `choose` gave"),
         OpRule::new(
             "near_shares",
-            x().needs("chosen", ParamKind::Value).needs("margin", ParamKind::Float),
+            takes_x().needs("chosen", ParamKind::Value).needs("margin", ParamKind::Float),
             infer_near_shares,
         )
         .gives("like chosen")
@@ -53,7 +52,8 @@ pub(super) fn rules() -> Vec<OpRule> {
         ),
         OpRule::new(
             WEIGHT_ADD,
-            x().needs("P", ParamKind::Tensor)
+            takes_x()
+                .needs("P", ParamKind::Tensor)
                 .needs("shape", ParamKind::Shape)
                 .may("tap", ParamKind::Module),
             infer_weight_add,

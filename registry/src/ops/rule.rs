@@ -76,10 +76,12 @@ impl From<&str> for Op {
     fn from(name: &str) -> Self {
         static ALL: LazyLock<OpSet> = LazyLock::new(OpSet::with_fused);
         ALL.get(name).cloned().unwrap_or_else(|| {
-            let undeclared: InferShapes = |call| {
-                Err(crate::diag::Finding::error(call.at(), "this op is not declared").into())
-            };
             OpRule::of(Cow::Owned(name.to_owned()), Signature::new(), undeclared).op
         })
     }
+}
+
+/// Reports a call of an op that is not declared.
+fn undeclared(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    Err(crate::diag::Finding::error(call.at(), "this op is not declared").into())
 }

@@ -1,7 +1,7 @@
 //! Ops that only move numbers.
 
 use super::infer::join;
-use super::{Infer, OpRule, ParamKind, Signature};
+use super::{Infer, OpRule, ParamKind, Signature, takes_x};
 use crate::eval::EvalError;
 use crate::graph::show;
 use crate::scalar::Scalar;
@@ -14,15 +14,14 @@ pub const HEADS: &str = "heads";
 pub const MERGE: &str = "merge";
 
 pub(super) fn rules() -> Vec<OpRule> {
-    let x = || Signature::new().needs("x", ParamKind::Value);
     vec![
-        OpRule::new(HEADS, x().needs("n", ParamKind::Dim), infer_heads)
+        OpRule::new(HEADS, takes_x().needs("n", ParamKind::Dim), infer_heads)
             .gives("`[n, d]`")
             .notes("reshape of the last axis; `merge` undoes it"),
-        OpRule::new(MERGE, x(), infer_merge)
+        OpRule::new(MERGE, takes_x(), infer_merge)
             .gives("`[n * d]`")
             .notes("the last two axes as one; undoes `heads`"),
-        OpRule::new("split", x().needs("sizes", ParamKind::Sizes), infer_split)
+        OpRule::new("split", takes_x().needs("sizes", ParamKind::Sizes), infer_split)
             .gives("several")
             .notes(
                 "along the last axis: `split(x, n)` into n equal parts, `split(x, [a, b])` into \
@@ -33,7 +32,7 @@ pub(super) fn rules() -> Vec<OpRule> {
             .notes("along the last axis; all other axes are equal"),
         OpRule::new(
             "slice",
-            x().needs("from", ParamKind::Int).needs("to", ParamKind::Int),
+            takes_x().needs("from", ParamKind::Int).needs("to", ParamKind::Int),
             infer_slice,
         )
         .gives("`[to - from]`")
@@ -60,13 +59,13 @@ fn infer_heads(call: &mut Infer<'_>) -> Result<(), EvalError> {
 
 fn infer_merge(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
-    let [rest @ .., n, d] = x.shape.as_slice() else {
+    let [outer @ .., n, d] = x.shape.as_slice() else {
         return Err(call
             .error("x", "there are no two axes to merge")
             .label(format!("`{}` is {}", x.name, show(&x.shape)))
             .into());
     };
-    let shape = rest.iter().copied().chain([n * d]).collect();
+    let shape = outer.iter().copied().chain([n * d]).collect();
     call.output(shape, x.dtype);
     Ok(())
 }
@@ -109,12 +108,12 @@ fn infer_split(call: &mut Infer<'_>) -> Result<(), EvalError> {
 
 fn infer_concat(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let parts = call.inputs("parts")?;
-    let Some((first, rest)) = parts.split_first() else {
+    let Some((first, remaining)) = parts.split_first() else {
         return Err(call.error("parts", "there is nothing to concatenate").into());
     };
     let mut shape = first.shape.clone();
     let mut dtype = first.dtype;
-    for part in rest {
+    for part in remaining {
         let axes = shape.len();
         if part.shape.len() != axes || axes == 0 || part.shape[..axes - 1] != shape[..axes - 1] {
             return Err(call

@@ -1,19 +1,18 @@
 //! Ops on several residual streams side by side, and the mean of an axis.
 
-use super::{Infer, OpRule, ParamKind, Signature};
+use super::{Infer, OpRule, ParamKind, takes_x};
 use crate::eval::EvalError;
 
 pub(super) fn rules() -> Vec<OpRule> {
-    let two =
-        || Signature::new().needs("x", ParamKind::Value).needs("coefficients", ParamKind::Value);
+    let two = takes_x().needs("coefficients", ParamKind::Value);
     vec![
-        OpRule::new("mix_streams", two(), infer_mix)
+        OpRule::new("mix_streams", two.clone(), infer_mix)
             .gives("`[m, d]`")
             .notes("`x [n, d]` by a matrix `[m, n]` of the same row, one rounding"),
-        OpRule::new("outer", two(), infer_outer)
+        OpRule::new("outer", two, infer_outer)
             .gives("`[n, d]`")
             .notes("`x [d]` times each of n coefficients"),
-        OpRule::new("mean", Signature::new().needs("x", ParamKind::Value), infer_mean)
+        OpRule::new("mean", takes_x(), infer_mean)
             .gives("last axis 1")
             .notes("of the last axis, summed in f32"),
     ]

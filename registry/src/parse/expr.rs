@@ -116,9 +116,9 @@ impl Parser<'_> {
 
     /// Passes over one of `ops`; `not` only as part of `not in`.
     fn operator(&mut self, ops: &[(&str, BinaryOp)]) -> Option<BinaryOp> {
-        let LexemeKind::Op(found) = self.token().kind else { return None };
-        let (_, op) = ops.iter().find(|(word, _)| *word == found)?;
-        if found == "not" {
+        let LexemeKind::Op(symbol) = self.token().kind else { return None };
+        let (_, op) = ops.iter().find(|(word, _)| *word == symbol)?;
+        if symbol == "not" {
             let next = &self.tokens[self.pos + 1].kind;
             if *next != LexemeKind::Op("in") {
                 return None;
@@ -166,7 +166,6 @@ impl Parser<'_> {
             let kind = if self.eat(":") {
                 let to = if self.at_op("]") { None } else { Some(self.expression()?) };
                 height = height.max(to.as_ref().map_or(0, |tree| tree.height));
-                let boxed = |tree: Option<ExprTree>| tree.map(|tree| Box::new(tree.expr));
                 ExprKind::Slice(list, boxed(from), boxed(to))
             } else {
                 ExprKind::Index(list, Box::new(from.expect("only `:` leaves it out").expr))
@@ -227,8 +226,8 @@ impl Parser<'_> {
             let name = if named { Some(self.name("the argument's name")?) } else { None };
             let place = self.token().range.clone();
             if let Some(name) = &name {
-                let twice = |arg: &Arg| arg.name.as_ref().is_some_and(|n| n.name == name.name);
-                if args.iter().any(twice) {
+                let mut names = args.iter().filter_map(|arg| arg.name.as_ref());
+                if names.any(|earlier| earlier.name == name.name) {
                     let message = format!("argument `{}` is given twice", name.name);
                     return self.fail(self.tokens[self.pos - 1].range.clone(), message, "");
                 }
@@ -282,4 +281,9 @@ impl Parser<'_> {
         self.close("]", open)?;
         self.tree(ExprKind::List(items), start, height)
     }
+}
+
+/// Returns the expression of a tree in a box.
+fn boxed(tree: Option<ExprTree>) -> Option<Box<Expr>> {
+    tree.map(|tree| Box::new(tree.expr))
 }

@@ -93,8 +93,8 @@ impl Parser<'_> {
 
     /// True if a statement follows this one.
     fn more_lines(&self) -> bool {
-        let rest = &self.tokens[self.pos..];
-        rest.iter().any(|token| !matches!(token.kind, LexemeKind::Newline | LexemeKind::End))
+        let remaining = &self.tokens[self.pos..];
+        remaining.iter().any(|token| !matches!(token.kind, LexemeKind::Newline | LexemeKind::End))
     }
 
     fn line_end(&mut self) -> Option<()> {

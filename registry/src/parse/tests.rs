@@ -5,8 +5,6 @@ use crate::syntax::ExprKind;
 
 /// Formats an expression with every operation in brackets.
 fn show(expr: &Expr) -> String {
-    let all = |items: &[Expr]| items.iter().map(show).collect::<Vec<_>>().join(", ");
-    let maybe = |item: &Option<Box<Expr>>| item.as_deref().map_or(String::new(), show);
     match &expr.kind {
         ExprKind::Null => "null".into(),
         ExprKind::Bool(value) => value.to_string(),
@@ -18,7 +16,12 @@ fn show(expr: &Expr) -> String {
         }
         ExprKind::Index(list, item) => format!("{}[{}]", show(list), show(item)),
         ExprKind::Slice(list, from, to) => {
-            format!("{}[{}:{}]", show(list), maybe(from), maybe(to))
+            format!(
+                "{}[{}:{}]",
+                show(list),
+                show_optional(from.as_deref()),
+                show_optional(to.as_deref())
+            )
         }
         ExprKind::Call(name, args) => {
             let args = args.iter().map(|arg| match &arg.name {
@@ -32,7 +35,7 @@ fn show(expr: &Expr) -> String {
         ExprKind::If { then, condition, otherwise } => {
             format!("({} if {} else {})", show(then), show(condition), show(otherwise))
         }
-        ExprKind::List(items) => format!("[{}]", all(items)),
+        ExprKind::List(items) => format!("[{}]", show_all(items)),
         ExprKind::Comprehension { body, variable, over, filter } => {
             let filter = filter.as_deref().map_or(String::new(), |f| format!(" if {}", show(f)));
             format!("[{} for {} in {}{filter}]", show(body), variable.name, show(over))
@@ -40,11 +43,15 @@ fn show(expr: &Expr) -> String {
     }
 }
 
+fn show_optional(item: Option<&Expr>) -> String {
+    item.map_or(String::new(), show)
+}
+
+fn show_all(items: &[Expr]) -> String {
+    items.iter().map(show).collect::<Vec<_>>().join(", ")
+}
+
 fn messages<T>(result: Result<T, Vec<Finding>>) -> Vec<String> {
-    let place = |finding: &Finding| {
-        let at = finding.at.as_ref().expect("every syntax finding has a place");
-        at.source.text[at.start..at.end].to_owned()
-    };
     result
         .err()
         .unwrap_or_default()
@@ -55,7 +62,8 @@ fn messages<T>(result: Result<T, Vec<Finding>>) -> Vec<String> {
             } else {
                 format!(": {}", finding.label)
             };
-            format!("{} `{}`{label}", finding.message, place(finding))
+            let at = finding.at.as_ref().expect("every syntax finding has a place");
+            format!("{} `{}`{label}", finding.message, at.text())
         })
         .collect()
 }
@@ -93,15 +101,14 @@ fn precedence_is_pythons() {
 #[test]
 fn places_are_exact() {
     let expr = parse_expr(&MappedText::whole("t", " a + f(b.c, d)")).unwrap();
-    let text = |at: &Span| at.source.text[at.start..at.end].to_owned();
-    assert_eq!(text(&expr.at), "a + f(b.c, d)");
+    assert_eq!(expr.at.text(), "a + f(b.c, d)");
     let ExprKind::Binary(_, _, right) = expr.kind else { panic!() };
-    assert_eq!(text(&right.at), "f(b.c, d)");
+    assert_eq!(right.at.text(), "f(b.c, d)");
     let ExprKind::Call(name, args) = right.kind else { panic!() };
-    assert_eq!(text(&name.at), "f");
-    assert_eq!(text(&args[0].value.at), "b.c");
+    assert_eq!(name.at.text(), "f");
+    assert_eq!(args[0].value.at.text(), "b.c");
     let ExprKind::Path(path) = &args[0].value.kind else { panic!() };
-    assert_eq!(text(&path[1].at), "c");
+    assert_eq!(path[1].at.text(), "c");
 }
 
 #[test]
@@ -130,14 +137,15 @@ fn depth_is_limited() {
     for (open, close, op) in
         [("(", ")", ""), ("[", "]", ""), ("-", "", ""), ("not ", "", ""), ("f(", ")", "")]
     {
-        let nested = |n: usize| format!("{}a{op}{}", open.repeat(n), close.repeat(n));
-        assert!(parse_expr(&MappedText::whole("t", nested(50))).is_ok());
-        assert_eq!(parse_expr(&MappedText::whole("t", nested(100_000))).unwrap_err().len(), 1);
+        let nested = format!("{}a{op}{}", open.repeat(50), close.repeat(50));
+        assert!(parse_expr(&MappedText::whole("t", nested)).is_ok());
+        let nested = format!("{}a{op}{}", open.repeat(100_000), close.repeat(100_000));
+        assert_eq!(parse_expr(&MappedText::whole("t", nested)).unwrap_err().len(), 1);
     }
     for (chain, len) in [("a + ", 50), ("a ** ", 50), ("a if b else ", 50), ("a or ", 50)] {
-        let text = |n: usize| MappedText::whole("t", chain.repeat(n) + "a");
-        assert!(parse_expr(&text(len)).is_ok());
-        assert_eq!(parse_expr(&text(100_000)).unwrap_err().len(), 1, "{chain}");
+        assert!(parse_expr(&MappedText::whole("t", chain.repeat(len) + "a")).is_ok());
+        let text = MappedText::whole("t", chain.repeat(100_000) + "a");
+        assert_eq!(parse_expr(&text).unwrap_err().len(), 1, "{chain}");
     }
     assert!(parse_expr(&MappedText::whole("t", format!("a{}", "[0]".repeat(100_000)))).is_err());
 }
@@ -158,12 +166,12 @@ fn programs() {
 
 #[test]
 fn each_broken_statement_is_found() {
-    let found = messages(parse_program(&MappedText::whole(
+    let told = messages(parse_program(&MappedText::whole(
         "t",
         "a = = b\nc = f(d e)\ng.h = 1\nx + y\nreturn )\n",
     )));
     assert_eq!(
-        found,
+        told,
         [
             "syntax error `=`: found `=`; expected a value",
             "syntax error `e`: found `e`; expected `,` or `)`",

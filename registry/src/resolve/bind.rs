@@ -104,9 +104,9 @@ impl Resolver<'_> {
         at: &Span,
         scope: &Scope<'_>,
     ) -> Result<Argument, EvalError> {
-        let wrong = |found: String| {
+        let wrong = |label: String| {
             Finding::error(at, format!("`{}` of `{op}` is {}", param.name, param.kind.describe()))
-                .label(found)
+                .label(label)
         };
         let optional = param.default == Some(Scalar::Null);
         match (param.kind, given) {
@@ -257,11 +257,10 @@ const MAX_NUMBERS: usize = 1 << 16;
 
 /// Returns a scalar of the right kind, or gives the scalar back as an error.
 fn check(kind: ParamKind, value: Scalar) -> Result<Scalar, Scalar> {
-    let size = |value: &Scalar| value.as_usize().is_some_and(|n| n > 0 && n <= MAX_DIM);
     let fits = match (kind, &value) {
-        (ParamKind::Dim | ParamKind::Sizes, value) if size(value) => true,
+        (ParamKind::Dim | ParamKind::Sizes, value) if is_size(value) => true,
         (ParamKind::Sizes | ParamKind::Shape, Scalar::List(items)) => {
-            !items.is_empty() && items.len() <= 4096 && items.iter().all(size)
+            !items.is_empty() && items.len() <= 4096 && items.iter().all(is_size)
         }
         (ParamKind::Int, Scalar::Int(_)) | (ParamKind::Flag, Scalar::Bool(_)) => true,
         (ParamKind::Numbers, Scalar::List(items))
@@ -275,6 +274,11 @@ fn check(kind: ParamKind, value: Scalar) -> Result<Scalar, Scalar> {
         _ => false,
     };
     if fits { Ok(value) } else { Err(value) }
+}
+
+/// True if a scalar can be the size of an axis.
+fn is_size(value: &Scalar) -> bool {
+    value.as_usize().is_some_and(|n| n > 0 && n <= MAX_DIM)
 }
 
 /// Puts arguments to their parameters by position and by name.

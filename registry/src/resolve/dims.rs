@@ -89,7 +89,7 @@ impl DimTable {
     }
 
     /// Returns a dim as a count of at least 1; none if it is null or failed.
-    pub(super) fn count(&self, name: &str, most: usize) -> Result<Option<usize>, Finding> {
+    pub(super) fn count(&self, name: &str, limit: usize) -> Result<Option<usize>, Finding> {
         let Some(known) = self.known.get(name) else { return Ok(None) };
         let what = match &known.key {
             Some(key) => format!("`{}`: the key `{key}`", self.config),
@@ -99,12 +99,12 @@ impl DimTable {
             None => Ok(None),
             Some(Scalar::Null) if name == "context" => Ok(None),
             Some(value) => match value.as_usize() {
-                Some(count) if count > 0 && count <= most => Ok(Some(count)),
+                Some(count) if count > 0 && count <= limit => Ok(Some(count)),
                 Some(count) => Err(Finding::error(&known.at, format!("{what} is {count}")).label(
                     if count == 0 {
                         "expected at least 1".to_owned()
                     } else {
-                        format!("at most {most} are allowed")
+                        format!("at most {limit} are allowed")
                     },
                 )),
                 None => {
@@ -159,27 +159,33 @@ impl Solver<'_> {
         self.cells.borrow_mut().insert(name.to_owned(), DimCell::Pending);
         let result = read(&dim.name, &dim.sources, self).map_err(|fail| self.explain(fail, dim));
         let (value, key, at) = match &result {
-            Ok(found) => (Some(found.value.clone()), found.key.clone(), found.at.clone()),
+            Ok(sourced) => (Some(sourced.value.clone()), sourced.key.clone(), sourced.at.clone()),
             Err(_) => (None, None, dim.name.at.clone()),
         };
         self.cells
             .borrow_mut()
             .insert(name.to_owned(), DimCell::Computed(ComputedDim { value, key, at }));
-        result.map(|found| found.value)
+        result.map(|sourced| sourced.value)
     }
 }
 
 impl Solver<'_> {
     fn explain(&self, fail: EvalError, dim: &Dim) -> EvalError {
-        let source = |name: &str| match self.cells.borrow().get(name)? {
+        match dim.sources.last() {
+            Some(DimSource::Compute(expr)) => {
+                explain(fail, expr, self.config, &|name: &str| self.key_and_value(name))
+            }
+            _ => fail,
+        }
+    }
+
+    /// Returns the config key and the value of a dim that was read from a key.
+    fn key_and_value(&self, name: &str) -> Option<(String, Scalar)> {
+        match self.cells.borrow().get(name)? {
             DimCell::Computed(ComputedDim { value: Some(value), key: Some(key), .. }) => {
                 Some((key.clone(), value.clone()))
             }
             _ => None,
-        };
-        match dim.sources.last() {
-            Some(DimSource::Compute(expr)) => explain(fail, expr, self.config, &source),
-            _ => fail,
         }
     }
 }
@@ -257,13 +263,13 @@ pub(crate) fn read(
     env: &dyn Env,
 ) -> Result<SourcedScalar, EvalError> {
     let config = env.config();
-    let mut found = None;
+    let mut sourced = None;
     for source in sources {
         match source {
             // Later keys are looked at too, so that none of them counts as unread.
             DimSource::Key(key) => match config.get(&key.name) {
-                Some(value) if *value != Scalar::Null && found.is_none() => {
-                    found = Some(SourcedScalar {
+                Some(value) if *value != Scalar::Null && sourced.is_none() => {
+                    sourced = Some(SourcedScalar {
                         value: value.clone(),
                         key: Some(key.name.clone()),
                         at: key.at.clone(),
@@ -271,14 +277,14 @@ pub(crate) fn read(
                 }
                 _ => {}
             },
-            DimSource::Compute(expr) if found.is_none() => {
+            DimSource::Compute(expr) if sourced.is_none() => {
                 let value = eval::eval_owned(expr, env)?;
-                found = Some(SourcedScalar { value, key: None, at: expr.at.clone() });
+                sourced = Some(SourcedScalar { value, key: None, at: expr.at.clone() });
             }
             DimSource::Compute(_) => {}
         }
     }
-    found.ok_or_else(|| missing(what, sources, config).into())
+    sourced.ok_or_else(|| missing(what, sources, config).into())
 }
 
 fn missing(what: &Ident, sources: &[DimSource], config: &Config) -> Finding {

@@ -28,12 +28,12 @@ pub(super) fn explain(
     if finding.help.is_none() {
         let mut names = Vec::new();
         names_of(expr, &mut names);
-        let tell = |name: &&str| {
+        let told = names.iter().filter_map(|name: &&str| {
             let (key, value) = source(name)?;
             let shown = eval::shorten(&value.to_string());
             Some(format!("`{name}` is {shown}, the key `{key}` of `{}`", config.path()))
-        };
-        let told: Vec<String> = names.iter().filter_map(tell).take(3).collect();
+        });
+        let told: Vec<String> = told.take(3).collect();
         if !told.is_empty() {
             finding.help = Some(told.join("; "));
         }

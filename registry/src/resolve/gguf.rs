@@ -4,7 +4,7 @@ use crate::diag::Finding;
 use crate::eval::{self, Env, EvalError, expected};
 use crate::gguf::{Gguf, TensorRule, split_at_layer};
 use crate::scalar::Scalar;
-use crate::spec::{DimSource, GgufEntry, GgufWeight, Spec};
+use crate::spec::{DimSource, GgufDecl, GgufEntry, GgufWeight, Spec};
 use crate::syntax::{Expr, Ident};
 use crate::weight_map::{Pattern, WeightRule};
 
@@ -16,6 +16,9 @@ mod tables;
 
 pub(super) use head::HeadLayer;
 use tables::GgufEnv;
+
+/// More layers than any model has.
+const MOST_LAYERS: i64 = 10_000;
 
 /// Keys that are not below the architecture's name.
 const GLOBAL: [&str; 3] = ["general.", "tokenizer.", "xielu."];
@@ -29,16 +32,11 @@ pub(super) fn resolve(
     report: &mut FindingSet,
 ) -> Option<Gguf> {
     let decl = spec.gguf.as_ref()?;
-    let nameless = || -> EvalError {
-        Finding::error(&decl.at, "the `gguf` section has no `arch`")
-            .help("write the name that llama.cpp gives the architecture: `arch: <name>`")
-            .into()
-    };
     let tables = GgufEnv::new(spec, env, ahead.len());
     let env: &dyn Env = &tables;
     let arch = match &decl.arch {
-        Some(source) => word(source, env).and_then(|word| word.ok_or_else(nameless)),
-        None => Err(nameless()),
+        Some(source) => word(source, env).and_then(|word| word.ok_or_else(|| no_arch(decl))),
+        None => Err(no_arch(decl)),
     };
     let arch = report.ok_or_report(arch)?;
     let pre = decl.pre.as_ref().and_then(|source| report.ok_or_report(word(source, env))).flatten();
@@ -58,8 +56,8 @@ pub(super) fn resolve(
     }
     let mut rules = Vec::new();
     for place in ahead {
-        let own = decl.nextn.iter().map(|decl| place.own(decl));
-        rules.extend(own.filter_map(|decl| report.ok_or_report(rules_of(&decl, env))).flatten());
+        let native = decl.nextn.iter().map(|decl| place.own(decl));
+        rules.extend(native.filter_map(|decl| report.ok_or_report(rules_of(&decl, env))).flatten());
     }
     rules.extend(
         decl.weights.iter().filter_map(|decl| report.ok_or_report(rules_of(decl, env))).flatten(),
@@ -79,13 +77,17 @@ pub(super) fn resolve(
             doubts.push(entry.name.name.clone());
         }
     }
-    let drop = |ident| report.ok_or_report(pattern(ident).map_err(EvalError::from));
-    let drop = decl.drop.iter().filter_map(drop).collect();
+    let drop = decl
+        .drop
+        .iter()
+        .filter_map(|ident| report.ok_or_report(pattern(ident).map_err(EvalError::from)))
+        .collect();
     let idle = decl.idle.iter().map(|ident| (ident, false));
     let filled = decl.filled.iter().map(|ident| (ident, true));
-    let per_layer =
-        |(ident, filled)| report.ok_or_report(of_layers(ident)).map(|pattern| (pattern, filled));
-    let idle = idle.chain(filled).filter_map(per_layer).collect();
+    let idle = idle.chain(filled).filter_map(|(ident, filled)| {
+        report.ok_or_report(of_layers(ident)).map(|pattern| (pattern, filled))
+    });
+    let idle = idle.collect();
     let ahead = ahead.len();
     let special = decl
         .special
@@ -108,6 +110,13 @@ pub(super) fn resolve(
         doubts,
         unlike: None,
     })
+}
+
+/// Returns the error that a section names no architecture.
+fn no_arch(decl: &GgufDecl) -> EvalError {
+    Finding::error(&decl.at, "the `gguf` section has no `arch`")
+        .help("write the name that llama.cpp gives the architecture: `arch: <name>`")
+        .into()
 }
 
 /// Parses a pattern of one weight in each layer.
@@ -145,16 +154,10 @@ fn word(source: &DimSource, env: &dyn Env) -> Result<Option<String>, EvalError> 
 
 /// Checks a value against the types that the format can hold; null is none.
 fn typed(value: Scalar, entry: &GgufEntry) -> Result<Option<Scalar>, EvalError> {
-    let kind = |value: &Scalar| match value {
-        Scalar::Bool(_) => Some("boolean"),
-        Scalar::Int(_) | Scalar::Float(_) => Some("number"),
-        Scalar::Str(_) => Some("text"),
-        Scalar::Null | Scalar::List(_) | Scalar::Map(_) => None,
-    };
     let why = match &value {
         Scalar::Null => return Ok(None),
         Scalar::List(items) => {
-            let mut kinds = items.iter().map(kind);
+            let mut kinds = items.iter().map(item_kind);
             let first = kinds.next().flatten();
             let same = first.is_some() && kinds.all(|kind| kind == first);
             (!same)
@@ -168,6 +171,16 @@ fn typed(value: Scalar, entry: &GgufEntry) -> Result<Option<Scalar>, EvalError> 
         Some(why) => Err(Finding::error(&entry.value.at, why)
             .help("a key holds a number, a boolean, text, or a list of one of them")
             .into()),
+    }
+}
+
+/// Returns the kind of an item; none if no list of a key can hold it.
+fn item_kind(value: &Scalar) -> Option<&'static str> {
+    match value {
+        Scalar::Bool(_) => Some("boolean"),
+        Scalar::Int(_) | Scalar::Float(_) => Some("number"),
+        Scalar::Str(_) => Some("text"),
+        Scalar::Null | Scalar::List(_) | Scalar::Map(_) => None,
     }
 }
 
@@ -187,8 +200,6 @@ fn numbers(value: &Scalar, entry: &GgufEntry) -> Result<Option<Vec<f32>>, EvalEr
 
 /// Returns the rules of an entry; none if it does not count in this model.
 fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, EvalError> {
-    /// More layers than any model has.
-    const MOST: i64 = 10_000;
     if let Some(when) = &decl.when
         && !eval::truth(&eval::eval_owned(when, env)?)
     {
@@ -197,20 +208,31 @@ fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, EvalErr
     let Some((layers, first)) = &decl.layers else {
         return Ok(vec![rule(decl, &decl.weight, &decl.name, env)?]);
     };
-    let count = |expr: &Expr| match eval::eval_owned(expr, env)? {
-        Scalar::Int(n @ 0..=MOST) => Ok(n),
+    let layers = layer_count(layers, env)?;
+    let first = layer_count(first, env)?;
+    (0..layers)
+        .map(|n| {
+            let weight = numbered(&decl.weight, n);
+            let name = numbered(&decl.name, first + n);
+            rule(decl, &weight, &name, env)
+        })
+        .collect()
+}
+
+/// Evaluates a number of layers.
+fn layer_count(expr: &Expr, env: &dyn Env) -> Result<i64, EvalError> {
+    match eval::eval_owned(expr, env)? {
+        Scalar::Int(n @ 0..=MOST_LAYERS) => Ok(n),
         other => Err(EvalError::from(
             Finding::error(&expr.at, "this is no number of layers")
-                .label(expected(&format!("an integer up to {MOST}"), &other)),
+                .label(expected(&format!("an integer up to {MOST_LAYERS}"), &other)),
         )),
-    };
-    let layers = count(layers)?;
-    let first = count(first)?;
-    let of = |ident: &Ident, n: i64| Ident {
-        name: ident.name.replace("{n}", &n.to_string()),
-        ..ident.clone()
-    };
-    (0..layers).map(|n| rule(decl, &of(&decl.weight, n), &of(&decl.name, first + n), env)).collect()
+    }
+}
+
+/// Puts a number in the place of `{n}`.
+fn numbered(ident: &Ident, n: i64) -> Ident {
+    Ident { name: ident.name.replace("{n}", &n.to_string()), ..ident.clone() }
 }
 
 /// Builds the rule for one pattern of the model and one of the file.

@@ -30,14 +30,14 @@ pub(crate) fn owner_difference(
         let gguf = model.gguf.clone()?;
         Some((gguf, model.graph.weights.clone()))
     })?;
-    let whole = |text: String| {
-        Some(OpDifference { node: 0, at: model.graph.nodes.first()?.at.clone(), text })
-    };
-    let found = match (&owner.spec, gguf.groups(&weights)) {
+    let difference = match (&owner.spec, gguf.groups(&weights)) {
         (Some(spec), Ok(groups)) => first(model, &gguf, &groups, spec, config, ops)?,
         // A weight that the owner's file has no tensor for.
-        (Some(_), Err(faults)) => whole(faults.first()?.to_string())?,
-        (None, _) => whole(format!("`{}` is no complete spec and describes no model", owner.name))?,
+        (Some(_), Err(faults)) => whole_difference(model, faults.first()?.to_string())?,
+        (None, _) => {
+            let text = format!("`{}` is no complete spec and describes no model", owner.name);
+            whole_difference(model, text)?
+        }
     };
     let arch = &gguf.arch;
     let message = if owner.name == model.name {
@@ -52,7 +52,12 @@ pub(crate) fn owner_difference(
         "llama.cpp would run such a GGUF file as the other model. Under `gguf:` write an `arch:` of its own, or `gguf: ~` if \
          llama.cpp has none; write `arch: {arch}` again only if keys of the file say the difference and llama.cpp reads them"
     );
-    Some(Finding::error(&found.at, message).label(found.text).help(help).warning())
+    Some(Finding::error(&difference.at, message).label(difference.text).help(help).warning())
+}
+
+/// Returns a difference of the models as wholes, placed at the first node.
+fn whole_difference(model: &Model, text: String) -> Option<OpDifference> {
+    Some(OpDifference { node: 0, at: model.graph.nodes.first()?.at.clone(), text })
 }
 
 /// Returns the first difference; none if the owner makes the same model of the config or of the file.
@@ -64,28 +69,32 @@ fn first(
     config: &Config,
     ops: &OpSet,
 ) -> Option<OpDifference> {
-    let resolved = |config: &Config| resolve(owner, config, ops);
-    let (by_config, refused) = match resolved(&config.clone()) {
+    let (by_config, refused) = match resolve(owner, &config.clone(), ops) {
         Ok((other, _)) => {
-            let found = between(model, &other, &owner.name.name, ops);
-            if found.is_empty() && has_all_keys(gguf, &other) {
+            let differences = between(model, &other, &owner.name.name, ops);
+            if differences.is_empty() && has_all_keys(gguf, &other) {
                 return None;
             }
-            (found, None)
+            (differences, None)
         }
         Err(findings) => (Vec::new(), findings.into_iter().next()),
     };
     let header = file_metadata(gguf, groups);
-    let by_file = match config_of(owner, &header).and_then(|config| resolved(&config)) {
+    let from_file = config_of(owner, &header);
+    let by_file = match from_file.and_then(|config| resolve(owner, &config, ops)) {
         Ok((other, _)) => Some(between(model, &other, &owner.name.name, ops)),
         Err(_) => None,
     };
-    let both = |found: &&OpDifference| by_config.iter().any(|other| other.node == found.node);
     match &by_file {
-        Some(found) if found.is_empty() => None,
+        Some(differences) if differences.is_empty() => None,
         // A setting that keys of the file carry differs by the config alone; one that does not read
         // backwards differs by the file alone.
-        Some(found) => found.iter().find(both).or(found.first()).cloned(),
+        Some(differences) => {
+            let common = differences
+                .iter()
+                .find(|difference| by_config.iter().any(|other| other.node == difference.node));
+            common.or(differences.first()).cloned()
+        }
         None => by_config.into_iter().next().or_else(|| {
             let at = model.graph.nodes.first()?.at.clone();
             let name = &owner.name.name;
@@ -101,16 +110,16 @@ fn first(
 
 /// Differences of the graphs, and of those of the heads that a file has.
 fn between(ours: &Model, theirs: &Model, name: &str, ops: &OpSet) -> Vec<OpDifference> {
-    let mut found = differences(&labeled_graph(ours), &labeled_graph(theirs), name, ops);
+    let mut list = differences(&labeled_graph(ours), &labeled_graph(theirs), name, ops);
     let heads = ours.nextn.iter().filter(|nextn| nextn.gguf.is_some());
     for (n, layer) in heads.flat_map(|nextn| &nextn.layers).enumerate() {
         let other = theirs.nextn.as_ref().and_then(|nextn| nextn.layers.get(n));
         // A file says how many there are, and their own weights are known by the rules of a file with them.
         if let Some(other) = other {
-            found.extend(differences(&labeled_graph(layer), &labeled_graph(other), name, ops));
+            list.extend(differences(&labeled_graph(layer), &labeled_graph(other), name, ops));
         }
     }
-    found
+    list
 }
 
 /// Describes a model's graph, its weights named by the tensors that they become.
@@ -132,11 +141,11 @@ fn has_all_keys(gguf: &Gguf, owner: &Model) -> bool {
     let Some(other) = &owner.gguf else { return false };
     let keys: BTreeMap<&str, &Scalar> =
         gguf.metadata.iter().map(|(k, v)| (k.as_str(), v)).collect();
-    // A head's layers are counted where the file has one.
-    let counted = |key: &str| key.ends_with(".block_count");
-    let same = |key: &str, value| counted(key) || keys.get(key) == Some(&value);
     gguf.arch == other.arch
-        && other.metadata.iter().all(|(key, value)| same(key, value))
+        && other.metadata.iter().all(|(key, value)| {
+            // A head's layers are counted where the file has one.
+            key.ends_with(".block_count") || keys.get(key.as_str()) == Some(&value)
+        })
         && gguf.tensors == other.tensors
 }
 

@@ -41,10 +41,10 @@ impl Resolver<'_> {
                 && *shape != [vocab]
             {
                 let at = spec.model.result.first().map_or(&spec.model.at, |expr| &expr.at);
-                let found = crate::graph::show(shape);
+                let shown = crate::graph::show(shape);
                 self.report.add(
                     Finding::error(at, "`model` does not give logits")
-                        .label(format!("this is {found}, expected [{vocab}]")),
+                        .label(format!("this is {shown}, expected [{vocab}]")),
                 );
             }
             self.builder.set_output(id);
@@ -87,7 +87,7 @@ impl Resolver<'_> {
     pub(super) fn layers(
         &mut self,
         x: ValueId,
-        others: &BTreeMap<String, Binding>,
+        values: &BTreeMap<String, Binding>,
         at: &Span,
         scope: &Scope<'_>,
     ) -> Result<Binding, EvalError> {
@@ -103,7 +103,7 @@ impl Resolver<'_> {
         }
         let count = self.layer_count(decl)?;
         let mut x = Binding::Value(x);
-        let mut carried = others.clone();
+        let mut carried = values.clone();
         for i in 0..count {
             let block = LayerContext {
                 each: LayerScalars::from([("i".to_owned(), Some(Scalar::Int(i as i64)))]),
@@ -146,18 +146,18 @@ impl Resolver<'_> {
     ) -> Binding {
         let mut each = block.each;
         let (kind, program) = match self.layer_program(decl, block.kind, &each) {
-            Ok(found) => found,
+            Ok(kind_and_program) => kind_and_program,
             Err(fail) => {
                 self.report.fail(fail);
                 return Binding::Poison;
             }
         };
         each.insert("kind".to_owned(), Some(Scalar::Str(kind.clone())));
-        let instead = |name: &String| block.instead.and_then(|instead| instead.get(name));
-        let own = block.instead.into_iter().flatten();
-        let own = own.filter(|(name, _)| !decl.each.contains_key(*name));
-        for (name, scalar) in decl.each.iter().chain(own) {
-            let scalar = instead(name).unwrap_or(scalar);
+        let added = block.instead.into_iter().flatten();
+        let added = added.filter(|(name, _)| !decl.each.contains_key(*name));
+        for (name, scalar) in decl.each.iter().chain(added) {
+            let instead = block.instead.and_then(|instead| instead.get(name));
+            let scalar = instead.unwrap_or(scalar);
             let scope = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
             let value = eval::eval_owned(&scalar.value, &self.env(&scope));
             let value = value.map_err(|fail| self.report.fail(fail)).ok();

@@ -19,59 +19,59 @@ pub(super) struct Mentions {
 }
 
 pub(super) fn of(spec: &Spec) -> Mentions {
-    let mut found = Mentions::default();
+    let mut mentions = Mentions::default();
     for dim in spec.dims.values() {
-        found.sources(&dim.sources);
+        mentions.sources(&dim.sources);
     }
     for rope in spec.rope.values() {
-        found.expr(&rope.dim);
-        found.sources(&rope.theta);
-        found.sources(&rope.parameters);
-        rope.partial.iter().chain(&rope.context).for_each(|expr| found.expr(expr));
+        mentions.expr(&rope.dim);
+        mentions.sources(&rope.theta);
+        mentions.sources(&rope.parameters);
+        rope.partial.iter().chain(&rope.context).for_each(|expr| mentions.expr(expr));
     }
     for part in spec.states.values().flat_map(|state| &state.parts) {
-        part.shape.iter().for_each(|expr| found.expr(expr));
+        part.shape.iter().for_each(|expr| mentions.expr(expr));
     }
     for function in spec.functions.values() {
         function
             .params
             .iter()
             .filter_map(|param| param.default.as_ref())
-            .for_each(|expr| found.expr(expr));
-        found.program(&function.program);
+            .for_each(|expr| mentions.expr(expr));
+        mentions.program(&function.program);
     }
     if let Some(layers) = &spec.layers {
-        layers.count.iter().chain(&layers.kind).for_each(|expr| found.expr(expr));
-        layers.each.values().for_each(|each| found.expr(&each.value));
-        layers.programs.values().for_each(|layer| found.program(&layer.program));
+        layers.count.iter().chain(&layers.kind).for_each(|expr| mentions.expr(expr));
+        layers.each.values().for_each(|each| mentions.expr(&each.value));
+        layers.programs.values().for_each(|layer| mentions.program(&layer.program));
     }
-    found.program(&spec.model);
+    mentions.program(&spec.model);
     if let Some(nextn) = &spec.nextn {
-        nextn.count.iter().chain(&nextn.kind).for_each(|expr| found.expr(expr));
-        nextn.each.values().for_each(|each| found.expr(&each.value));
-        nextn.programs().into_iter().for_each(|program| found.program(program));
+        nextn.count.iter().chain(&nextn.kind).for_each(|expr| mentions.expr(expr));
+        nextn.each.values().for_each(|each| mentions.expr(&each.value));
+        nextn.programs().into_iter().for_each(|program| mentions.program(program));
     }
-    spec.assumes.values().for_each(|entry| found.expr(&entry.value));
-    spec.weights.iter().flat_map(|rule| &rule.steps).for_each(|step| found.expr(step));
+    spec.assumes.values().for_each(|entry| mentions.expr(&entry.value));
+    spec.weights.iter().flat_map(|rule| &rule.steps).for_each(|step| mentions.expr(step));
     if let Some(gguf) = &spec.gguf {
         for source in gguf.arch.iter().chain(&gguf.pre) {
             // A bare word is a text here, not a key.
             if let DimSource::Compute(expr) = source {
-                found.expr(expr);
+                mentions.expr(expr);
             }
         }
         let entries = gguf.metadata.values().chain(gguf.tensors.values());
         let entries = entries.chain(gguf.assumes.values());
-        entries.for_each(|entry| found.expr(&entry.value));
+        entries.for_each(|entry| mentions.expr(&entry.value));
         let weights = gguf.weights.iter().chain(&gguf.nextn);
         weights
             .flat_map(|weight| {
                 let layers = weight.layers.iter().flat_map(|(layers, first)| [layers, first]);
                 weight.steps.iter().chain(&weight.when).chain(layers)
             })
-            .for_each(|expr| found.expr(expr));
+            .for_each(|expr| mentions.expr(expr));
     }
-    found
+    mentions
 }
 
 impl Mentions {
@@ -113,31 +113,33 @@ const KNOWN: &[&str] = &["hidden", "layers", "vocab", "context"];
 /// Warns of what the spec's own file declares and nothing names. What is inherited, or comes
 /// from a shared file, need not be used.
 pub(super) fn unused(spec: &Spec, mentions: &Mentions, report: &mut FindingSet) {
-    let mut warn = |what: &str, name: &Ident, used: bool| {
-        let own = Arc::ptr_eq(&name.at.source, &spec.source) || *name.at.source == *spec.source;
-        if own && !used {
-            report.add(
-                Finding::error(&name.at, format!("the {what} `{}` is never used", name.name))
-                    .warning()
-                    .help("remove it, or use it in a program"),
-            );
-        }
-    };
     for dim in spec.dims.values() {
         let name = &dim.name;
-        warn(
-            "dim",
-            name,
-            KNOWN.contains(&name.name.as_str()) || mentions.names.contains(&name.name),
-        );
+        let used = KNOWN.contains(&name.name.as_str()) || mentions.names.contains(&name.name);
+        warn_unused("dim", name, used, spec, report);
     }
     for rope in spec.rope.values() {
-        warn("rotary table", &rope.name, mentions.names.contains(&rope.name.name));
+        let used = mentions.names.contains(&rope.name.name);
+        warn_unused("rotary table", &rope.name, used, spec, report);
     }
     for state in spec.states.values() {
-        warn("state", &state.name, mentions.names.contains(&state.name.name));
+        let used = mentions.names.contains(&state.name.name);
+        warn_unused("state", &state.name, used, spec, report);
     }
     for function in spec.functions.values() {
-        warn("function", &function.name, mentions.calls.contains(&function.name.name));
+        let used = mentions.calls.contains(&function.name.name);
+        warn_unused("function", &function.name, used, spec, report);
+    }
+}
+
+/// Warns of a declaration of the spec's own file that is not used.
+fn warn_unused(what: &str, name: &Ident, used: bool, spec: &Spec, report: &mut FindingSet) {
+    let same_file = Arc::ptr_eq(&name.at.source, &spec.source) || *name.at.source == *spec.source;
+    if same_file && !used {
+        report.add(
+            Finding::error(&name.at, format!("the {what} `{}` is never used", name.name))
+                .warning()
+                .help("remove it, or use it in a program"),
+        );
     }
 }

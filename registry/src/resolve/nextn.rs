@@ -98,22 +98,16 @@ impl Resolver<'_> {
         let holes = decl.prefix.name.contains('{');
         let prefix =
             if holes { self.filled(&decl.prefix, &each) } else { decl.prefix.name.clone() };
-        let value = |name: &str, id| BTreeMap::from([(name.to_owned(), Binding::Value(id))]);
-        let run = |this: &mut Self, program: &Program, name: &str, x, prefix: &str| {
-            let scope = Scope { locals: value(name, x), each: &each, prefix };
-            let results = this.program(program, scope);
-            this.only_value(&results, &program.at, "a program of `nextn`")
-        };
-        let mut e = run(self, &decl.embed, "tokens", ValueId(0), "")?;
+        let mut e = self.run(&decl.embed, "tokens", ValueId(0), "", &each)?;
         if decl.first.name == "zeroed" {
             e = self.op(ops::ZERO_FIRST, &[e], &decl.first.at)?;
         }
-        let e = run(self, &decl.norm_e, "e", e, &prefix)?;
-        let h = run(self, &decl.norm_h, "h", h, &prefix)?;
+        let e = self.run(&decl.norm_e, "e", e, &prefix, &each)?;
+        let h = self.run(&decl.norm_h, "h", h, &prefix, &each)?;
         let parts: Vec<ValueId> =
             decl.concat.iter().map(|word| if word.name == "e" { e } else { h }).collect();
         let both = self.op(ops::CONCAT, &parts, &decl.concat.first()?.at)?;
-        let x = run(self, &decl.proj, "x", both, &prefix)?;
+        let x = self.run(&decl.proj, "x", both, &prefix, &each)?;
         let block = LayerContext {
             each: each.clone(),
             layer: depth,
@@ -125,13 +119,13 @@ impl Resolver<'_> {
         let x = self.one_layer(layers, block, Binding::Value(x), &mut BTreeMap::new());
         let Binding::Value(x) = x else { return None };
         self.builder.set_head();
-        let y = run(self, &decl.out_norm, "x", x, &prefix)?;
-        let logits = run(self, &decl.head, "x", y, "")?;
+        let y = self.run(&decl.out_norm, "x", x, &prefix, &each)?;
+        let logits = self.run(&decl.head, "x", y, "", &each)?;
         if vocab.is_some_and(|vocab| self.builder.value(logits).shape != [vocab]) {
-            let found = crate::graph::show(&self.builder.value(logits).shape);
+            let shape = crate::graph::show(&self.builder.value(logits).shape);
             self.report.add(
                 Finding::error(&decl.head.at, "`head` of `nextn` does not give logits")
-                    .label(format!("this is {found}")),
+                    .label(format!("this is {shape}")),
             );
         }
         self.builder.set_output(logits);
@@ -144,6 +138,20 @@ impl Resolver<'_> {
             ));
         }
         Some((tap, place))
+    }
+
+    /// Runs a program of the head, whose one parameter is `name`, on a value.
+    fn run(
+        &mut self,
+        program: &Program,
+        name: &str,
+        value: ValueId,
+        prefix: &str,
+        each: &LayerScalars,
+    ) -> Option<ValueId> {
+        let locals = BTreeMap::from([(name.to_owned(), Binding::Value(value))]);
+        let results = self.program(program, Scope { locals, each, prefix });
+        self.only_value(&results, &program.at, "a program of `nextn`")
     }
 
     fn place(

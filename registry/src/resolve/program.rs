@@ -161,11 +161,11 @@ impl Resolver<'_> {
             bound.push((arg.name.as_ref(), self.bound_or_poison(&arg.value, scope), &arg.value.at));
         }
         if name.name == "layers" {
-            let mut others = BTreeMap::new();
+            let mut carried = BTreeMap::new();
             for (name, bound, place) in bound.get(1..).unwrap_or_default() {
                 match (name, bound) {
                     (Some(name), Binding::Value(_) | Binding::Poison) => {
-                        others.insert(name.name.clone(), bound.clone());
+                        carried.insert(name.name.clone(), bound.clone());
                     }
                     _ => {
                         return Err(Finding::error(place, "layers see values by their names")
@@ -175,7 +175,7 @@ impl Resolver<'_> {
                 }
             }
             return match bound.first() {
-                Some((None, Binding::Value(x), _)) => self.layers(*x, &others, at, scope),
+                Some((None, Binding::Value(x), _)) => self.layers(*x, &carried, at, scope),
                 Some((None, Binding::Poison, _)) => Err(EvalError::Reported),
                 _ => Err(Finding::error(at, "`layers` takes a value").into()),
             };

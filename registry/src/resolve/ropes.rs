@@ -210,10 +210,10 @@ fn size(decl: &RopeDecl, expr: &crate::syntax::Expr, env: &dyn Env) -> Result<us
 }
 
 fn theta(decl: &RopeDecl, env: &dyn Env) -> Result<f64, EvalError> {
-    let found = read_sources(&decl.name, &decl.theta, env)?;
-    match found.value.as_f64() {
+    let sourced = read_sources(&decl.name, &decl.theta, env)?;
+    match sourced.value.as_f64() {
         Some(theta) if theta > 0.0 && theta.is_finite() => Ok(theta),
-        _ => Err(wrong(&found, "theta", "a number above 0", env)),
+        _ => Err(wrong(&sourced, "theta", "a number above 0", env)),
     }
 }
 
@@ -229,25 +229,25 @@ fn scaling(decl: &RopeDecl, env: &dyn Env) -> Result<Parameters, EvalError> {
     if !present {
         return Ok(Parameters { entries: Vec::new(), key: None, at: decl.at.clone(), path });
     }
-    let found = read_sources(&decl.name, &decl.parameters, env)?;
-    match &found.value {
-        Scalar::Null => Ok(Parameters { entries: Vec::new(), key: None, at: found.at, path }),
+    let sourced = read_sources(&decl.name, &decl.parameters, env)?;
+    match &sourced.value {
+        Scalar::Null => Ok(Parameters { entries: Vec::new(), key: None, at: sourced.at, path }),
         Scalar::Map(entries) => {
             if let Some((inner, _)) =
                 entries.iter().find(|(_, value)| matches!(value, Scalar::Map(_)))
             {
-                let key = found.key.as_deref().unwrap_or("rope_parameters");
+                let key = sourced.key.as_deref().unwrap_or("rope_parameters");
                 return Err(Finding::error(
-                    &found.at,
+                    &sourced.at,
                     format!("`{path}`: `{key}` holds a table per layer type"),
                 )
                 .label(format!("expected one table, found `{inner}` inside"))
                 .help(format!("declare a table for each: `parameters: [{key}.{inner}]`"))
                 .into());
             }
-            Ok(Parameters { entries: entries.clone(), key: found.key, at: found.at, path })
+            Ok(Parameters { entries: entries.clone(), key: sourced.key, at: sourced.at, path })
         }
-        _ => Err(wrong(&found, "parameters", "an object or null", env)),
+        _ => Err(wrong(&sourced, "parameters", "an object or null", env)),
     }
 }
 
@@ -283,12 +283,12 @@ fn partial(
     }
 }
 
-fn wrong(found: &SourcedScalar, what: &str, wanted: &str, env: &dyn Env) -> EvalError {
-    let message = match &found.key {
-        Some(key) => format!("`{}`: the key `{key}` is not {wanted}", env.config().path()),
-        None => format!("`{what}` is not {wanted}"),
+fn wrong(sourced: &SourcedScalar, what: &str, form: &str, env: &dyn Env) -> EvalError {
+    let message = match &sourced.key {
+        Some(key) => format!("`{}`: the key `{key}` is not {form}", env.config().path()),
+        None => format!("`{what}` is not {form}"),
     };
-    Finding::error(&found.at, message).label(expected(wanted, &found.value)).into()
+    Finding::error(&sourced.at, message).label(expected(form, &sourced.value)).into()
 }
 
 #[cfg(test)]

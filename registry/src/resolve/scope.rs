@@ -48,20 +48,17 @@ impl Scope<'_> {
 
     /// Resolves a path: a variable if there is one, else a name for later.
     pub(super) fn path(&self, names: &[Ident], at: &Span) -> Binding {
-        let joined = |first: &str| {
-            let rest = names.iter().skip(1).map(|name| name.name.as_str());
-            let path: Vec<&str> = std::iter::once(first).chain(rest).collect();
-            Binding::Name(Ident { name: path.join("."), at: at.clone() })
-        };
         let Some(first) = names.first() else { return Binding::Poison };
         match self.locals.get(&first.name) {
             // Findings point to where the path was written, not to where it was passed on.
             Some(bound @ Binding::Name(_)) if names.len() == 1 => bound.clone(),
-            Some(Binding::Name(path)) => joined(&path.name),
+            Some(Binding::Name(path)) => joined(&path.name, names, at),
             Some(bound) if names.len() == 1 => bound.clone(),
             // A text is a path of its own, whatever layer this is.
-            Some(Binding::Scalar(Scalar::Str(text))) => joined(&format!("{ABSOLUTE}{text}")),
-            _ => joined(&first.name),
+            Some(Binding::Scalar(Scalar::Str(text))) => {
+                joined(&format!("{ABSOLUTE}{text}"), names, at)
+            }
+            _ => joined(&first.name, names, at),
         }
     }
 }
@@ -127,4 +124,11 @@ impl Resolver<'_> {
     pub(super) fn env<'e>(&'e self, scope: &'e Scope<'e>) -> ProgramEnv<'e> {
         ProgramEnv { scope, dims: self.dims, config: self.config, fuel: self.fuel }
     }
+}
+
+/// Returns the path of `names` with another first segment.
+fn joined(first: &str, names: &[Ident], at: &Span) -> Binding {
+    let members = names.iter().skip(1).map(|name| name.name.as_str());
+    let path: Vec<&str> = std::iter::once(first).chain(members).collect();
+    Binding::Name(Ident { name: path.join("."), at: at.clone() })
 }

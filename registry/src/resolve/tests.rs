@@ -139,15 +139,10 @@ fn a_hybrid_model_resolves() {
 
 #[test]
 fn texts_are_held_to_the_words_of_the_spec() {
-    let given = |more: &str| CONFIG.replacen('{', &format!("{{{more}, "), 1);
-    let found = |spec: &str, more: &str| match run(spec, &given(more)) {
-        Ok((_, warnings)) => warnings.iter().map(told).collect::<Vec<_>>(),
-        Err(findings) => findings.iter().map(told).collect(),
-    };
     // Words of programs; one finding for a word, and none for what follows from it.
     let kinds = r#""layer_types": ["conv", "ful", "ful", "full"]"#;
     assert_eq!(
-        found(SPEC, kinds),
+        told_of(SPEC, kinds),
         [
             "`\"ful\"`: `layer_types[1]` is the unknown word `ful` (expected `conv` or `full`) -> did you mean `full`?"
         ]
@@ -155,13 +150,13 @@ fn texts_are_held_to_the_words_of_the_spec() {
     for (list, count) in
         [(r#""conv", "full", "conv", "full", "full""#, "5 items"), (r#""conv""#, "1 item")]
     {
-        let told = found(SPEC, &format!(r#""layer_types": [{list}]"#));
+        let told = told_of(SPEC, &format!(r#""layer_types": [{list}]"#));
         let expected = format!(
             "`[{list}]`: `layer_types` has {count} for 4 layers (expected one item per layer) -> correct the list, or the number of layers"
         );
         assert_eq!(told[0], expected);
     }
-    let told = found(SPEC, r#""layer_types": ["conv", 7, "conv", "full"]"#);
+    let told = told_of(SPEC, r#""layer_types": ["conv", 7, "conv", "full"]"#);
     assert_eq!(told[0], "`7`: `layer_types[1]` is an integer (expected `conv` or `full`, found 7)");
 
     // Each way of comparing: what leads from the key to the comparison, then a word that is known only
@@ -199,21 +194,30 @@ fn texts_are_held_to_the_words_of_the_spec() {
                 "return x + mix(norm(x, norm1))",
                 &format!("return {call} + mix(norm(x, norm1))"),
             );
-        let told = |word: &str| {
-            let mut told = found(&spec, &format!(r#""mode": "{word}""#));
-            told.retain(|told| !told.contains("never used"));
-            told
-        };
         let none: [String; 0] = [];
-        assert_eq!(told("fine"), none, "{dim} {call}");
-        assert_eq!(told("rough"), none, "{dim} {call}");
+        assert_eq!(told_of_mode(&spec, "fine"), none, "{dim} {call}");
+        assert_eq!(told_of_mode(&spec, "rough"), none, "{dim} {call}");
         assert_eq!(
-            told("fin"),
+            told_of_mode(&spec, "fin"),
             [
                 "`\"fin\"`: `mode` is the unknown word `fin` (expected `fine` or `rough`) -> did you mean `fine`?"
             ],
             "{dim} {call}"
         );
+    }
+}
+
+fn told_of_mode(spec: &str, word: &str) -> Vec<String> {
+    let mut told = told_of(spec, &format!(r#""mode": "{word}""#));
+    told.retain(|told| !told.contains("never used"));
+    told
+}
+
+fn told_of(spec: &str, more: &str) -> Vec<String> {
+    let config = CONFIG.replacen('{', &format!("{{{more}, "), 1);
+    match run(spec, &config) {
+        Ok((_, warnings)) => warnings.iter().map(told).collect(),
+        Err(findings) => findings.iter().map(told).collect(),
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn listed<'a>(known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<String> = known.map(|word| format!("`{word}`")).collect();
     match known.split_last() {
         Some((last, [])) => last.clone(),
-        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+        Some((last, earlier)) => format!("{} or {last}", earlier.join(", ")),
         None => "nothing".to_owned(),
     }
 }

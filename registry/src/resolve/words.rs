@@ -41,6 +41,18 @@ struct KeyUse {
     each_layer: bool,
 }
 
+impl KeyUse {
+    /// Iterates over the words that a text may be.
+    fn known(&self) -> impl Iterator<Item = &str> + Clone {
+        self.words.iter().map(String::as_str).chain(self.taken.iter().copied())
+    }
+
+    /// True if a text is a known word.
+    fn knows(&self, text: &str) -> bool {
+        self.known().any(|word| word == text)
+    }
+}
+
 /// Reports texts that the spec does not know, and lists that are not as long as there are layers.
 /// Returns the unknown texts.
 pub(super) fn check(
@@ -90,19 +102,17 @@ fn unknown_items(
     refused: &mut BTreeSet<String>,
     report: &mut FindingSet,
 ) {
-    let known = || usage.words.iter().map(String::as_str).chain(usage.taken.iter().copied());
-    let knows = |text: &str| known().any(|word| word == text);
     match value {
         _ if refused.len() >= MAX_FINDINGS => {}
         Scalar::Str(text) if path.is_empty() && usage.letters => {
             for letter in text.chars().map(String::from) {
-                if !knows(&letter) && refused.insert(letter.clone()) {
-                    report.add(unknown_word(config, key, path, &letter, known()));
+                if !usage.knows(&letter) && refused.insert(letter.clone()) {
+                    report.add(unknown_word(config, key, path, &letter, usage.known()));
                 }
             }
         }
-        Scalar::Str(text) if !knows(text) && refused.insert(text.clone()) => {
-            report.add(unknown_word(config, key, path, text, known()));
+        Scalar::Str(text) if !usage.knows(text) && refused.insert(text.clone()) => {
+            report.add(unknown_word(config, key, path, text, usage.known()));
         }
         Scalar::List(items) => {
             for (n, item) in items.iter().enumerate() {
@@ -115,7 +125,8 @@ fn unknown_items(
             if path.len() == 1 && usage.each_layer && !usage.others =>
         {
             let message = format!("`{}` is {}", shown(key, path), value.kind());
-            report.add(at(config, key, path, message).label(expected(&listed(known()), value)));
+            report
+                .add(at(config, key, path, message).label(expected(&listed(usage.known()), value)));
         }
         _ => {}
     }

@@ -62,12 +62,8 @@ pub(crate) fn dynamic(
 }
 
 pub(crate) fn yarn(dim: usize, theta: f64, yarn: &Yarn) -> Vec<f32> {
-    let correction = |rotations: f64| {
-        let turns = yarn.original / (rotations * 2.0 * std::f64::consts::PI);
-        dim as f64 * turns.ln() / (2.0 * theta.ln())
-    };
-    let mut low = correction(yarn.beta_fast);
-    let mut high = correction(yarn.beta_slow);
+    let mut low = turning_place(yarn.beta_fast, dim, theta, yarn.original);
+    let mut high = turning_place(yarn.beta_slow, dim, theta, yarn.original);
     if yarn.truncate {
         (low, high) = (low.floor(), high.ceil());
     }
@@ -87,6 +83,12 @@ pub(crate) fn yarn(dim: usize, theta: f64, yarn: &Yarn) -> Vec<f32> {
             interpolated * (1.0 - keep) + extrapolated * keep
         })
         .collect()
+}
+
+/// Returns the place, not rounded, of the frequency that turns `rotations` times in the original context.
+fn turning_place(rotations: f64, dim: usize, theta: f64, original: f64) -> f64 {
+    let turns = original / (rotations * 2.0 * std::f64::consts::PI);
+    dim as f64 * turns.ln() / (2.0 * theta.ln())
 }
 
 pub(crate) fn llama3(

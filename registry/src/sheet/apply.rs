@@ -145,9 +145,10 @@ impl<'a> RuleRun<'a> {
         launch: &'a LaunchRequest,
     ) -> Self {
         let mut env = FactRoots::new(facts, config);
-        let texts = |names: &[String]| names.iter().cloned().map(Scalar::Str).collect();
-        let tables = sheet.tables.iter();
-        let tables = tables.map(|(name, names)| (name.as_str(), Scalar::List(texts(names))));
+        let tables = sheet.tables.iter().map(|(name, names)| {
+            let texts = names.iter().cloned().map(Scalar::Str);
+            (name.as_str(), Scalar::List(texts.collect()))
+        });
         env.set("table", map(tables));
         let chosen = IndexMap::new();
         let out = LaunchPlan::default();
@@ -157,21 +158,20 @@ impl<'a> RuleRun<'a> {
     /// Takes over what is asked for, and refuses what the engine has no setting for.
     fn apply_request(&mut self) {
         let launch = self.launch;
-        let whole = |n: Option<i64>| n.map(Scalar::Int);
         let dtype = Scalar::Str(launch.dtype.0.name().to_owned());
         let model = if launch.dtype.1 { ValueOrigin::User } else { ValueOrigin::Model };
-        let asked = [
+        let common = [
             ("dtype", Some(dtype), model),
             ("tp", (launch.tp != 1).then_some(Scalar::Int(launch.tp)), ValueOrigin::User),
             ("mtp", launch.mtp.then_some(Scalar::Bool(true)), ValueOrigin::User),
-            ("context", whole(launch.context), ValueOrigin::User),
-            ("sequences", whole(launch.sequences), ValueOrigin::User),
+            ("context", launch.context.map(Scalar::Int), ValueOrigin::User),
+            ("sequences", launch.sequences.map(Scalar::Int), ValueOrigin::User),
         ];
-        let own = launch
+        let named = launch
             .asked
             .iter()
             .map(|(name, value)| (name.as_str(), Some(value.clone()), ValueOrigin::User));
-        for (name, value, by) in asked.into_iter().chain(own) {
+        for (name, value, by) in common.into_iter().chain(named) {
             let Some(value) = value else { continue };
             match self.sheet.settings.get(name) {
                 Some(setting) => {
@@ -240,13 +240,13 @@ impl<'a> RuleRun<'a> {
             return;
         }
         let source = Some(rule.source.clone());
-        let asked = self.chosen.get(&name.name).filter(|chosen| chosen.by == ValueOrigin::User);
-        if let Some(asked) = asked {
-            if required && asked.value != value {
+        let requested = self.chosen.get(&name.name).filter(|chosen| chosen.by == ValueOrigin::User);
+        if let Some(requested) = requested {
+            if required && requested.value != value {
                 let text = format!(
                     "`{}` is asked to be `{}`, and has to be `{}`: {why}",
                     name.name,
-                    setting.spell(&asked.value),
+                    setting.spell(&requested.value),
                     setting.spell(&value)
                 );
                 self.out.refusals.push(RuleMessage { rule: rule.id.name.clone(), text, source });
@@ -291,7 +291,7 @@ impl<'a> RuleRun<'a> {
     /// Reports the messages of rules; returns the rules that need a plan which does not exist.
     fn add_messages(
         &mut self,
-        wanted: fn(&RuleAction) -> bool,
+        selects: fn(&RuleAction) -> bool,
         rules: Vec<&'a SheetRule>,
     ) -> Vec<&'a SheetRule> {
         let mut late = Vec::new();
@@ -301,7 +301,7 @@ impl<'a> RuleRun<'a> {
             else {
                 continue;
             };
-            if !wanted(&rule.then) {
+            if !selects(&rule.then) {
                 continue;
             }
             match self.holds(rule) {
@@ -310,11 +310,11 @@ impl<'a> RuleRun<'a> {
                 Some(true) => {
                     let Some(text) = self.ok_or_report(text.fill(&self.env)) else { continue };
                     let source = Some(rule.source.clone());
-                    let said = RuleMessage { rule: rule.id.name.clone(), text, source };
+                    let message = RuleMessage { rule: rule.id.name.clone(), text, source };
                     match rule.then {
-                        RuleAction::Refuse(_) => self.out.refusals.push(said),
-                        RuleAction::Warn(_) => self.out.warnings.push(said),
-                        _ => self.out.facts.push(said),
+                        RuleAction::Refuse(_) => self.out.refusals.push(message),
+                        RuleAction::Warn(_) => self.out.warnings.push(message),
+                        _ => self.out.facts.push(message),
                     }
                 }
             }
@@ -324,8 +324,8 @@ impl<'a> RuleRun<'a> {
 
     /// True if a rule is for this version and its condition holds; none if that is not known yet.
     fn holds(&mut self, rule: &SheetRule) -> Option<bool> {
-        let own = rule.versions.as_ref().zip(self.launch.version.as_ref());
-        if own.is_some_and(|(versions, version)| !versions.contains(version)) {
+        let range = rule.versions.as_ref().zip(self.launch.version.as_ref());
+        if range.is_some_and(|(versions, version)| !versions.contains(version)) {
             return Some(false);
         }
         let Some(when) = &rule.when else { return Some(true) };
@@ -353,7 +353,6 @@ impl<'a> RuleRun<'a> {
     /// Returns the settings as expressions see them.
     fn launch_root(&self) -> Scalar {
         let launch = self.launch;
-        let whole = |n: Option<i64>| n.map_or(Scalar::Null, Scalar::Int);
         let mut entries: IndexMap<String, Scalar> = IndexMap::new();
         for (name, setting) in &self.sheet.settings {
             let value = self.chosen.get(name).map(|chosen| chosen.value.clone());
@@ -362,19 +361,19 @@ impl<'a> RuleRun<'a> {
         let gpu = map([
             ("name", Scalar::Str(launch.gpu.name.clone())),
             ("memory", Scalar::Int(launch.gpu.memory)),
-            ("sm", whole(launch.gpu.sm)),
+            ("sm", int_or_null(launch.gpu.sm)),
         ]);
         let version = launch.version.as_ref().map(|_| Scalar::Bool(true));
-        let own = [
+        let root = [
             ("dtype", Scalar::Str(launch.dtype.0.name().to_owned())),
             ("tp", Scalar::Int(launch.tp)),
             ("mtp", Scalar::Bool(launch.mtp)),
-            ("context", whole(launch.context)),
-            ("sequences", whole(launch.sequences)),
+            ("context", int_or_null(launch.context)),
+            ("sequences", int_or_null(launch.sequences)),
             ("gpu", gpu),
             ("version", version.unwrap_or(Scalar::Null)),
         ];
-        for (name, value) in own {
+        for (name, value) in root {
             // A rule may have chosen one that the user left open, or the sheet has a default.
             let open = value == Scalar::Null && entries.contains_key(name);
             if !self.chosen.contains_key(name) && !open {
@@ -388,9 +387,14 @@ impl<'a> RuleRun<'a> {
         if !self.findings.is_empty() {
             return Err(self.findings);
         }
-        let order = |name: &String| self.sheet.settings.get_index_of(name);
-        self.chosen.sort_by(|a, _, b, _| order(a).cmp(&order(b)));
+        let settings = &self.sheet.settings;
+        self.chosen.sort_by(|a, _, b, _| settings.get_index_of(a).cmp(&settings.get_index_of(b)));
         self.out.settings = self.chosen.into_values().collect();
         Ok(self.out)
     }
+}
+
+/// Returns a number as expressions see it.
+fn int_or_null(n: Option<i64>) -> Scalar {
+    n.map_or(Scalar::Null, Scalar::Int)
 }

@@ -2,7 +2,7 @@
 
 use super::facts::ModelFacts;
 use super::roots::FactRoots;
-use super::{Sheet, SourceReference};
+use super::{ConfigKey, Sheet, SourceReference};
 use crate::config::Config;
 use crate::diag::Finding;
 use crate::eval::{EvalError, eval, eval_owned, truth};
@@ -32,15 +32,7 @@ pub fn lacking(
     let mut added: Vec<AddedKey> = Vec::new();
     let mut findings = Vec::new();
     for key in sheets.iter().flat_map(|sheet| &sheet.config_keys) {
-        let made = || -> Result<Option<Scalar>, EvalError> {
-            if let Some(when) = &key.when
-                && !truth(&*eval(when, &env)?)
-            {
-                return Ok(None);
-            }
-            eval_owned(&key.value, &env).map(Some)
-        };
-        let value = match made() {
+        let value = match value_of(key, &env) {
             Ok(Some(value)) => value,
             Ok(None) | Err(EvalError::Reported) => continue,
             Err(EvalError::Finding(finding)) => {
@@ -69,4 +61,14 @@ pub fn lacking(
         }
     }
     if findings.is_empty() { Ok(added) } else { Err(findings) }
+}
+
+/// Evaluates the value of a key; none if its condition does not hold.
+fn value_of(key: &ConfigKey, env: &FactRoots<'_>) -> Result<Option<Scalar>, EvalError> {
+    if let Some(when) = &key.when
+        && !truth(&*eval(when, env)?)
+    {
+        return Ok(None);
+    }
+    eval_owned(&key.value, env).map(Some)
 }

@@ -145,15 +145,15 @@ impl SheetDecoder {
             let choices = match entry.get("choices").map(|entry| &entry.value) {
                 // The name of a table.
                 Some(YamlNode { value: YamlValue::Plain(table), .. }) => {
-                    let found = tables.get(table.value()).cloned();
-                    if found.is_none() {
+                    let names = tables.get(table.value()).cloned();
+                    if names.is_none() {
                         let message = format!("there is no table `{}`", table.value());
                         let mut finding = Finding::error(&table.span(), message);
                         finding.help =
                             suggest::help(table.value(), tables.keys().map(String::as_str));
                         self.findings.push(finding);
                     }
-                    found.unwrap_or_default()
+                    names.unwrap_or_default()
                 }
                 Some(list) => self.names(list),
                 None => Vec::new(),

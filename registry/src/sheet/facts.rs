@@ -91,9 +91,9 @@ pub fn facts(model: &Model, about: &FactInputs) -> ModelFacts {
         ("architecture", Scalar::Str(model.architecture.clone())),
         ("layers", int(graph.layers.len() as u64)),
         ("vocab", int(model.vocab as u64)),
-        ("context", model.context.map_or(Scalar::Null, |n| int(n as u64))),
+        ("context", int_or_null(model.context)),
         ("tied", Scalar::Bool(!graph.tied.is_empty())),
-        ("hidden", hidden.map_or(Scalar::Null, |n| int(n as u64))),
+        ("hidden", int_or_null(hidden)),
         ("weight_bytes", int(total)),
         ("rank_bytes", int(rank)),
         ("gguf", Scalar::Bool(about.gguf)),
@@ -107,12 +107,11 @@ pub fn facts(model: &Model, about: &FactInputs) -> ModelFacts {
             })),
         ),
     ];
-    let text = |text: &Option<String>| text.clone().map_or(Scalar::Null, Scalar::Str);
     let chat = &about.chat;
     let chat = [
-        ("format", text(&chat.format)),
-        ("tools", text(&chat.tools)),
-        ("reasoning", text(&chat.reasoning)),
+        ("format", text_or_null(chat.format.as_deref())),
+        ("tools", text_or_null(chat.tools.as_deref())),
+        ("reasoning", text_or_null(chat.reasoning.as_deref())),
     ];
     ModelFacts(vec![
         ("model".to_owned(), map(entries)),
@@ -199,15 +198,14 @@ impl StateTotals {
     }
 
     fn facts(&self) -> Scalar {
-        let count = |n: Option<usize>| n.map_or(Scalar::Null, |n| int(n as u64));
         map([
             ("layers", int(self.layers)),
             ("numbers", int(self.numbers)),
             ("layer_numbers", int(self.layer_numbers)),
             ("dtype", self.dtype.map_or(Scalar::Null, |name| Scalar::Str(name.to_owned()))),
-            ("heads", count(self.heads)),
-            ("head_dim", count(self.head_dim)),
-            ("window", count(self.window)),
+            ("heads", int_or_null(self.heads)),
+            ("head_dim", int_or_null(self.head_dim)),
+            ("window", int_or_null(self.window)),
         ])
     }
 }
@@ -216,9 +214,9 @@ impl StateTotals {
 /// head. What all heads share lies on every rank.
 fn numbers(shape: &[usize], kind: StateClass, tp: u64) -> u64 {
     let tp = if matches!(kind, StateClass::Latent | StateClass::Index) { 1 } else { tp };
-    let Some((&first, rest)) = shape.split_first() else { return 1 };
+    let Some((&first, inner)) = shape.split_first() else { return 1 };
     let first = (first as u64).div_ceil(tp);
-    rest.iter().fold(first, |product, &d| product.saturating_mul(d as u64))
+    inner.iter().fold(first, |product, &d| product.saturating_mul(d as u64))
 }
 
 /// Bytes of the weights that ranks share out, and of those that every rank has whole.
@@ -236,6 +234,16 @@ fn weights(graphs: &[&Graph], dtype: Dtype) -> (u64, u64) {
 
 fn int(n: u64) -> Scalar {
     Scalar::Int(i64::try_from(n).unwrap_or(i64::MAX))
+}
+
+/// Returns a number as expressions see it.
+fn int_or_null(n: Option<usize>) -> Scalar {
+    n.map_or(Scalar::Null, |n| int(n as u64))
+}
+
+/// Returns a text as expressions see it.
+fn text_or_null(text: Option<&str>) -> Scalar {
+    text.map_or(Scalar::Null, |text| Scalar::Str(text.to_owned()))
 }
 
 /// Builds a map of named values.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::diag::{Finding, SourceText};
 use crate::suggest;
-use crate::yaml::{self, YamlNode};
+use crate::yaml::{self, YamlMap, YamlNode};
 
 /// An accelerator.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,16 +92,20 @@ fn gpu(name: &str, node: &YamlNode, findings: &mut Vec<Finding>) -> Option<Gpu> 
         finding.help = suggest::help(entry.key.value(), KEYS);
         findings.push(finding);
     }
-    let text = |key: &str| Some(map.get(key)?.value.text()?.value());
     Some(Gpu {
         name: name.to_owned(),
-        memory: text("memory")?.parse().ok().filter(|mib| *mib > 0)?,
-        sm: match text("sm") {
+        memory: text(map, "memory")?.parse().ok().filter(|mib| *mib > 0)?,
+        sm: match text(map, "sm") {
             Some(sm) => Some(sm.parse().ok()?),
             None => None,
         },
-        source: text("source")?.to_owned(),
+        source: text(map, "source")?.to_owned(),
     })
+}
+
+/// Returns the text behind a key.
+fn text<'a>(map: &'a YamlMap, key: &str) -> Option<&'a str> {
+    Some(map.get(key)?.value.text()?.value())
 }
 
 #[cfg(test)]
@@ -121,12 +125,13 @@ mod tests {
 
     #[test]
     fn a_bad_table_is_a_finding() {
-        let read = |text: &str| {
-            let source = SourceText { path: "gpus.yaml".to_owned(), text: text.to_owned() };
-            super::read(&Arc::new(source)).unwrap_err().remove(0).message
-        };
-        assert_eq!(read("[]"), "expected a map of GPUs");
-        assert_eq!(read("x: { memory: 0, source: y }"), "GPU `x` is incomplete");
-        assert_eq!(read("x: { memory: 1, source: y, sn: 3 }"), "a GPU has no key `sn`");
+        assert_eq!(error_of("[]"), "expected a map of GPUs");
+        assert_eq!(error_of("x: { memory: 0, source: y }"), "GPU `x` is incomplete");
+        assert_eq!(error_of("x: { memory: 1, source: y, sn: 3 }"), "a GPU has no key `sn`");
+    }
+
+    fn error_of(text: &str) -> String {
+        let source = SourceText { path: "gpus.yaml".to_owned(), text: text.to_owned() };
+        super::read(&Arc::new(source)).unwrap_err().remove(0).message
     }
 }

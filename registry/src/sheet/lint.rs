@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::facts::{STATE, WORDS};
-use super::{RuleAction, Sheet, SheetText};
+use super::{RuleAction, Sheet};
 use crate::diag::Finding;
 use crate::eval::FUNCTIONS;
 use crate::suggest;
@@ -18,13 +18,12 @@ pub(super) const GPU: [&str; 3] = ["name", "memory", "sm"];
 /// Finds every unknown word of a sheet.
 pub(super) fn lint(sheet: &Sheet) -> Vec<Finding> {
     let mut lint = SheetLint { sheet, planned: BTreeSet::new(), findings: Vec::new() };
-    let late = |template: &SheetText| template.exprs().cloned().collect::<Vec<_>>();
     // Settings are chosen before anything is planned, so these see no plan.
     for rule in &sheet.rules {
         if let RuleAction::Set(values, why) | RuleAction::Default(values, why) = &rule.then {
             lint.all(rule.when.iter());
             lint.all(values.iter().map(|(_, value)| value));
-            lint.all(late(why).iter());
+            lint.all(why.exprs());
             for (name, _) in values {
                 lint.findings.extend(sheet.setting(name).err());
             }
@@ -33,14 +32,14 @@ pub(super) fn lint(sheet: &Sheet) -> Vec<Finding> {
     for planned in &sheet.plan {
         lint.all(planned.when.iter().chain([&planned.value]));
         lint.planned.insert(planned.name.name.clone());
-        lint.all(late(&planned.why).iter());
+        lint.all(planned.why.exprs());
     }
     for rule in &sheet.rules {
         if let RuleAction::Warn(text) | RuleAction::Refuse(text) | RuleAction::Fact(text) =
             &rule.then
         {
             lint.all(rule.when.iter());
-            lint.all(late(text).iter());
+            lint.all(text.exprs());
         }
     }
     for key in &sheet.config_keys {
@@ -109,7 +108,7 @@ impl SheetLint<'_> {
     }
 
     fn path(&mut self, names: &[Ident], bound: &[String]) {
-        let Some((first, rest)) = names.split_first() else { return };
+        let Some((first, tail)) = names.split_first() else { return };
         if bound.contains(&first.name) {
             return;
         }
@@ -121,7 +120,7 @@ impl SheetLint<'_> {
                     .copied()
                     .chain(sheet.settings.keys().map(String::as_str))
                     .collect();
-                if let [gpu, inner, ..] = rest
+                if let [gpu, inner, ..] = tail
                     && gpu.name == "gpu"
                     && !GPU.contains(&inner.name.as_str())
                 {
@@ -132,7 +131,7 @@ impl SheetLint<'_> {
             "table" => sheet.tables.keys().map(String::as_str).collect(),
             "plan" => {
                 let planned = self.planned.clone();
-                if let Some(name) = rest.first().filter(|name| !planned.contains(&name.name)) {
+                if let Some(name) = tail.first().filter(|name| !planned.contains(&name.name)) {
                     self.unknown(
                         name,
                         "planned value before this",
@@ -153,12 +152,12 @@ impl SheetLint<'_> {
                 words.to_vec()
             }
         };
-        if let ("state", [_, inner, ..]) = (first.name.as_str(), rest)
+        if let ("state", [_, inner, ..]) = (first.name.as_str(), tail)
             && !STATE.contains(&inner.name.as_str())
         {
             self.unknown(inner, "fact of a state", STATE);
         }
-        if let Some(name) = rest.first().filter(|name| !members.contains(&name.name.as_str())) {
+        if let Some(name) = tail.first().filter(|name| !members.contains(&name.name.as_str())) {
             let what = format!("member of `{}`", first.name);
             self.unknown(name, &what, members.iter().copied());
         }
@@ -192,8 +191,8 @@ impl SheetLint<'_> {
     fn reports(&mut self) {
         let sheet = self.sheet;
         for name in sheet.reports.iter().flat_map(|report| report.fields.keys()) {
-            let own = ["version", "class", "model"].contains(&name.as_str());
-            if !own && !sheet.settings.contains_key(name) {
+            let general = ["version", "class", "model"].contains(&name.as_str());
+            if !general && !sheet.settings.contains_key(name) {
                 self.findings.push(Finding::unplaced(format!(
                     "sheet `{}`: `reports` names the setting `{name}`, which it lacks",
                     sheet.engine

@@ -58,9 +58,9 @@ impl<'a> FactRoots<'a> {
 
 impl Env for FactRoots<'_> {
     fn lookup(&self, name: &Ident) -> EvalResult<'_> {
-        let found = self.facts.iter().find(|(root, _)| *root == name.name);
+        let entry = self.facts.iter().find(|(root, _)| *root == name.name);
         // Sheets are checked for unknown words: one that is not there is not there yet.
-        found.map(|(_, value)| Cow::Borrowed(value)).ok_or(EvalError::Reported)
+        entry.map(|(_, value)| Cow::Borrowed(value)).ok_or(EvalError::Reported)
     }
 
     fn config(&self) -> &Config {

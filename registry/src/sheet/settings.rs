@@ -28,8 +28,7 @@ impl EngineSetting {
         };
         let Some(value) = value else {
             let name = self.name.name.clone();
-            let found = text.to_owned();
-            return Err(SettingError::Kind { name, found, expected: self.kind });
+            return Err(SettingError::Kind { name, found: text.to_owned(), expected: self.kind });
         };
         self.allows(&value).map(|()| value)
     }
@@ -43,8 +42,8 @@ impl EngineSetting {
         }
         let all = self.values.keys().chain(&self.choices).map(String::as_str);
         let name = self.name.name.clone();
-        let found = text.clone();
-        Err(SettingError::Choice { name, found, help: suggest::help(text, all) })
+        let help = suggest::help(text, all);
+        Err(SettingError::Choice { name, found: text.clone(), help })
     }
 
     /// Formats a value as the engine spells it.

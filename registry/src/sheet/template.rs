@@ -34,7 +34,7 @@ impl SheetText {
             };
             match parse_expr(&text.slice(open + 1..close)) {
                 Ok(expr) => parts.push(TemplatePart::Value(expr)),
-                Err(found) => findings.extend(found),
+                Err(errors) => findings.extend(errors),
             }
             from = close + 1;
         }

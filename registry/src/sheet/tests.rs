@@ -38,7 +38,7 @@ fn sheet(text: &str) -> Result<Sheet, Vec<String>> {
         .map_err(|findings| findings.into_iter().map(|finding| finding.message).collect())
 }
 
-fn launch(asked: &[(&str, Scalar)]) -> LaunchRequest {
+fn launch(settings: &[(&str, Scalar)]) -> LaunchRequest {
     let gpu = Gpu { name: "x".to_owned(), memory: 1024, sm: Some(90), source: String::new() };
     LaunchRequest {
         dtype: (Dtype::F16, false),
@@ -48,7 +48,7 @@ fn launch(asked: &[(&str, Scalar)]) -> LaunchRequest {
         sequences: None,
         gpu,
         version: Version::parse("1.5"),
-        asked: asked.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+        asked: settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
     }
 }
 
@@ -83,7 +83,7 @@ fn every_sheet_is_sound() {
 
 #[test]
 fn unknown_words_are_findings_all_at_once() {
-    let found = sheet(
+    let messages = sheet(
         "engine: mine
 setings: {}
 tables: { t: { names: [a], sauce: x } }
@@ -121,7 +121,7 @@ reports:
         "there is no function `frob`",
         "sheet `mine`: `reports` names the setting `nothing`, which it lacks",
     ] {
-        assert!(found.iter().any(|f| f == message), "{message}: {found:#?}");
+        assert!(messages.iter().any(|f| f == message), "{message}: {messages:#?}");
     }
     assert_eq!(sheet("[]").unwrap_err()[0], "expected a sheet, which is a map");
     assert!(sheet("package: x").unwrap_err().contains(&"a sheet needs `engine`".to_owned()));
@@ -152,19 +152,22 @@ fn rules_choose_settings_and_say_why() {
     let f16 = Scalar::Str("f16".to_owned());
     let one = Scalar::Int(1);
     let fast = Scalar::Str("fast".to_owned());
-    let rule = |name: &str| ValueOrigin::Rule(name.to_owned());
     assert_eq!(
         chosen,
         [
             ("dtype", &f16, &ValueOrigin::Model),
-            ("page", &one, &rule("pages")),
-            ("conv", &f16, &rule("conv")),
-            ("backend", &fast, &rule("backend")),
+            ("page", &one, &by_rule("pages")),
+            ("conv", &f16, &by_rule("conv")),
+            ("backend", &fast, &by_rule("backend")),
         ]
     );
     assert_eq!(out.settings[2].why, "as f16");
     assert_eq!(out.facts[0].text, "1,024 of 1,024");
     assert!(out.warnings.is_empty() && out.refusals.is_empty());
+}
+
+fn by_rule(name: &str) -> ValueOrigin {
+    ValueOrigin::Rule(name.to_owned())
 }
 
 #[test]
@@ -173,8 +176,8 @@ fn what_was_asked_for_is_done_or_refused() {
         RULES,
         &launch(&[("page", Scalar::Int(16)), ("backend", Scalar::Str("slow".to_owned()))]),
     );
-    let said: Vec<&str> = out.refusals.iter().map(|said| said.text.as_str()).collect();
-    assert_eq!(said, ["`page` is asked to be `16`, and has to be `1`: pages of one"]);
+    let refusals: Vec<&str> = out.refusals.iter().map(|refusal| refusal.text.as_str()).collect();
+    assert_eq!(refusals, ["`page` is asked to be `16`, and has to be `1`: pages of one"]);
     assert!(out.plan.is_empty() && out.facts.is_empty());
     let out = run(
         RULES,
@@ -217,12 +220,23 @@ config_keys:
   - { key: theta, when: has('rope.theta'), value: config('rope.theta'), source: a.py:2 }
 ";
     let facts = facts(&model(Graph::default()), &FactInputs::default());
-    let keys = |config: &str| {
-        let config = Config::parse("config.json", config).unwrap();
-        let added = config_keys::lacking(&[sheet(text).unwrap()], &facts, &config).unwrap();
-        added.into_iter().map(|key| (key.key, key.value)).collect::<Vec<_>>()
-    };
-    assert_eq!(keys(r#"{"hidden_size": 8}"#), [("dim".to_owned(), Scalar::Int(8))]);
-    assert_eq!(keys(r#"{"hidden_size": 8, "dim": null}"#), []);
-    assert_eq!(keys(r#"{"rope": {"theta": 2.0}}"#), [("theta".to_owned(), Scalar::Float(2.0))]);
+    assert_eq!(
+        lacking_keys(&facts, text, r#"{"hidden_size": 8}"#),
+        [("dim".to_owned(), Scalar::Int(8))]
+    );
+    assert_eq!(lacking_keys(&facts, text, r#"{"hidden_size": 8, "dim": null}"#), []);
+    assert_eq!(
+        lacking_keys(&facts, text, r#"{"rope": {"theta": 2.0}}"#),
+        [("theta".to_owned(), Scalar::Float(2.0))]
+    );
+}
+
+fn lacking_keys(
+    facts: &super::facts::ModelFacts,
+    text: &str,
+    config: &str,
+) -> Vec<(String, Scalar)> {
+    let config = Config::parse("config.json", config).unwrap();
+    let added = config_keys::lacking(&[sheet(text).unwrap()], facts, &config).unwrap();
+    added.into_iter().map(|key| (key.key, key.value)).collect()
 }

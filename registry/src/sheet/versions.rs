@@ -51,12 +51,7 @@ pub struct VersionRange {
 impl VersionRange {
     /// Reads comparisons with commas between them.
     pub fn parse(text: &str) -> Option<Self> {
-        let one = |part: &str| {
-            let part = part.trim();
-            let (word, compare) = OPERATORS.iter().find(|(word, _)| part.starts_with(word))?;
-            Some((*compare, Version::parse(&part[word.len()..])?))
-        };
-        let all = text.split(',').map(one).collect::<Option<Vec<_>>>()?;
+        let all = text.split(',').map(comparison).collect::<Option<Vec<_>>>()?;
         Some(Self { text: text.trim().to_owned(), all })
     }
 
@@ -76,6 +71,13 @@ impl fmt::Display for VersionRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
+}
+
+/// Reads one comparison of a range.
+fn comparison(text: &str) -> Option<(VersionOperator, Version)> {
+    let text = text.trim();
+    let (word, operator) = OPERATORS.iter().find(|(word, _)| text.starts_with(word))?;
+    Some((*operator, Version::parse(&text[word.len()..])?))
 }
 
 #[cfg(test)]

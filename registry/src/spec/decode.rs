@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
-use super::keys::{IGNORE, KEPT, KeyForm, KeyRule, KeyTable, LAYERS, ROPE, SPEC, STATE, WEIGHT};
+use super::keys::{IGNORE, KEPT, KeyForm, KeyTable, LAYERS, ROPE, SPEC, STATE, WEIGHT};
 use super::{
     Dim, DimSource, IgnoreDecl, LayerProgram, LayerScalarDecl, LayersDecl, RopeDecl, Spec,
     StateDecl, StatePartDecl, UnroundedDecl, WeightRuleDecl,
@@ -125,8 +125,8 @@ impl SpecDecoder {
             return;
         }
         // The version is asked of every file, not of what they make together.
-        let needed = |key: &&KeyRule| key.required && key.form != KeyForm::Version;
-        for key in table.keys.iter().filter(needed).filter(|key| !map.contains_key(key.name)) {
+        let needed = table.keys.iter().filter(|key| key.required && key.form != KeyForm::Version);
+        for key in needed.filter(|key| !map.contains_key(key.name)) {
             let message = format!("{} needs the key `{}`", table.what, key.name);
             let mut finding = Finding::error(at, message).help(key.doc);
             // The key is there, but for a slip: one finding with a place is enough.
@@ -140,14 +140,14 @@ impl SpecDecoder {
     }
 
     fn wrong(&mut self, node: &YamlNode, expected: &str) {
-        let found = match node.text() {
+        let shown = match node.text() {
             Some(text) if text.value().len() <= 40 && !text.value().contains('\n') => {
                 format!("`{}`", text.value())
             }
             _ => node.kind().to_owned(),
         };
         let message = format!("expected {expected}");
-        self.findings.push(Finding::error(&node.at, message).label(format!("found {found}")));
+        self.findings.push(Finding::error(&node.at, message).label(format!("found {shown}")));
     }
 
     /// Reads a section whose entries the author names.
@@ -303,10 +303,10 @@ impl SpecDecoder {
         if text.value().starts_with('=') {
             return self.expr(node).map(DimSource::Compute);
         }
-        let key = |c: char| c.is_alphanumeric() || "_-.".contains(c);
         let value = text.value();
         let literal = value.parse::<f64>().is_ok() || matches!(value, "true" | "false");
-        let words = !value.is_empty() && value.chars().all(key);
+        let words =
+            !value.is_empty() && value.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c));
         if words && !(literal && matches!(node.value, YamlValue::Plain(_))) {
             return Some(DimSource::Key(text.ident()));
         }
@@ -322,10 +322,9 @@ impl SpecDecoder {
             return None;
         };
         self.check_keys(map, &ROPE, &name.at);
-        let optional = |this: &mut Self, key| map.get(key).map(|entry| this.expr(&entry.value));
-        let dim = optional(self, "dim");
-        let partial = optional(self, "partial");
-        let context = optional(self, "context");
+        let dim = map.get("dim").map(|entry| self.expr(&entry.value));
+        let partial = map.get("partial").map(|entry| self.expr(&entry.value));
+        let context = map.get("context").map(|entry| self.expr(&entry.value));
         let theta = map.get("theta").map(|entry| self.sources(&entry.value));
         let parameters = map.get("parameters").map(|entry| self.sources(&entry.value));
         let long = map.get("long").and_then(|entry| self.word(&entry.value));
@@ -416,8 +415,8 @@ impl SpecDecoder {
                 let name = entry.key.value();
                 let message = format!("layers of kind `{name}` have no program");
                 let mut finding = Finding::error(&entry.key.span(), message);
-                let found = entry.value.kind();
-                finding.label = format!("found {found}; expected the lines of a program");
+                let kind = entry.value.kind();
+                finding.label = format!("found {kind}; expected the lines of a program");
                 finding.help = suggest::closest(name, LAYERS.names())
                     .map(|close| format!("did you mean `{close}`?"));
                 self.findings.push(finding);

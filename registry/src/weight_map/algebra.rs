@@ -101,38 +101,38 @@ fn step_shapes(step: &WeightStep, inputs: &[Shape]) -> Result<Vec<Shape>, StepEr
         WeightStep::Unstack(axis) => per_tensor(inputs, |shape| {
             let parts = at(shape, *axis)?;
             check_parts(parts)?;
-            let mut rest = shape.clone();
-            rest.remove(*axis);
-            Ok(vec![rest; parts])
+            let mut part = shape.clone();
+            part.remove(*axis);
+            Ok(vec![part; parts])
         }),
         WeightStep::ConcatRuns { axis, runs } => {
-            let mut rest = inputs;
-            let mut made = Vec::with_capacity(runs.len());
+            let mut remaining = inputs;
+            let mut outputs = Vec::with_capacity(runs.len());
             for &run in runs {
                 let (now, later) =
-                    rest.split_at_checked(run).ok_or_else(|| uneven(runs, inputs))?;
-                made.push(concat(*axis, now)?);
-                rest = later;
+                    remaining.split_at_checked(run).ok_or_else(|| uneven(runs, inputs))?;
+                outputs.push(concat(*axis, now)?);
+                remaining = later;
             }
-            if rest.is_empty() { Ok(made) } else { Err(uneven(runs, inputs)) }
+            if remaining.is_empty() { Ok(outputs) } else { Err(uneven(runs, inputs)) }
         }
         WeightStep::SplitRuns { axis, sizes } => {
             if sizes.len() != inputs.len() {
                 return Err(StepError::Tensors { found: inputs.len(), expected: sizes.len() });
             }
-            let mut made = Vec::new();
+            let mut outputs = Vec::new();
             for (shape, sizes) in inputs.iter().zip(sizes) {
                 let sizes = cut(at(shape, *axis)?, &SplitSizes::Each(sizes.clone()))?;
-                made.extend(sizes.into_iter().map(|size| replaced(shape, *axis, size)));
+                outputs.extend(sizes.into_iter().map(|size| replaced(shape, *axis, size)));
             }
-            check_parts(made.len())?;
-            Ok(made)
+            check_parts(outputs.len())?;
+            Ok(outputs)
         }
         WeightStep::At(n, step) => {
-            let mut made = inputs.to_vec();
-            let shape = made.get_mut(*n).ok_or_else(|| none_such(*n, inputs))?;
+            let mut outputs = inputs.to_vec();
+            let shape = outputs.get_mut(*n).ok_or_else(|| none_such(*n, inputs))?;
             *shape = each(step, shape)?;
-            Ok(made)
+            Ok(outputs)
         }
         alone => inputs.iter().map(|shape| each(alone, shape)).collect(),
     }
@@ -141,13 +141,17 @@ fn step_shapes(step: &WeightStep, inputs: &[Shape]) -> Result<Vec<Shape>, StepEr
 /// Returns the shape of decoded MXFP4: `[.., n, 16]` bytes of two numbers each and `[.., n]` scales give
 /// `[.., 32 n]` numbers.
 fn mxfp4(blocks: &Shape, scales: &Shape) -> Result<Shape, StepError> {
-    let wrong = || StepError::Blocks { blocks: blocks.clone(), scales: scales.clone() };
-    let [rest @ .., n, 16] = blocks.as_slice() else { return Err(wrong()) };
-    if scales.split_last() != Some((n, rest)) {
-        return Err(wrong());
+    let [outer @ .., n, 16] = blocks.as_slice() else { return Err(misfit(blocks, scales)) };
+    if scales.split_last() != Some((n, outer)) {
+        return Err(misfit(blocks, scales));
     }
-    let numbers = n.checked_mul(32).ok_or_else(wrong)?;
-    Ok(rest.iter().copied().chain([numbers]).collect())
+    let numbers = n.checked_mul(32).ok_or_else(|| misfit(blocks, scales))?;
+    Ok(outer.iter().copied().chain([numbers]).collect())
+}
+
+/// Returns the error of blocks that do not fit their scales.
+fn misfit(blocks: &Shape, scales: &Shape) -> StepError {
+    StepError::Blocks { blocks: blocks.clone(), scales: scales.clone() }
 }
 
 fn uneven(runs: &[usize], inputs: &[Shape]) -> StepError {
@@ -159,37 +163,34 @@ fn none_such(number: usize, inputs: &[Shape]) -> StepError {
 }
 
 fn each(step: &WeightStep, shape: &Shape) -> Result<Shape, StepError> {
-    let mut made = shape.clone();
+    let mut output = shape.clone();
     match step {
         WeightStep::Transpose(a, b) => {
             let _longer = at(shape, *a.max(b))?;
-            made.swap(*a, *b);
+            output.swap(*a, *b);
         }
         WeightStep::Reverse(axis) => {
             // It is read in as many parts.
-            let found = at(shape, *axis)?;
-            if found > MAX_PARTS {
-                return Err(StepError::Parts { found });
-            }
+            check_parts(at(shape, *axis)?)?;
         }
         WeightStep::Squeeze(axis) => {
             if at(shape, *axis)? != 1 {
-                return Err(StepError::AxisNotOne { shape: made, axis: *axis });
+                return Err(StepError::AxisNotOne { shape: output, axis: *axis });
             }
-            made.remove(*axis);
+            output.remove(*axis);
         }
         WeightStep::Unsqueeze(axis) => {
             if *axis > shape.len() {
-                return Err(StepError::AxisPosition { shape: made, axis: *axis });
+                return Err(StepError::AxisPosition { shape: output, axis: *axis });
             }
-            made.insert(*axis, 1);
+            output.insert(*axis, 1);
         }
         WeightStep::Reshape(to) => {
-            let count = |shape: &[usize]| shape.iter().try_fold(1_usize, |n, d| n.checked_mul(*d));
-            if count(to).is_none() || count(to) != count(shape) {
-                return Err(StepError::Reshape { shape: made, to: to.clone() });
+            let count = element_count(to);
+            if count.is_none() || count != element_count(shape) {
+                return Err(StepError::Reshape { shape: output, to: to.clone() });
             }
-            made.clone_from(to);
+            output.clone_from(to);
         }
         WeightStep::PermuteHeads { heads, .. } => {
             let rows = at(shape, 0)?;
@@ -200,8 +201,8 @@ fn each(step: &WeightStep, shape: &Shape) -> Result<Shape, StepError> {
         WeightStep::Flatten(axis) => {
             let first = at(shape, *axis)?;
             let second = at(shape, axis.saturating_add(1))?;
-            made[*axis] = first.checked_mul(second).ok_or(StepError::Overflow)?;
-            made.remove(axis + 1);
+            output[*axis] = first.checked_mul(second).ok_or(StepError::Overflow)?;
+            output.remove(axis + 1);
         }
         WeightStep::Unflatten { axis, sizes } => {
             let sizes = inferred(at(shape, *axis)?, sizes).ok_or_else(|| {
@@ -209,11 +210,11 @@ fn each(step: &WeightStep, shape: &Shape) -> Result<Shape, StepError> {
                 let sizes = sizes.clone();
                 StepError::Unflatten { shape, axis: *axis, sizes }
             })?;
-            made.splice(*axis..=*axis, sizes);
+            output.splice(*axis..=*axis, sizes);
         }
         WeightStep::Resize(rows) => {
             let _first = at(shape, 0)?;
-            made[0] = *rows;
+            output[0] = *rows;
         }
         WeightStep::MulRows(parts) | WeightStep::DivRows(parts) => {
             let sizes: Vec<usize> = parts.iter().map(|part| part.0).collect();
@@ -233,7 +234,12 @@ fn each(step: &WeightStep, shape: &Shape) -> Result<Shape, StepError> {
         | WeightStep::Mxfp4
         | WeightStep::At(..) => return Err(StepError::NotPerTensor),
     }
-    Ok(made)
+    Ok(output)
+}
+
+/// Multiplies the sizes of a shape; none if the product does not fit.
+fn element_count(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1_usize, |n, d| n.checked_mul(*d))
 }
 
 fn inverse_step(step: &WeightStep, inputs: &[Shape]) -> Result<WeightStep, StepError> {
@@ -265,10 +271,9 @@ fn inverse_step(step: &WeightStep, inputs: &[Shape]) -> Result<WeightStep, StepE
             let first = inputs.first().ok_or(StepError::NoTensors)?;
             let outer = at(first, *axis)?;
             let inner = at(first, axis.saturating_add(1))?;
-            let all = |at: usize, size| inputs.iter().all(|shape| shape.get(at) == Some(&size));
-            let sizes = if all(*axis, outer) {
+            let sizes = if all_have(inputs, *axis, outer) {
                 vec![outer, 0]
-            } else if all(axis + 1, inner) {
+            } else if all_have(inputs, axis + 1, inner) {
                 vec![0, inner]
             } else {
                 return Err(StepError::DifferWithin { axis: *axis });
@@ -297,13 +302,13 @@ fn inverse_step(step: &WeightStep, inputs: &[Shape]) -> Result<WeightStep, StepE
             WeightStep::At(*n, Box::new(inverse_step(step, std::slice::from_ref(shape))?))
         }
         WeightStep::ConcatRuns { axis, runs } => {
-            let mut rest = inputs;
+            let mut remaining = inputs;
             let mut sizes = Vec::with_capacity(runs.len());
             for &run in runs {
                 let (now, later) =
-                    rest.split_at_checked(run).ok_or_else(|| uneven(runs, inputs))?;
+                    remaining.split_at_checked(run).ok_or_else(|| uneven(runs, inputs))?;
                 sizes.push(now.iter().map(|shape| at(shape, *axis)).collect::<Result<_, _>>()?);
-                rest = later;
+                remaining = later;
             }
             WeightStep::SplitRuns { axis: *axis, sizes }
         }
@@ -311,6 +316,11 @@ fn inverse_step(step: &WeightStep, inputs: &[Shape]) -> Result<WeightStep, StepE
             WeightStep::ConcatRuns { axis: *axis, runs: sizes.iter().map(Vec::len).collect() }
         }
     })
+}
+
+/// True if an axis has the same size in all shapes.
+fn all_have(shapes: &[Shape], axis: usize, size: usize) -> bool {
+    shapes.iter().all(|shape| shape.get(axis) == Some(&size))
 }
 
 /// Replaces a zero among sizes by the remainder of the whole.
@@ -363,8 +373,8 @@ fn per_tensor(
     Ok(all)
 }
 
-fn check_parts(found: usize) -> Result<(), StepError> {
-    if found > MAX_PARTS { Err(StepError::Parts { found }) } else { Ok(()) }
+fn check_parts(count: usize) -> Result<(), StepError> {
+    if count > MAX_PARTS { Err(StepError::Parts { found: count }) } else { Ok(()) }
 }
 
 /// Returns the sizes that an axis is cut into.

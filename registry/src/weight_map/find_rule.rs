@@ -13,7 +13,7 @@ pub fn find_rule<'n, I: Iterator<Item = &'n str>>(
     names: impl Fn(&str) -> I,
     shape: impl Fn(&str) -> Option<Vec<usize>>,
 ) -> Option<(usize, GatheredTensors)> {
-    let mut found: Vec<_> = rules
+    let mut candidates: Vec<_> = rules
         .iter()
         .enumerate()
         .filter_map(|(number, rule): (usize, &WeightRule)| {
@@ -22,13 +22,17 @@ pub fn find_rule<'n, I: Iterator<Item = &'n str>>(
         })
         .collect();
     // What a stack of experts becomes is long to work out: only where there is a choice.
-    let fits = |(number, gathered): &(usize, GatheredTensors)| {
-        let inputs = gathered.names.iter().map(|name| shape(name)).collect::<Option<Vec<_>>>();
-        let made = inputs.and_then(|inputs| shapes(&rules[*number].steps, inputs).ok());
-        made.is_some_and(|made| made.get(gathered.output) == Some(&weight.shape))
+    let fitting = if candidates.len() > 1 {
+        candidates.iter().position(|(number, gathered): &(usize, GatheredTensors)| {
+            let inputs = gathered.names.iter().map(|name| shape(name)).collect::<Option<Vec<_>>>();
+            let outputs = inputs.and_then(|inputs| shapes(&rules[*number].steps, inputs).ok());
+            outputs.is_some_and(|outputs| outputs.get(gathered.output) == Some(&weight.shape))
+        })
+    } else {
+        None
     };
-    let best = if found.len() > 1 { found.iter().position(fits).unwrap_or(0) } else { 0 };
-    (best < found.len()).then(|| found.swap_remove(best))
+    let best = fitting.unwrap_or(0);
+    (best < candidates.len()).then(|| candidates.swap_remove(best))
 }
 
 #[cfg(test)]
@@ -42,13 +46,6 @@ mod tests {
 
     #[test]
     fn the_rule_that_gives_the_shape_is_taken() {
-        let at = MappedText::whole("t", "").span();
-        let rule = |disk: &str, steps| WeightRule {
-            disk: Pattern::parse(disk).unwrap(),
-            weight: Pattern::parse("w.{e}").unwrap(),
-            steps,
-            at: at.clone(),
-        };
         let rules = [
             rule("gone", vec![WeightStep::Unstack(0)]),
             rule("w", vec![WeightStep::Unstack(0)]),
@@ -58,7 +55,7 @@ mod tests {
             name: "w.1".to_owned(),
             shape: vec![4, 3],
             dtype: DtypeRule::Activation,
-            at: at.clone(),
+            at: MappedText::whole("t", "").span(),
         };
         for (shape, expected) in [
             (vec![2, 4, 3], Some(1)),
@@ -67,13 +64,22 @@ mod tests {
             (vec![2, 5, 5], Some(1)),
         ] {
             let disk = BTreeMap::from([("w".to_owned(), shape)]);
-            let found = find_rule(
+            let chosen = find_rule(
                 &rules,
                 &weight,
                 |text: &str| names_with_prefix(&disk, text),
                 |name| disk.get(name).cloned(),
             );
-            assert_eq!(found.map(|(number, _)| number), expected);
+            assert_eq!(chosen.map(|(number, _)| number), expected);
+        }
+    }
+
+    fn rule(disk: &str, steps: Vec<WeightStep>) -> WeightRule {
+        WeightRule {
+            disk: Pattern::parse(disk).unwrap(),
+            weight: Pattern::parse("w.{e}").unwrap(),
+            steps,
+            at: MappedText::whole("t", "").span(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::WeightRule;
-use super::pattern::PatternPart;
+use super::pattern::{Holes, PatternPart};
 
 /// The tensors that a rule takes from the disk for one weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,13 +40,9 @@ pub fn gather<'n, I: Iterator<Item = &'n str>>(
         output = output.checked_mul(many)?.checked_add(at)?;
     }
     let pieces = rule.disk.pieces();
-    let filled =
-        |piece: PatternPart<'_>| piece.hole().is_some_and(|hole| holes.contains_key(&hole));
-    let open = |piece: &PatternPart<'_>| {
-        matches!(piece, PatternPart::Word(_) | PatternPart::Any(_)) && !filled(*piece)
-    };
-    if pieces.iter().any(open) {
-        let known = pieces.iter().take_while(|piece| !open(piece)).map_while(|piece| match piece {
+    if pieces.iter().any(|piece| is_open(*piece, &holes)) {
+        let closed = pieces.iter().take_while(|piece| !is_open(**piece, &holes));
+        let known = closed.map_while(|piece| match piece {
             PatternPart::Text(text) => Some((*text).to_owned()),
             hole => holes.get(&hole.hole()?).cloned(),
         });
@@ -61,7 +57,7 @@ pub fn gather<'n, I: Iterator<Item = &'n str>>(
     for piece in pieces {
         let fillings = match piece {
             PatternPart::Text(text) => vec![text],
-            PatternPart::Choice(_) if !filled(piece) => piece.words(),
+            PatternPart::Choice(_) if !is_filled(piece, &holes) => piece.words(),
             hole => vec![holes.get(&hole.hole()?)?.as_str()],
         };
         names = names
@@ -72,6 +68,16 @@ pub fn gather<'n, I: Iterator<Item = &'n str>>(
             .collect();
     }
     Some(GatheredTensors { names, output })
+}
+
+/// True if a hole has its text.
+fn is_filled(piece: PatternPart<'_>, holes: &Holes) -> bool {
+    piece.hole().is_some_and(|hole| holes.contains_key(&hole))
+}
+
+/// True if a piece is a hole that any text may fill.
+fn is_open(piece: PatternPart<'_>, holes: &Holes) -> bool {
+    matches!(piece, PatternPart::Word(_) | PatternPart::Any(_)) && !is_filled(piece, holes)
 }
 
 /// Returns a key that sorts `x.9` before `x.10`: a run of digits by its length, then as text.
@@ -114,10 +120,9 @@ mod tests {
         name: &str,
         tensors: &[&str],
     ) -> Option<(Vec<String>, usize)> {
-        let pattern = |text| Pattern::parse(text).unwrap();
         let rule = WeightRule {
-            disk: pattern(disk),
-            weight: pattern(weight),
+            disk: Pattern::parse(disk).unwrap(),
+            weight: Pattern::parse(weight).unwrap(),
             steps: vec![],
             at: MappedText::whole("t", "").span(),
         };

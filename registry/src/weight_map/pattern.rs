@@ -77,39 +77,39 @@ impl Pattern {
         {
             return Err(PatternError::NoName);
         }
-        let found = pieces.iter().filter(|piece| piece.hole().is_some()).count();
-        if found > MAX_HOLES {
-            return Err(PatternError::Holes { found });
+        let holes = pieces.iter().filter(|piece| piece.hole().is_some()).count();
+        if holes > MAX_HOLES {
+            return Err(PatternError::Holes { found: holes });
         }
         Ok(pattern)
     }
 
     pub(super) fn pieces(&self) -> Vec<PatternPart<'_>> {
         let mut pieces = Vec::new();
-        let mut rest = self.text.as_str();
+        let mut remaining = self.text.as_str();
         let mut stars = 0;
-        while !rest.is_empty() {
-            let end = rest.find(['{', '*']).unwrap_or(rest.len());
+        while !remaining.is_empty() {
+            let end = remaining.find(['{', '*']).unwrap_or(remaining.len());
             if end > 0 {
-                pieces.push(PatternPart::Text(&rest[..end]));
-                rest = &rest[end..];
-            } else if let Some(after) = rest.strip_prefix('*') {
+                pieces.push(PatternPart::Text(&remaining[..end]));
+                remaining = &remaining[end..];
+            } else if let Some(after) = remaining.strip_prefix('*') {
                 stars += 1;
                 pieces.push(PatternPart::Any(stars));
-                rest = after;
+                remaining = after;
             } else if let Some((hole, after)) =
-                rest.strip_prefix('{').and_then(|rest| rest.split_once('}'))
+                remaining.strip_prefix('{').and_then(|remaining| remaining.split_once('}'))
             {
                 pieces.push(if hole.contains('|') {
                     PatternPart::Choice(hole)
                 } else {
                     PatternPart::Word(hole)
                 });
-                rest = after;
+                remaining = after;
             } else {
                 // An open brace that is never closed is a character.
-                pieces.push(PatternPart::Text(rest));
-                rest = "";
+                pieces.push(PatternPart::Text(remaining));
+                remaining = "";
             }
         }
         pieces
@@ -175,23 +175,21 @@ impl Pattern {
 }
 
 fn fit(pieces: &[PatternPart<'_>], name: &str, holes: &Holes) -> Option<Holes> {
-    let Some((&first, rest)) = pieces.split_first() else {
+    let Some((&first, remaining)) = pieces.split_first() else {
         return name.is_empty().then(|| holes.clone());
     };
     if let PatternPart::Text(text) = first {
-        return fit(rest, name.strip_prefix(text)?, holes);
+        return fit(remaining, name.strip_prefix(text)?, holes);
     }
     let hole = first.hole()?;
     if let Some(filling) = holes.get(&hole) {
-        return fit(rest, name.strip_prefix(filling.as_str())?, holes);
+        return fit(remaining, name.strip_prefix(filling.as_str())?, holes);
     }
     let fill = |length: usize| {
         let mut holes = holes.clone();
         holes.insert(hole.clone(), name[..length].to_owned());
-        fit(rest, &name[length..], &holes)
+        fit(remaining, &name[length..], &holes)
     };
-    // Longest first, as people expect of a hole.
-    let ends = |limit: usize| (0..=limit).rev().filter(|&end| name.is_char_boundary(end));
     match first {
         PatternPart::Choice(_) => first
             .words()
@@ -200,10 +198,15 @@ fn fit(pieces: &[PatternPart<'_>], name: &str, holes: &Holes) -> Option<Holes> {
             .find_map(|word| fill(word.len())),
         PatternPart::Word(_) => {
             let limit = name.find('.').unwrap_or(name.len());
-            ends(limit).filter(|&end| end > 0).find_map(fill)
+            ends(name, limit).filter(|&end| end > 0).find_map(fill)
         }
-        _ => ends(name.len()).find_map(fill),
+        _ => ends(name, name.len()).find_map(fill),
     }
+}
+
+/// Iterates over the places up to `limit` at which a hole may end, the longest first, as people expect.
+fn ends(name: &str, limit: usize) -> impl Iterator<Item = usize> {
+    (0..=limit).rev().filter(move |&end| name.is_char_boundary(end))
 }
 
 #[cfg(test)]

@@ -18,8 +18,9 @@ impl YamlParser<'_> {
 
     /// True at `- ` or a dash at the end of its line.
     fn at_dash(&self) -> bool {
-        let rest = self.rest();
-        rest.starts_with('-') && (rest.len() == 1 || rest[1..].starts_with([' ', '\n', '\r', '\t']))
+        let remaining = self.rest();
+        remaining.starts_with('-')
+            && (remaining.len() == 1 || remaining[1..].starts_with([' ', '\n', '\r', '\t']))
     }
 
     /// True if the text here is a key: a `:` follows before the line ends.
@@ -55,12 +56,12 @@ impl YamlParser<'_> {
     /// Moves to the next line of a map or list at `column`; false when it is over.
     fn same_column(&mut self, column: usize, what: &str) -> bool {
         let mut reported = false;
-        while let Some(found) = self.next_content() {
-            if found < column || !self.going() {
-                self.unread(Some(found));
+        while let Some(indent) = self.next_content() {
+            if indent < column || !self.going() {
+                self.unread(Some(indent));
                 return false;
             }
-            if found == column {
+            if indent == column {
                 return true;
             }
             let start = self.pos;
@@ -122,11 +123,11 @@ impl YamlParser<'_> {
             return self.inline(Some(column));
         }
         match self.next_content() {
-            Some(found) if found > column || (found == column && self.at_dash()) => {
-                self.block(found, Some(column))
+            Some(indent) if indent > column || (indent == column && self.at_dash()) => {
+                self.block(indent, Some(column))
             }
-            found => {
-                self.unread(found);
+            indent => {
+                self.unread(indent);
                 self.null(here, here)
             }
         }
@@ -142,9 +143,9 @@ impl YamlParser<'_> {
             self.skip_marks();
             let item = if self.at_line_end() {
                 match self.next_content() {
-                    Some(found) if found > column => self.block(found, Some(column)),
-                    found => {
-                        self.unread(found);
+                    Some(indent) if indent > column => self.block(indent, Some(column)),
+                    indent => {
+                        self.unread(indent);
                         self.null(dash, dash + 1)
                     }
                 }

@@ -29,7 +29,7 @@ impl YamlParser<'_> {
             // The closing bracket may stand below the key, as it is often written.
             (Some(column), Some(parent)) if column == parent => self.rest().starts_with([']', '}']),
             (Some(column), Some(parent)) => column > parent,
-            (found, _) => found.is_some(),
+            (column, _) => column.is_some(),
         };
         if !inside {
             self.pos = newline;
@@ -141,11 +141,11 @@ impl YamlParser<'_> {
                 self.pos += 1;
                 false
             }
-            found => {
+            other => {
                 let at = self.pos;
-                let found = found.map_or(1, char::len_utf8);
+                let len = other.map_or(1, char::len_utf8);
                 let message = format!("expected `,` or `{close}`");
-                self.fail(at, at + found, message);
+                self.fail(at, at + len, message);
                 self.skip_line();
                 false
             }
@@ -192,8 +192,9 @@ impl YamlParser<'_> {
                 ':' if open.is_empty() && over => break,
                 '\'' | '"' if computed || !open.is_empty() => {
                     // A string of an expression: its brackets do not count.
-                    let rest = &self.rest()[1..];
-                    let stop = rest.find([c, '\n']).filter(|stop| rest[*stop..].starts_with(c));
+                    let remaining = &self.rest()[1..];
+                    let stop =
+                        remaining.find([c, '\n']).filter(|stop| remaining[*stop..].starts_with(c));
                     let len = stop.map_or(1, |len| len + 2);
                     text.copy(at..at + len);
                     self.pos += len;

@@ -53,12 +53,7 @@ impl YamlParser<'_> {
             let end = line_start + line.len();
             let newline = self.pos;
             // A comment ends plain text in YAML.
-            if commented.is_some()
-                || !self
-                    .next_content()
-                    .is_some_and(|column| parent.is_none_or(|parent| column > parent))
-                || !self.going()
-            {
+            if commented.is_some() || !self.goes_on_below(parent) || !self.going() {
                 self.pos = newline;
                 let null = matches!(text.value(), "~" | "null" | "Null" | "NULL");
                 let value = if null { YamlValue::Null } else { YamlValue::Plain(text) };
@@ -66,6 +61,11 @@ impl YamlParser<'_> {
             }
             text.replace(' ', end..self.pos);
         }
+    }
+
+    /// True if the next line with content is indented further than the parent.
+    fn goes_on_below(&mut self, parent: Option<usize>) -> bool {
+        self.next_content().is_some_and(|column| parent.is_none_or(|parent| column > parent))
     }
 
     /// Reports a character that YAML gives a meaning that specs do not use.
@@ -88,9 +88,10 @@ impl YamlParser<'_> {
     /// Reports anchors and tags before a value, and goes on to the value.
     pub(super) fn skip_marks(&mut self) {
         while matches!(self.peek(), Some('&' | '!')) {
-            let rest = self.rest();
-            let len = rest.find([' ', '\t', '\n', '\r', ',', ']', '}']).unwrap_or(rest.len());
-            self.refuse_marks(self.pos, &rest[..len], false);
+            let remaining = self.rest();
+            let len =
+                remaining.find([' ', '\t', '\n', '\r', ',', ']', '}']).unwrap_or(remaining.len());
+            self.refuse_marks(self.pos, &remaining[..len], false);
             self.pos += len;
             self.blanks();
         }
@@ -104,13 +105,13 @@ impl YamlParser<'_> {
         self.pos += 1;
         while let Some(c) = self.peek() {
             let at = self.pos;
-            let rest = &self.rest()[c.len_utf8()..];
+            let remaining = &self.rest()[c.len_utf8()..];
             if c == '\n' {
                 break;
             }
             self.pos += c.len_utf8();
             if c == quote {
-                if quote == '\'' && rest.starts_with('\'') {
+                if quote == '\'' && remaining.starts_with('\'') {
                     self.pos += 1;
                     text.replace('\'', at..self.pos);
                     continue;
@@ -131,7 +132,7 @@ impl YamlParser<'_> {
 
     /// Reads an escape of double quotes, after its backslash at `at`.
     fn escape(&mut self, text: &mut MappedText, at: usize) {
-        let found = match self.peek() {
+        let character = match self.peek() {
             Some(c @ ('"' | '\\' | '/')) => Some(c),
             Some('n') => Some('\n'),
             Some('t') => Some('\t'),
@@ -144,7 +145,7 @@ impl YamlParser<'_> {
             }
             _ => None,
         };
-        match (found, self.peek()) {
+        match (character, self.peek()) {
             (Some(c), Some(shown)) => {
                 self.pos += shown.len_utf8();
                 text.replace(c, at..self.pos);
@@ -174,23 +175,23 @@ impl YamlParser<'_> {
             let line_start = self.pos + 1;
             let tail = &self.text[line_start..];
             let line = &tail[..tail.find('\n').unwrap_or(tail.len())];
-            let found = line.len() - line.trim_start_matches(' ').len();
+            let spaces = line.len() - line.trim_start_matches(' ').len();
             if line.trim().is_empty() {
                 let from = indent.map_or(line.len(), |indent: usize| indent.min(line.len()));
                 text.copy(line_start + from..(line_start + line.len() + 1).min(self.text.len()));
                 self.pos = line_start + line.len();
                 continue;
             }
-            let least = *indent.get_or_insert(found);
-            if parent.is_some_and(|parent| found <= parent) || (parent.is_none() && found == 0) {
+            let least = *indent.get_or_insert(spaces);
+            if parent.is_some_and(|parent| spaces <= parent) || (parent.is_none() && spaces == 0) {
                 break;
             }
-            if found < least {
+            if spaces < least {
                 let message = "this line is indented less than the first line of its block";
                 self.fail(line_start, line_start + line.trim_end().len(), message);
             }
             let end = line_start + line.len();
-            text.copy(line_start + least.min(found)..end);
+            text.copy(line_start + least.min(spaces)..end);
             kept = text.value().trim_end_matches('\r').len();
             if end < self.text.len() {
                 text.copy(end..end + 1);

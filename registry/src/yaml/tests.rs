@@ -16,9 +16,17 @@ fn show(node: &YamlNode) -> String {
             format!("[{}]", items.iter().map(show).collect::<Vec<_>>().join(" | "))
         }
         YamlValue::Map(map) => {
-            let entry =
-                |entry: &YamlEntry| format!("{}: {}", entry.key.value(), show(&entry.value));
-            format!("{{{}}}", map.values().map(entry).collect::<Vec<_>>().join(" | "))
+            format!(
+                "{{{}}}",
+                map.values()
+                    .map(|entry: &YamlEntry| format!(
+                        "{}: {}",
+                        entry.key.value(),
+                        show(&entry.value)
+                    ))
+                    .collect::<Vec<_>>()
+                    .join(" | ")
+            )
         }
     }
 }
@@ -80,8 +88,8 @@ fn places() {
 
 /// Formats every finding as `line:column message`.
 fn findings(text: &str) -> Vec<String> {
-    let found = read(&source(text)).err().unwrap_or_default();
-    found
+    let refusals = read(&source(text)).err().unwrap_or_default();
+    refusals
         .iter()
         .map(|finding| {
             let at = finding.at.as_ref().unwrap();
@@ -155,15 +163,8 @@ fn several_mistakes_are_found_at_once() {
 /// Formats a text as a general YAML reader sees it, in the words of [`show`].
 fn other(node: &saphyr::Yaml<'_>) -> String {
     use saphyr::Yaml;
-    let scalar = |scalar: &saphyr::Scalar<'_>| match scalar {
-        saphyr::Scalar::Null => "~".to_owned(),
-        saphyr::Scalar::Boolean(value) => value.to_string(),
-        saphyr::Scalar::Integer(value) => value.to_string(),
-        saphyr::Scalar::FloatingPoint(value) => value.to_string(),
-        saphyr::Scalar::String(value) => format!("{:?}", value.trim_end_matches('\n')),
-    };
     match node {
-        Yaml::Value(value) => scalar(value),
+        Yaml::Value(value) => scalar_text(value),
         Yaml::Sequence(items) => {
             format!("[{}]", items.iter().map(other).collect::<Vec<_>>().join(" | "))
         }
@@ -182,6 +183,16 @@ fn other(node: &saphyr::Yaml<'_>) -> String {
     }
 }
 
+fn scalar_text(scalar: &saphyr::Scalar<'_>) -> String {
+    match scalar {
+        saphyr::Scalar::Null => "~".to_owned(),
+        saphyr::Scalar::Boolean(value) => value.to_string(),
+        saphyr::Scalar::Integer(value) => value.to_string(),
+        saphyr::Scalar::FloatingPoint(value) => value.to_string(),
+        saphyr::Scalar::String(value) => format!("{:?}", value.trim_end_matches('\n')),
+    }
+}
+
 /// Formats like [`show`], with plain text read as a general reader would.
 fn resolved(node: &YamlNode) -> String {
     match &node.value {
@@ -192,9 +203,17 @@ fn resolved(node: &YamlNode) -> String {
             format!("[{}]", items.iter().map(resolved).collect::<Vec<_>>().join(" | "))
         }
         YamlValue::Map(map) => {
-            let entry =
-                |entry: &YamlEntry| format!("{}: {}", entry.key.value(), resolved(&entry.value));
-            format!("{{{}}}", map.values().map(entry).collect::<Vec<_>>().join(" | "))
+            format!(
+                "{{{}}}",
+                map.values()
+                    .map(|entry: &YamlEntry| format!(
+                        "{}: {}",
+                        entry.key.value(),
+                        resolved(&entry.value)
+                    ))
+                    .collect::<Vec<_>>()
+                    .join(" | ")
+            )
         }
         YamlValue::Null => show(node),
     }

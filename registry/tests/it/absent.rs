@@ -23,27 +23,29 @@ fn opened(name: &str, changes: &[(&str, Scalar)]) -> (Model, Result<SpecMatch, V
     let spec = library.load(library.find(&config)[0], &[]).unwrap();
     let (model, _) = resolve(&spec, &config, &OpSet::builtin()).unwrap();
     let gguf = model.gguf.clone().unwrap();
-    let key = |short: &str| format!("{}.{short}", gguf.arch);
-    let changed = |full: &String| changes.iter().any(|(short, _)| key(short) == *full);
     let mut metadata = gguf.metadata.clone();
-    metadata.retain(|(full, _)| !changed(full));
+    metadata.retain(|(full, _)| changes.iter().all(|(short, _)| key_of(&gguf, short) != *full));
     let added = changes.iter().filter(|(_, value)| *value != Scalar::Null);
-    metadata.extend(added.map(|(short, value)| (key(short), value.clone())));
+    metadata.extend(added.map(|(short, value)| (key_of(&gguf, short), value.clone())));
     let groups = gguf.groups(&model.graph.weights).unwrap();
     let header = file_metadata(&Gguf { metadata, ..gguf.clone() }, &groups);
     let chosen = FAMILIES.choose(&OpSet::builtin(), &gguf.arch, None, &header);
     (model, chosen)
 }
 
-fn read(name: &str, changes: &[(&str, Scalar)]) -> Model {
-    let found = opened(name, changes).1;
-    found.unwrap_or_else(|why| panic!("{name}: {why:?}")).model
+fn key_of(gguf: &Gguf, short: &str) -> String {
+    format!("{}.{short}", gguf.arch)
 }
 
-fn refused(name: &str, key: &str, wanted: &str) {
+fn read(name: &str, changes: &[(&str, Scalar)]) -> Model {
+    let outcome = opened(name, changes).1;
+    outcome.unwrap_or_else(|why| panic!("{name}: {why:?}")).model
+}
+
+fn refused(name: &str, key: &str, words: &str) {
     let refusals = opened(name, &[(key, Scalar::Null)]).1.unwrap_err();
     let faults: Vec<&String> = refusals.iter().flat_map(|refusal| &refusal.faults).collect();
-    assert!(faults.iter().any(|fault| fault.contains(wanted)), "{name}: {faults:?}");
+    assert!(faults.iter().any(|fault| fault.contains(words)), "{name}: {faults:?}");
 }
 
 /// The values of an attribute of an op.
@@ -58,8 +60,9 @@ fn every_key_says_what_its_absence_means() {
     let mut silent = Vec::new();
     for name in library.names() {
         let Some(decl) = library.load(name, &[]).unwrap().gguf else { continue };
-        let global = |key: &str| key.starts_with("general.") || key.starts_with("tokenizer.");
-        let keys = decl.metadata.keys().filter(|key| !global(key));
+        let keys = decl.metadata.keys();
+        let keys =
+            keys.filter(|key| !key.starts_with("general.") && !key.starts_with("tokenizer."));
         let unsaid = keys.filter(|key| !decl.absent.contains_key(*key));
         silent.extend(unsaid.map(|key| format!("{name}: {key}")));
     }
@@ -89,8 +92,8 @@ fn an_absent_number_is_llama_cpps() {
     let head = model.dims["head_dim"].as_f64().unwrap();
     assert!(attrs(&model, "attend", "scale").iter().all(|s| (s - head.powf(-0.5)).abs() < 1e-12));
     let model = read("llama", &[("rope.freq_base", Scalar::Null)]);
-    let wanted = 10000.0_f64.powf(-2.0 / model.ropes[0].dim as f64);
-    assert!((f64::from(model.ropes[0].inv_freq[1]) - wanted).abs() < 1e-6);
+    let expected = 10000.0_f64.powf(-2.0 / model.ropes[0].dim as f64);
+    assert!((f64::from(model.ropes[0].inv_freq[1]) - expected).abs() < 1e-6);
     // A factor without a type is a linear one.
     let plain = read("llama", &[]).ropes[0].inv_freq.clone();
     let model = read("llama", &[("rope.scaling.factor", Scalar::Float(4.0))]);

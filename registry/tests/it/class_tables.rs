@@ -33,12 +33,12 @@ fn tables_are_those_of_the_class() {
         for (name, expected) in case["tables"].as_object().expect("tables") {
             let what = format!("{name} of {fixture} with {}", case["settings"]);
             let table = model.ropes.iter().find(|table| table.name == *name).expect("a table");
-            let wanted = expected["inv"].as_array().expect("frequencies");
-            assert_eq!(table.dim, 2 * wanted.len(), "{what}");
-            for (ours, wanted) in table.inv_freq.iter().zip(wanted) {
-                let wanted = wanted.as_i64().expect("bits");
-                let apart = (i64::from(ours.to_bits()) - wanted).abs();
-                assert!(apart <= 1, "{what}: {ours} and bits {wanted}");
+            let frequencies = expected["inv"].as_array().expect("frequencies");
+            assert_eq!(table.dim, 2 * frequencies.len(), "{what}");
+            for (ours, frequency) in table.inv_freq.iter().zip(frequencies) {
+                let bits = frequency.as_i64().expect("bits");
+                let apart = (i64::from(ours.to_bits()) - bits).abs();
+                assert!(apart <= 1, "{what}: {ours} and bits {bits}");
             }
             let factor = expected["factor"].as_f64().expect("a factor");
             assert!((table.attention_factor - factor).abs() < 1e-12, "{what}");

@@ -35,11 +35,6 @@ fn edited(
 
 #[test]
 fn what_a_spec_cannot_run_is_refused_by_name() {
-    let longer = |old: &Value| {
-        let mut list = old.as_array().unwrap().clone();
-        list.push(json!(2.0));
-        Value::Array(list)
-    };
     let cases: [(&str, &str, Edit<'_>, &str); 6] = [
         // What the spec takes for granted.
         ("gemma", "/use_bidirectional_attention", &|_| json!(true), "use_bidirectional_attention"),
@@ -56,27 +51,35 @@ fn what_a_spec_cannot_run_is_refused_by_name() {
         ("hunyuan_v1_moe", "/rope_parameters/rope_type", &|_| json!("dynamicx"), "dynamicx"),
         ("hunyuan_v1_dense", "/rope_parameters/rope_type", &|_| json!("dynamicx"), "dynamicx"),
     ];
-    for (fixture, pointer, edit, wanted) in cases {
+    for (fixture, pointer, edit, words) in cases {
         let findings = edited(fixture, pointer, edit).err();
         let findings = findings.unwrap_or_else(|| panic!("{fixture} runs with another {pointer}"));
-        assert!(format!("{findings:?}").contains(wanted), "{fixture} {pointer}: {findings:?}");
+        assert!(format!("{findings:?}").contains(words), "{fixture} {pointer}: {findings:?}");
     }
+}
+
+fn longer(list: &Value) -> Value {
+    let mut list = list.as_array().unwrap().clone();
+    list.push(json!(2.0));
+    Value::Array(list)
 }
 
 /// `alpha` belongs to `dynamic` alone; another kind scales as it always does.
 #[test]
 fn alpha_is_passed_over_by_other_kinds_of_rope() {
     for fixture in ["hunyuan_v1_moe", "hunyuan_v1_dense"] {
-        let with = |rope: Value| {
-            let model = edited(fixture, "/rope_parameters", |_| rope.clone()).unwrap();
-            model.ropes[0].inv_freq.clone()
-        };
-        let plain = with(json!({"rope_type": "default", "rope_theta": 10000.0}));
+        let plain =
+            frequencies_with(fixture, &json!({"rope_type": "default", "rope_theta": 10000.0}));
         let linear =
             json!({"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0, "alpha": 1000.0});
         let quarter: Vec<f32> = plain.iter().map(|f| f / 4.0).collect();
-        assert_eq!(with(linear), quarter, "{fixture}");
+        assert_eq!(frequencies_with(fixture, &linear), quarter, "{fixture}");
     }
+}
+
+fn frequencies_with(fixture: &str, rope: &Value) -> Vec<f32> {
+    let model = edited(fixture, "/rope_parameters", |_| rope.clone()).unwrap();
+    model.ropes[0].inv_freq.clone()
 }
 
 #[test]

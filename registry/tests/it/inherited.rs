@@ -51,7 +51,7 @@ fn a_changed_program_does_not_inherit_an_architecture() {
         blk.{i}.ssm_conv1d: model.layers.{i}.mix\n";
     let theta = "rope:\n  main: { dim: head_dim, theta: [= 500.0], context: context }\ngguf: { metadata: { rope.freq_base: ~ } }\n";
     let removed = "gguf: { weights: { blk.{i}.attn_q: \"model.layers.{i}.self_attn.q_proj\" } }\n";
-    for (text, wanted) in [
+    for (text, label) in [
         (residual, "layer 0: `llama` has no `scale(s=0.22)` here"),
         (temperature, "layer 0: `llama` has no `temperature("),
         (logits, "outside of the layers: `llama` has no `divide(s=4)` here"),
@@ -64,8 +64,8 @@ fn a_changed_program_does_not_inherit_an_architecture() {
             "layer 0: the weight of `linear` is `blk.0.attn_q.weight (0 of [])`; in `llama` it is",
         ),
     ] {
-        let finding = llama(text).unwrap_or_else(|| panic!("not found: {wanted}"));
-        assert!(finding.label.starts_with(wanted), "{finding:?}\nwanted: {wanted}");
+        let finding = llama(text).unwrap_or_else(|| panic!("not found: {label}"));
+        assert!(finding.label.starts_with(label), "{finding:?}\nwanted: {label}");
         assert!(finding.message.contains("`child` inherits `arch: llama` from `llama`"));
         assert!(finding.help.unwrap().contains("`gguf: ~`"));
     }
@@ -76,8 +76,8 @@ fn a_part_of_the_owners_program_is_another_program() {
     let text = "layers:\n  \"*\": |\n    x = x + attention(rms_norm(x, input_layernorm, eps))\n    \
         return x + mlp(rms_norm(x, post_attention_layernorm, eps)) * residual_mult\n";
     let finding = warning("granite", text, r#""residual_multiplier": 0.5, "#, &[]).unwrap();
-    let wanted = "layer 0: `scale(s=0.5)` of `granite` is missing before `add`";
-    assert_eq!(finding.label, wanted);
+    let expected = "layer 0: `scale(s=0.5)` of `granite` is missing before `add`";
+    assert_eq!(finding.label, expected);
     let text = "model: |\n  x = layers(embed(tokens, model.embed_tokens, vocab, hidden) * embedding_mult)\n  \
         return linear(rms_norm(x, model.norm, eps), lm_head, vocab)\n";
     let finding = warning("granite", text, r#""logits_scaling": 8.0, "#, &[]).unwrap();
@@ -114,28 +114,32 @@ fn heads_and_computed_tensors_are_held_to_the_owner() {
     let removed = "gguf: { tensors: { rope_freqs.weight: ~ } }\n";
     for (parent, fixture, text) in [("glm4_moe", "glm4_moe", scaled), ("llama", "llama3", removed)]
     {
-        let unlike = |text: &str| {
-            let mut library = Library::builtin();
-            let child = format!("spec: 1\nname: child\nextends: {parent}\n{text}");
-            library.add_text("child.yaml", &child);
-            let spec = library.load("child", &[]).unwrap();
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(fixture);
-            let config = Config::read(&folder.join("config.json")).unwrap();
-            let (model, _) = resolve(&spec, &config, &OpSet::builtin()).unwrap();
-            model.gguf.and_then(|gguf| gguf.unlike)
-        };
-        assert_eq!(unlike(""), None, "{parent}");
-        assert!(unlike(text).is_some(), "{parent}");
+        assert_eq!(unlike_parent(parent, fixture, ""), None, "{parent}");
+        assert!(unlike_parent(parent, fixture, text).is_some(), "{parent}");
     }
+}
+
+fn unlike_parent(parent: &str, fixture: &str, text: &str) -> Option<Box<Finding>> {
+    let mut library = Library::builtin();
+    let child = format!("spec: 1\nname: child\nextends: {parent}\n{text}");
+    library.add_text("child.yaml", &child);
+    let spec = library.load("child", &[]).unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(fixture);
+    let config = Config::read(&folder.join("config.json")).unwrap();
+    let (model, _) = resolve(&spec, &config, &OpSet::builtin()).unwrap();
+    model.gguf.and_then(|gguf| gguf.unlike)
 }
 
 #[test]
 fn overrides_are_held_to_the_same() {
-    let set = |set| warning("llama", "gguf: { arch: llama }\n", "", &[set]);
-    let finding = set("dims.scale=0.1").unwrap();
+    let finding = set_warning("dims.scale=0.1").unwrap();
     assert!(finding.message.starts_with("overrides make `child` another model"), "{finding:?}");
     assert_eq!(finding.label, "layer 0: `scale` of `attend` is 0.1; in `child` it is 0.25");
-    assert_eq!(set("dims.eps=1e-3"), None);
-    assert_eq!(set("states.kv.dtype=f32"), None);
-    assert_eq!(set("gguf=null"), None);
+    assert_eq!(set_warning("dims.eps=1e-3"), None);
+    assert_eq!(set_warning("states.kv.dtype=f32"), None);
+    assert_eq!(set_warning("gguf=null"), None);
+}
+
+fn set_warning(set: &str) -> Option<Finding> {
+    warning("llama", "gguf: { arch: llama }\n", "", &[set])
 }

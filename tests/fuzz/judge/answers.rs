@@ -75,8 +75,8 @@ fn serve(listener: &TcpListener, case: &Case, ended: &AtomicBool) {
         let path = text.split(' ').nth(1).unwrap_or_default();
         let empty = Vec::new();
         let body = String::from_utf8_lossy(&head[at..]);
-        let found = case.files.get(&file_of(path, &body));
-        let (status, body) = found.map_or(("404 Not Found", &empty), |body| ("200 OK", body));
+        let file = case.files.get(&file_of(path, &body));
+        let (status, body) = file.map_or(("404 Not Found", &empty), |body| ("200 OK", body));
         let answer = format!(
             "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
             body.len()
@@ -112,18 +112,16 @@ fn ask(url: &str) -> Judged {
         Err(error) => taken = refused(&error.to_string())?,
     }
     match server.generate(&ask, 2) {
-        Ok(made) => {
-            if made.ids.len() > 2 || !(made.rows.is_empty() || made.rows.len() == made.ids.len()) {
-                return Err(format!(
-                    "{} tokens and {} rows of two",
-                    made.ids.len(),
-                    made.rows.len()
-                ));
+        Ok(generated) => {
+            let tokens = generated.ids.len();
+            let rows = generated.rows.len();
+            if tokens > 2 || !(rows == 0 || rows == tokens) {
+                return Err(format!("{tokens} tokens and {rows} rows of two"));
             }
-            if let Some(id) = made.ids.iter().find(|id| **id as usize >= VOCAB) {
+            if let Some(id) = generated.ids.iter().find(|id| **id as usize >= VOCAB) {
                 return Err(format!("token {id} of a vocabulary of {VOCAB}"));
             }
-            made.rows.iter().try_for_each(sound)?;
+            generated.rows.iter().try_for_each(sound)?;
         }
         Err(error) => taken = refused(&error.to_string())?,
     }

@@ -1,5 +1,7 @@
 //! Judges of journals, parts of sets, and files that are copied along.
 
+use std::path::Path;
+
 use formats::codec::BlockType;
 use formats::gguf::GgufFile;
 
@@ -7,8 +9,8 @@ use super::{Judged, Trial, files};
 
 /// Judges a conversion that resumes from a damaged journal or a damaged unfinished file.
 pub(crate) fn journal(trial: &Trial<'_>) -> Judged {
-    let made = &trial.program.made;
-    let from = made.join("resumed/model").display().to_string();
+    let resumed = trial.program.made.join("resumed");
+    let from = resumed.join("model").display().to_string();
     let out = trial.dir.join("out.gguf");
     let to = out.display().to_string();
     let words = ["convert", &from, "--to", "gguf:q8_0", "-o", &to, "--resume"];
@@ -17,8 +19,9 @@ pub(crate) fn journal(trial: &Trial<'_>) -> Judged {
     if ran.code != 0 {
         return Ok(false);
     }
-    let read = |path| fs_err::read(path).map_err(|error| error.to_string());
-    if read(out)? != read(made.join("resumed/whole.gguf"))? {
+    let bytes = fs_err::read(out).map_err(|error| error.to_string())?;
+    let expected = fs_err::read(resumed.join("whole.gguf")).map_err(|error| error.to_string())?;
+    if bytes != expected {
         return Err("exit 0, and the resumed file has other bytes".to_owned());
     }
     Ok(true)
@@ -54,9 +57,12 @@ pub(crate) fn verify(trial: &Trial<'_>) -> Judged {
     Ok(is_sound)
 }
 
+fn open(path: &Path) -> Result<GgufFile, String> {
+    GgufFile::open(path).map_err(|error| error.to_string())
+}
+
 /// True if a quantized tensor has other bytes than in the sound file.
-fn other_blocks(sound: &std::path::Path, trial: &Trial<'_>) -> Result<bool, String> {
-    let open = |path: &std::path::Path| GgufFile::open(path).map_err(|error| error.to_string());
+fn other_blocks(sound: &Path, trial: &Trial<'_>) -> Result<bool, String> {
     let sound = open(sound)?;
     let damaged = open(&trial.dir.join("model.gguf"))?;
     let quantized = sound.tensors().iter().filter(|info| BlockType::is_quantized(info.ty));

@@ -31,9 +31,9 @@ fn read_all(trial: &Trial<'_>) -> Result<(), String> {
     for run in dump.runs() {
         for prompt in &manifest.prompts {
             for phase in Phase::ALL {
-                if let Some(found) = dump.logprobs(run, prompt, phase).map_err(text)? {
-                    for row in 0..found.rows {
-                        std::hint::black_box(found.row(row).values.first());
+                if let Some(logprobs) = dump.logprobs(run, prompt, phase).map_err(text)? {
+                    for row in 0..logprobs.rows {
+                        std::hint::black_box(logprobs.row(row).values.first());
                     }
                 }
                 for (tap, _) in &manifest.taps.0 {

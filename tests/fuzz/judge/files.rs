@@ -49,9 +49,9 @@ pub(crate) fn safetensors(trial: &Trial<'_>) -> Judged {
     writer.finish().map_err(wrote)?;
     let second = safetensors::SafetensorsFile::open(&again).map_err(wrote)?;
     for (name, entry) in &header.tensors {
-        let found = second.tensor(name).map_err(wrote)?.ok_or("a tensor is gone")?;
-        let first = file.tensor(name).map_err(wrote)?.ok_or("a tensor is gone")?;
-        if found.1 != first.1 || found.0.shape != entry.shape || found.0.dtype != entry.dtype {
+        let (written, bytes) = second.tensor(name).map_err(wrote)?.ok_or("a tensor is gone")?;
+        let (_, expected) = file.tensor(name).map_err(wrote)?.ok_or("a tensor is gone")?;
+        if bytes != expected || written.shape != entry.shape || written.dtype != entry.dtype {
             return Err(format!("tensor `{name}` is another one after it was written"));
         }
     }
@@ -132,12 +132,15 @@ pub(crate) fn gguf(trial: &Trial<'_>) -> Judged {
 }
 
 fn layout(header: &GgufHeader) -> Result<GgufLayout, formats::gguf::Error> {
-    let declared = |info: &formats::gguf::GgufTensor| GgufTensorSpec {
-        name: info.name.clone(),
-        shape: info.shape.clone(),
-        ty: info.ty,
-    };
-    let tensors: Vec<GgufTensorSpec> = header.tensors.iter().map(declared).collect();
+    let tensors: Vec<GgufTensorSpec> = header
+        .tensors
+        .iter()
+        .map(|info| GgufTensorSpec {
+            name: info.name.clone(),
+            shape: info.shape.clone(),
+            ty: info.ty,
+        })
+        .collect();
     GgufLayout::new(Path::new("x"), &header.metadata, &tensors, DimsStyle::AsGiven)
 }
 
@@ -190,8 +193,8 @@ pub(crate) fn imatrix_shard(trial: &Trial<'_>) -> Judged {
         Ok(read) => read,
         Err(error) => return refused(&error.to_string()),
     };
-    let made = trial.program.made.join("imatrix-shard");
-    let mut sound = ["dense", "experts"].into_iter().map(|name| made.join(name).join("im.gguf"));
+    let shards = trial.program.made.join("imatrix-shard");
+    let mut sound = ["dense", "experts"].into_iter().map(|name| shards.join(name).join("im.gguf"));
     if !sound.any(|path| PartialImatrix::read(&path).is_ok_and(|sound| sound == read)) {
         return Err("other sums than were measured are accepted".to_owned());
     }
@@ -208,6 +211,17 @@ pub(crate) fn imatrix_shard(trial: &Trial<'_>) -> Judged {
         Ok(_) => Ok(true),
         Err(error) => refused(&error.to_string()),
     }
+}
+
+/// Returns names, sizes and counts of an importance matrix.
+fn counts(matrix: &Imatrix) -> Vec<(String, usize, Vec<u64>)> {
+    matrix
+        .entries
+        .iter()
+        .map(|(name, entry): (&String, &formats::imatrix::ImportanceEntry)| {
+            (name.clone(), entry.means().len(), entry.counts().to_vec())
+        })
+        .collect()
 }
 
 /// Judges an importance matrix of either format.
@@ -228,17 +242,9 @@ pub(crate) fn imatrix(trial: &Trial<'_>) -> Judged {
         return refused(&error.to_string());
     }
     let second = Imatrix::read(&again).map_err(|e| format!("written, and cannot be read: {e}"))?;
-    let shape = |one: &Imatrix| -> Vec<(String, usize, Vec<u64>)> {
-        one.entries
-            .iter()
-            .map(|(name, entry): (&String, &formats::imatrix::ImportanceEntry)| {
-                (name.clone(), entry.means().len(), entry.counts().to_vec())
-            })
-            .collect()
-    };
     // Counts are written as f32.
     let small = read.entries.values().all(|e| e.counts().iter().all(|count| *count < 1 << 24));
-    if small && shape(&read) != shape(&second) {
+    if small && counts(&read) != counts(&second) {
         return Err("the matrix is another after it was written".to_owned());
     }
     Ok(true)

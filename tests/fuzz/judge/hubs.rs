@@ -24,25 +24,30 @@ const TOKEN: &str = "hf_secret";
 const MOST_REQUESTS: usize = 400;
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Returns the file of a case that responds to a request.
+fn file_of(request: &str) -> &'static str {
+    match request {
+        head if head.starts_with("HEAD") => HEAD,
+        listing if listing.contains("/api/") => LISTING,
+        _ => BODY,
+    }
+}
+
 /// Lists a model and fetches its files from servers that respond with the case.
 pub(crate) fn hub(trial: &Trial<'_>) -> Judged {
     let started = Instant::now();
     let store = Server::start(|_| STORED, trial.case, "").map_err(|error| error.to_string())?;
-    let kind = |request: &str| match request {
-        head if head.starts_with("HEAD") => HEAD,
-        listing if listing.contains("/api/") => LISTING,
-        _ => BODY,
-    };
-    let hub = Server::start(kind, trial.case, &store.origin).map_err(|error| error.to_string())?;
+    let hub = Server::start(file_of, trial.case, &store.origin);
+    let hub = hub.map_err(|error| error.to_string())?;
     let cache = trial.beside("cache");
     let judged = fetch_all(&hub.origin, &cache);
     if started.elapsed() > PATIENCE {
         return Err(format!("took {} seconds", started.elapsed().as_secs()));
     }
-    let asked = hub.requests();
     let elsewhere = store.requests();
-    if asked.len() + elsewhere.len() > MOST_REQUESTS {
-        return Err(format!("{} requests", asked.len() + elsewhere.len()));
+    let count = hub.requests().len() + elsewhere.len();
+    if count > MOST_REQUESTS {
+        return Err(format!("{count} requests"));
     }
     if elsewhere.iter().any(|request| request.contains(TOKEN)) {
         return Err("the token went to another origin".to_owned());
@@ -98,14 +103,14 @@ fn arrived(path: &Path, cache: &Path) -> Judged {
     }
     let bytes = fs_err::read(&blob).map_err(wrong)?;
     let stated = blob.file_name().unwrap_or_default().to_string_lossy();
-    let found = match stated.len() {
+    let hash = match stated.len() {
         64 => sha256(&bytes),
         40 => git_hash(&bytes),
         _ => return Ok(true),
     };
     let is_hash = stated.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    if is_hash && *stated != found {
-        return Err(format!("a file has the name {stated} and the hash {found}"));
+    if is_hash && *stated != hash {
+        return Err(format!("a file has the name {stated} and the hash {hash}"));
     }
     Ok(true)
 }
@@ -126,15 +131,14 @@ impl Server {
         let origin = format!("http://{}", listener.local_addr()?);
         let ended = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let addressed = |bytes: &Vec<u8>| {
-            replace(
-                &replace(bytes, HUB.as_bytes(), origin.as_bytes()),
-                STORE.as_bytes(),
-                store.as_bytes(),
-            )
-        };
-        let answers: Vec<(String, Vec<u8>)> =
-            case.files.iter().map(|(name, bytes)| (name.clone(), addressed(bytes))).collect();
+        let answers: Vec<(String, Vec<u8>)> = case
+            .files
+            .iter()
+            .map(|(name, bytes): (&String, &Vec<u8>)| {
+                let bytes = replace(bytes, HUB.as_bytes(), origin.as_bytes());
+                (name.clone(), replace(&bytes, STORE.as_bytes(), store.as_bytes()))
+            })
+            .collect();
         let over = Arc::clone(&ended);
         let requests = Arc::clone(&seen);
         let thread = std::thread::Builder::new().spawn(move || {
@@ -183,14 +187,14 @@ fn request(stream: &mut TcpStream) -> String {
 
 fn replace(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
-    let mut rest = bytes;
-    while let [first, others @ ..] = rest {
-        if let Some(behind) = rest.strip_prefix(from) {
+    let mut tail = bytes;
+    while let [first, after @ ..] = tail {
+        if let Some(behind) = tail.strip_prefix(from) {
             out.extend_from_slice(to);
-            rest = behind;
+            tail = behind;
         } else {
             out.push(*first);
-            rest = others;
+            tail = after;
         }
     }
     out

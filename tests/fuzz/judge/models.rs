@@ -138,7 +138,7 @@ fn model(
     let faults = lint::lint(&spec, ops);
     shown(&faults)?;
     let (model, warnings) = match resolve(&spec, config, ops) {
-        Ok(made) => made,
+        Ok(resolved) => resolved,
         Err(findings) => return refuse(&findings),
     };
     shown(&warnings)?;
@@ -179,7 +179,7 @@ fn shown(findings: &[Finding]) -> Result<(), String> {
     Ok(())
 }
 
-/// Judges a sheet of an engine: read for its abilities, and applied to the launch of a model.
+/// Judges a sheet of an engine, as a list of abilities and in the launch of a model.
 pub(crate) fn sheet(trial: &Trial<'_>) -> Judged {
     let text = trial.case.text("engine.yaml");
     let read = match engine::capability::EngineSheet::parse(&text) {

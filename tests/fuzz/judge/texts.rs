@@ -53,14 +53,14 @@ fn keys(trial: &Trial<'_>) -> Judged {
     let config = serde_json::from_str(&trial.case.text("config.json"));
     let config: serde_json::Value = config.unwrap_or_default();
     let vocab = config["vocab_size"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(400);
-    let made = match tokenizer::read(trial.dir, vocab, &TokenizerOptions::default()) {
-        Ok(made) => made,
+    let converted = match tokenizer::read(trial.dir, vocab, &TokenizerOptions::default()) {
+        Ok(converted) => converted,
         Err(error) => return refused(&error.to_string()),
     };
-    if let Err(mismatch) = tokenizer::self_check(&made, trial.dir) {
+    if let Err(mismatch) = tokenizer::self_check(&converted, trial.dir) {
         refused(&mismatch.to_string())?;
     }
-    let loaded = match LlamaTokenizer::new(&made.keys) {
+    let loaded = match LlamaTokenizer::new(&converted.keys) {
         Ok(loaded) => loaded,
         Err(error) => return refused(&error.to_string()),
     };
@@ -141,8 +141,8 @@ pub(crate) fn plan(trial: &Trial<'_>) -> Judged {
     let source = Arc::new(SourceText { path: "parity.yaml".to_owned(), text });
     let plan = match matrix::plan::read(&source) {
         Ok(plan) => plan,
-        Err(found) => {
-            return refused(&found.iter().map(|f| f.message.as_str()).collect::<String>());
+        Err(findings) => {
+            return refused(&findings.iter().map(|f| f.message.as_str()).collect::<String>());
         }
     };
     let board = match Board::read(trial.case.text("board.json").as_bytes()) {

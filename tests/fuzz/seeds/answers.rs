@@ -11,16 +11,45 @@ use crate::seeds::Sources;
 /// Log-probabilities of six tokens, whose probabilities add up to 1.
 const ROW: [f64; 6] = [-LN_2, -LN_10, -LN_10, -LN_10, -LN_10, -LN_10];
 
+/// Returns the list of models of a server.
+fn models(owner: &str) -> Value {
+    let model = json!({"id": "m", "owned_by": owner, "root": "/m", "meta": {"n_vocab": 6}});
+    json!({"object": "list", "data": [model]})
+}
+
+/// Returns an object with an entry for each token.
+fn row(entry: fn(usize) -> (String, Value)) -> Value {
+    (0..6).map(entry).collect::<Map<_, _>>().into()
+}
+
+/// Returns a server with these responses.
+fn case(files: &[(&str, Value)]) -> Case {
+    Case {
+        files: files
+            .iter()
+            .map(|(name, value): &(&str, Value)| {
+                ((*name).to_owned(), value.to_string().into_bytes())
+            })
+            .collect(),
+        ..Case::default()
+    }
+}
+
+/// Returns a list of 2 MiB, in which each item takes a hundred times its text if it is kept.
+fn many(item: &str) -> String {
+    format!("[{}{item}]", format!("{item},").repeat((2 << 20) / item.len()))
+}
+
+/// Returns a server with one response replaced by a large text.
+fn large(name: &str, files: &[(&str, Value)], text: String) -> Case {
+    let mut large = case(files);
+    large.files.insert(name.to_owned(), text.into_bytes());
+    Case { hostile: true, ..large }
+}
+
 /// Returns one server of each API, with a prompt of three tokens and two generated ones.
 #[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
 pub(crate) fn answers(_: &Sources) -> io::Result<Vec<Case>> {
-    let models = |owner: &str| {
-        let model = json!({"id": "m", "owned_by": owner, "root": "/m", "meta": {"n_vocab": 6}});
-        json!({"object": "list", "data": [model]})
-    };
-    let row = |entry: fn(usize) -> (String, Value)| -> Value {
-        (0..6).map(entry).collect::<Map<_, _>>().into()
-    };
     let map = row(|id| (id.to_string(), json!({"rank": id, "logprob": ROW[id]})));
     let named = row(|id| (format!("token_id:{id}"), json!(ROW[id])));
     let pairs: Vec<Value> = (0..6).map(|id| json!([ROW[id], id, null])).collect();
@@ -39,7 +68,7 @@ pub(crate) fn answers(_: &Sources) -> io::Result<Vec<Case>> {
             json!({"choices": [{"prompt_token_ids": [1, 2, 3], "token_ids": [0, 0], "logprobs": logprobs}]}),
         ),
     ];
-    let made = json!([[ROW[0], 0, null], [ROW[0], 0, null]]);
+    let outputs = json!([[ROW[0], 0, null], [ROW[0], 0, null]]);
     let sglang = [
         ("server_info.json", json!({"version": "0.5.23", "tp_size": 1, "dtype": "float32"})),
         ("v1_models.json", models("sglang")),
@@ -55,7 +84,7 @@ pub(crate) fn answers(_: &Sources) -> io::Result<Vec<Case>> {
         (
             "generate.json",
             json!({"text": "", "output_ids": [0, 0], "meta_info": {
-                "prompt_tokens": 3, "output_token_logprobs": made, "output_top_logprobs": [pairs, pairs],
+                "prompt_tokens": 3, "output_token_logprobs": outputs, "output_top_logprobs": [pairs, pairs],
             }}),
         ),
     ];
@@ -75,19 +104,6 @@ pub(crate) fn answers(_: &Sources) -> io::Result<Vec<Case>> {
         ),
         ("v1_completions.json", json!({"choices": [{"token_ids": [0, 0], "logprobs": logprobs}]})),
     ];
-    let case = |files: &[(&str, Value)]| {
-        let bytes =
-            |(name, value): &(&str, Value)| ((*name).to_owned(), value.to_string().into_bytes());
-        Case { files: files.iter().map(bytes).collect(), ..Case::default() }
-    };
-    // Lists of the shortest values, which take a hundred times their text where each is kept.
-    let many =
-        |item: &str| format!("[{}{item}]", format!("{item},").repeat((2 << 20) / item.len()));
-    let large = |name: &str, files: &[(&str, Value)], text: String| {
-        let mut large = case(files);
-        large.files.insert(name.to_owned(), text.into_bytes());
-        Case { hostile: true, ..large }
-    };
     let maps = many("{\"a\":1}");
     let top = format!("{{\"tokens\":[],\"token_logprobs\":[],\"top_logprobs\":{maps}}}");
     Ok(vec![

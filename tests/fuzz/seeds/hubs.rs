@@ -18,23 +18,27 @@ pub(crate) const STORE: &str = "http://store.test";
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
+/// Returns the listing of a repository with two files.
+fn listing(name: &str) -> String {
+    format!(
+        "{{\"sha\":\"{COMMIT}\",\"siblings\":[{{\"rfilename\":\"{name}\"}},{{\"rfilename\":\"sub/b.json\"}}]}}"
+    )
+}
+
+fn ok(headers: &str, body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nConnection: close\r\n{headers}\r\n{body}")
+}
+
+fn moved(headers: &str) -> String {
+    format!("HTTP/1.1 302 Found\r\nContent-Length: 0\r\nConnection: close\r\n{headers}\r\n")
+}
+
 /// Returns a small file in git, a large one in a storage, and one whose hub states no hash.
 #[expect(clippy::unnecessary_wraps, reason = "every kind has seeds of one type")]
 pub(crate) fn hubs(_: &Sources) -> io::Result<Vec<Case>> {
     let bytes = "{\"model_type\": \"llama\", \"hidden_size\": 64}\n";
     let len = bytes.len();
-    let list = |name: &str| {
-        format!(
-            "{{\"sha\":\"{COMMIT}\",\"siblings\":[{{\"rfilename\":\"{name}\"}},{{\"rfilename\":\"sub/b.json\"}}]}}"
-        )
-    };
-    let ok = |headers: &str, body: &str| {
-        format!("HTTP/1.1 200 OK\r\nConnection: close\r\n{headers}\r\n{body}")
-    };
-    let moved = |headers: &str| {
-        format!("HTTP/1.1 302 Found\r\nContent-Length: 0\r\nConnection: close\r\n{headers}\r\n")
-    };
-    let short = list("config.json");
+    let short = listing("config.json");
     let git = git_hash(bytes.as_bytes());
     let small = [
         (LISTING, ok(&format!("Content-Length: {}\r\n", short.len()), &short)),
@@ -54,14 +58,14 @@ pub(crate) fn hubs(_: &Sources) -> io::Result<Vec<Case>> {
         sha256(bytes.as_bytes())
     );
     let large = [
-        (LISTING, ok("", &list("model.safetensors"))),
+        (LISTING, ok("", &listing("model.safetensors"))),
         (HEAD, moved(&to)),
         (BODY, moved(&to)),
         (STORED, ok(&format!("Content-Length: {len}\r\n"), bytes)),
     ];
     let chunks = format!("{len:x}\r\n{bytes}\r\n0\r\n\r\n");
     let plain = [
-        (LISTING, ok(&format!("Link: <{HUB}/api>\r\n"), &list("vocab.json"))),
+        (LISTING, ok(&format!("Link: <{HUB}/api>\r\n"), &listing("vocab.json"))),
         (HEAD, ok("ETag: W/\"v1\"\r\n", "")),
         (
             BODY,
@@ -73,7 +77,7 @@ pub(crate) fn hubs(_: &Sources) -> io::Result<Vec<Case>> {
         (STORED, ok("", "")),
     ];
     let busy = [
-        (LISTING, ok("", &list("tokenizer.json"))),
+        (LISTING, ok("", &listing("tokenizer.json"))),
         (HEAD, ok(&format!("ETag: \"{git}\"\r\nContent-Length: {len}\r\n"), "")),
         (
             BODY,

@@ -36,10 +36,10 @@ pub(crate) const VERIFIED: &[(&str, &str)] = &[
     ("verify/nvfp4", "nvfp4"),
 ];
 
-/// Makes everything below `made`. Conversions that a command refuses are skipped.
-pub(crate) fn make(made: &Path, fixtures: &Path) -> io::Result<()> {
+/// Makes everything below `home`. Conversions that a command refuses are skipped.
+pub(crate) fn make(home: &Path, fixtures: &Path) -> io::Result<()> {
     for (folder, family, name, words) in CONVERTED {
-        let out = made.join(folder);
+        let out = home.join(folder);
         fs_err::create_dir_all(&out)?;
         let target = if name.is_empty() { out.clone() } else { out.join(name) };
         run(Command::new(env!("CARGO_BIN_EXE_convert"))
@@ -48,11 +48,11 @@ pub(crate) fn make(made: &Path, fixtures: &Path) -> io::Result<()> {
             .arg("-o")
             .arg(target))?;
     }
-    without_config(&made.join("gguf"))?;
+    without_config(&home.join("gguf"))?;
     for (name, family) in [("dense", "llama"), ("experts", "qwen3_moe")] {
         let kinds = [("imatrix", &[][..]), ("imatrix-shard", &["--shard", "1/1"][..])];
         for (kind, more) in kinds {
-            let folder = made.join(kind).join(name);
+            let folder = home.join(kind).join(name);
             fs_err::create_dir_all(&folder)?;
             let mut command = Command::new(env!("CARGO_BIN_EXE_onboard"));
             command.arg("imatrix").arg(fixtures.join(family)).args(["--tokens", "1,2,3,4,5,6,7,8"]);
@@ -60,13 +60,13 @@ pub(crate) fn make(made: &Path, fixtures: &Path) -> io::Result<()> {
             run(command.arg(folder.join("im.gguf")))?;
         }
     }
-    stopped(&made.join("resumed"), &fixtures.join("llama_256"))?;
+    stopped(&home.join("resumed"), &fixtures.join("llama_256"))?;
     for (folder, format) in VERIFIED {
-        let out = made.join(folder);
+        let out = home.join(folder);
         fs_err::create_dir_all(&out)?;
         let target = if format.starts_with("gguf:") { out.join("model.gguf") } else { out };
         let mut command = Command::new(env!("CARGO_BIN_EXE_convert"));
-        command.arg(made.join("resumed/model")).args(["--to", format, "-o"]);
+        command.arg(home.join("resumed/model")).args(["--to", format, "-o"]);
         run(command.arg(target))?;
     }
     Ok(())
@@ -88,12 +88,15 @@ fn without_config(dir: &Path) -> io::Result<()> {
         let file = GgufFile::open(&dir.join(name).join("model.gguf")).map_err(Error::other)?;
         let mut keys = file.metadata().clone();
         keys.remove("onboard.config");
-        let declared = |info: &formats::gguf::GgufTensor| GgufTensorSpec {
-            name: info.name.clone(),
-            shape: info.shape.clone(),
-            ty: info.ty,
-        };
-        let tensors: Vec<GgufTensorSpec> = file.tensors().iter().map(declared).collect();
+        let tensors: Vec<GgufTensorSpec> = file
+            .tensors()
+            .iter()
+            .map(|info| GgufTensorSpec {
+                name: info.name.clone(),
+                shape: info.shape.clone(),
+                ty: info.ty,
+            })
+            .collect();
         let layout =
             GgufLayout::new(dir, &keys, &tensors, DimsStyle::Trimmed).map_err(Error::other)?;
         let mut bytes = layout.header.clone();
@@ -113,6 +116,18 @@ fn without_config(dir: &Path) -> io::Result<()> {
 /// Number of journal lines of the stopped conversion.
 const LINES: usize = 20;
 
+/// Returns a conversion that writes small slabs.
+fn slow_conversion(model: &Path, to: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_convert"));
+    command.arg(model).args(["--to", "gguf:q8_0", "--slab", "1", "--threads", "1", "-o"]);
+    command.arg(to).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+fn line_count(path: &Path) -> usize {
+    fs_err::read_to_string(path).map_or(0, |text| text.lines().count())
+}
+
 /// Stops a conversion after some slabs, and runs the same one to its end.
 fn stopped(dir: &Path, fixture: &Path) -> io::Result<()> {
     let model = dir.join("model");
@@ -124,18 +139,12 @@ fn stopped(dir: &Path, fixture: &Path) -> io::Result<()> {
     for name in case.files.keys() {
         fs_err::File::options().write(true).open(model.join(name))?.file().set_modified(time)?;
     }
-    let convert = |to: &Path| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_convert"));
-        command.arg(&model).args(["--to", "gguf:q8_0", "--slab", "1", "--threads", "1", "-o"]);
-        command.arg(to).stdout(Stdio::null()).stderr(Stdio::null());
-        command
-    };
-    run(&mut convert(&dir.join("whole.gguf")))?;
+    run(&mut slow_conversion(&model, &dir.join("whole.gguf")))?;
     let journal = dir.join("out.gguf.part.journal");
     for _ in 0..50 {
-        let mut child = convert(&dir.join("out.gguf")).arg("--force").spawn()?;
-        let lines = || fs_err::read_to_string(&journal).map_or(0, |text| text.lines().count());
-        while lines() <= LINES && child.try_wait()?.is_none() {
+        let output = dir.join("out.gguf");
+        let mut child = slow_conversion(&model, &output).arg("--force").spawn()?;
+        while line_count(&journal) <= LINES && child.try_wait()?.is_none() {
             std::thread::sleep(Duration::from_micros(100));
         }
         child.kill().ok();

@@ -19,15 +19,13 @@ fn longest_space(layout: JsonLayout, schema: &Value) -> usize {
     let mut constraint = compiler.compile(&rule, ReasoningPrefix::Absent, None).unwrap();
     let mut longest = 0;
     let mut run = 0;
-    // Line ends come first, and what is no white space only where nothing else may come.
-    let order = |id: &u32| {
-        let bytes = &vocabulary[*id as usize].bytes;
-        let space = bytes.iter().all(u8::is_ascii_whitespace);
-        (!space, bytes[0] != b'\n', bytes.len(), *id)
-    };
     while !constraint.is_complete() {
         let ids = 1..vocabulary.len() as u32;
-        let Some(id) = ids.filter(|id| constraint.allows(*id)).min_by_key(order) else { break };
+        let Some(id) =
+            ids.filter(|id| constraint.allows(*id)).min_by_key(|id| token_order(&vocabulary, *id))
+        else {
+            break;
+        };
         let bytes = &vocabulary[id as usize].bytes;
         let space = bytes.iter().all(u8::is_ascii_whitespace);
         run = if space { run + bytes.len() } else { 0 };
@@ -35,6 +33,13 @@ fn longest_space(layout: JsonLayout, schema: &Value) -> usize {
         constraint.accept(id).unwrap();
     }
     longest
+}
+
+/// Line ends come first, and what is no white space only where nothing else may come.
+fn token_order(vocabulary: &[TokenBytes], id: u32) -> (bool, bool, usize, u32) {
+    let bytes = &vocabulary[id as usize].bytes;
+    let space = bytes.iter().all(u8::is_ascii_whitespace);
+    (!space, bytes[0] != b'\n', bytes.len(), id)
 }
 
 #[test]
@@ -75,22 +80,19 @@ fn usual_layouts_of_json_are_allowed() {
 fn one_of_is_kept_or_refused() {
     let vocabulary = vocabulary(&[], false);
     let compiler = compiler(&vocabulary);
-    let compile = |schema: &Value| compact(&compiler, schema);
-    let tagged =
-        |word: &str| json!({ "type": "object", "properties": { "kind": { "const": word } } });
     let apart = json!({
         "oneOf": [{ "$ref": "#/$defs/A" }, { "$ref": "#/$defs/B" }],
         "discriminator": { "propertyName": "kind" },
         "$defs": { "A": tagged("a"), "B": tagged("b") },
     });
-    let begun = compile(&apart).unwrap();
+    let begun = compact(&compiler, &apart).unwrap();
     for (text, allowed) in [("{\"kind\":\"a\"}", true), ("{\"kind\":\"b\"}", true), ("{}", false)] {
         let mut constraint = begun.clone();
         let written = text.bytes().all(|byte| constraint.accept(u32::from(byte)).is_ok());
         assert_eq!(written && constraint.accepts_end(), allowed, "{text}");
     }
     let overlap = json!({ "oneOf": [{ "type": "number" }, { "type": "integer" }] });
-    let error = compile(&overlap).unwrap_err().to_string();
+    let error = compact(&compiler, &overlap).unwrap_err().to_string();
     assert!(error.contains("`oneOf` at `#/oneOf`") && error.contains("`anyOf`"), "{error}");
     // Arguments of calls are held to the same.
     for (schema, sound) in [(&apart, true), (&overlap, false)] {
@@ -104,17 +106,20 @@ fn one_of_is_kept_or_refused() {
         }
         let tools = [CallableTool { name: "f".to_owned(), parameters }];
         for format in Format::all() {
-            let made = compiler.calls(Some(format), &tools, true);
-            assert_eq!(made.is_ok(), sound, "{}: {made:?}", format.name());
+            let outcome = compiler.calls(Some(format), &tools, true);
+            assert_eq!(outcome.is_ok(), sound, "{}: {outcome:?}", format.name());
         }
     }
+}
+
+fn tagged(word: &str) -> Value {
+    json!({ "type": "object", "properties": { "kind": { "const": word } } })
 }
 
 #[test]
 fn integers_that_floats_cannot_hold_are_kept_or_refused() {
     let vocabulary = vocabulary(&[], false);
     let compiler = compiler(&vocabulary);
-    let compile = |schema: &Value| compact(&compiler, schema);
     let odd = (1_i64 << 53) + 1;
     for (schema, sound) in [
         (json!({ "const": odd }), false),
@@ -131,7 +136,7 @@ fn integers_that_floats_cannot_hold_are_kept_or_refused() {
         ),
         (json!({ "type": "integer", "maximum": i64::MAX, "minimum": i64::MIN }), true),
     ] {
-        match compile(&schema) {
+        match compact(&compiler, &schema) {
             Ok(_) => assert!(sound, "{schema}"),
             Err(ConstraintError::Integer { .. }) => assert!(!sound, "{schema}"),
             Err(other) => panic!("{schema}: {other}"),
@@ -140,8 +145,8 @@ fn integers_that_floats_cannot_hold_are_kept_or_refused() {
             json!({ "type": "object", "properties": { "x": schema }, "required": ["x"] });
         let tools = [CallableTool { name: "f".to_owned(), parameters }];
         for format in Format::all() {
-            let made = compiler.calls(Some(format), &tools, true);
-            assert_eq!(made.is_ok(), sound, "{}: {schema}: {made:?}", format.name());
+            let outcome = compiler.calls(Some(format), &tools, true);
+            assert_eq!(outcome.is_ok(), sound, "{}: {schema}: {outcome:?}", format.name());
         }
     }
     // No bound lets in an integer that the schema excludes.
@@ -159,7 +164,7 @@ fn integers_that_floats_cannot_hold_are_kept_or_refused() {
         (json!({ "type": "integer", "minimum": -odd }), -odd - 1, false),
         (json!({ "type": "integer", "minimum": -odd }), -odd + 1, true),
     ] {
-        let mut constraint = compile(&schema).unwrap();
+        let mut constraint = compact(&compiler, &schema).unwrap();
         let written = n.to_string().bytes().all(|byte| constraint.accept(u32::from(byte)).is_ok());
         assert_eq!(written && constraint.accepts_end(), allowed, "{schema} {n}");
     }
@@ -168,8 +173,8 @@ fn integers_that_floats_cannot_hold_are_kept_or_refused() {
 /// Tells whether a schema allows a text.
 fn schema_allows(compiler: &ConstraintCompiler, schema: &Value, text: &str) -> bool {
     let rule = OutputRule::Schema(schema.clone(), JsonLayout::Compact);
-    let made = compiler.compile(&rule, ReasoningPrefix::Absent, None);
-    let mut constraint = made.unwrap_or_else(|why| panic!("{schema}: {why}"));
+    let outcome = compiler.compile(&rule, ReasoningPrefix::Absent, None);
+    let mut constraint = outcome.unwrap_or_else(|why| panic!("{schema}: {why}"));
     text.bytes().all(|byte| constraint.accept(u32::from(byte)).is_ok()) && constraint.accepts_end()
 }
 
@@ -200,9 +205,9 @@ fn references_may_have_escapes() {
         {
             let forced = compiler.calls(Some(format), &tools, false).unwrap();
             assert!(std::ptr::eq(forced.format, format), "{}: {reference}", format.name());
-            let made =
+            let outcome =
                 compiler.compile(&OutputRule::Calls(forced), ReasoningPrefix::Absent, Some(format));
-            assert!(made.is_ok(), "{}: {reference}: {made:?}", format.name());
+            assert!(outcome.is_ok(), "{}: {reference}: {outcome:?}", format.name());
         }
     }
     // Places outside of definitions, and definitions that lead to themselves.

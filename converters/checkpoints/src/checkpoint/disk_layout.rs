@@ -29,11 +29,12 @@ pub(super) struct DiskTensor {
 impl DiskTensor {
     /// Makes the tensor of the values of its weights.
     pub(super) fn made_of<'f>(&self, flows: Vec<Flow<'f>>) -> Result<Flow<'f>, WeightFault> {
-        let made = match &self.inputs[..] {
+        let tensors = match &self.inputs[..] {
             [one] => vec![Flow::undo(&self.steps, one.clone(), flows)?],
             several => Flow::run(&inverse(&self.steps, several.to_vec())?, flows)?,
         };
-        made.into_iter()
+        tensors
+            .into_iter()
             .nth(self.part)
             .ok_or_else(|| WeightFault::NoPart { tensor: format!("number {}", self.part) })
     }
@@ -42,14 +43,14 @@ impl DiskTensor {
 /// Returns the tensors of a checkpoint that holds the weights whose numbers are `stored`.
 pub(super) fn disk_tensors(
     model: &Model,
-    wanted: &[Weight],
+    model_weights: &[Weight],
     stored: &[usize],
 ) -> Result<BTreeMap<String, DiskTensor>, WeightFault> {
     // Weights that one rule makes of the same tensors, by their place among its results.
     let mut together: BTreeMap<(usize, Vec<String>), BTreeMap<usize, usize>> = BTreeMap::new();
     let mut alone = Vec::new();
     for &n in stored {
-        match saved_by(model, &wanted[n]) {
+        match saved_by(model, &model_weights[n]) {
             Some((rule, names, output)) => {
                 together.entry((rule, names)).or_default().insert(output, n);
             }
@@ -59,7 +60,7 @@ pub(super) fn disk_tensors(
     let mut tensors = BTreeMap::new();
     for ((number, names), members) in together {
         let weights: Vec<usize> = members.values().copied().collect();
-        let shapes: Vec<_> = weights.iter().map(|&n| wanted[n].shape.clone()).collect();
+        let shapes: Vec<_> = weights.iter().map(|&n| model_weights[n].shape.clone()).collect();
         let rule = &model.rules[number];
         let whole = members.keys().copied().eq(0..members.len());
         let Some(inputs) = inputs_of(rule, names.len(), &shapes).filter(|_| whole) else {
@@ -73,16 +74,16 @@ pub(super) fn disk_tensors(
                 inputs: inputs.clone(),
                 part,
             };
-            insert(&mut tensors, name, tensor, wanted)?;
+            insert(&mut tensors, name, tensor, model_weights)?;
         }
     }
     for n in alone {
-        let name = &wanted[n].name;
+        let name = &model_weights[n].name;
         let name = model.module_of(name).unwrap_or_else(|| name.clone());
         let weights = vec![n];
-        let inputs = vec![wanted[n].shape.clone()];
+        let inputs = vec![model_weights[n].shape.clone()];
         let tensor = DiskTensor { weights, steps: Vec::new(), inputs, part: 0 };
-        insert(&mut tensors, name, tensor, wanted)?;
+        insert(&mut tensors, name, tensor, model_weights)?;
     }
     Ok(tensors)
 }
@@ -91,9 +92,10 @@ fn insert(
     tensors: &mut BTreeMap<String, DiskTensor>,
     name: String,
     tensor: DiskTensor,
-    wanted: &[Weight],
+    model_weights: &[Weight],
 ) -> Result<(), WeightFault> {
-    let weight = tensor.weights.first().map_or_else(String::new, |&n| shown(&wanted[n].name));
+    let weight =
+        tensor.weights.first().map_or_else(String::new, |&n| shown(&model_weights[n].name));
     let label = shown(&name);
     match tensors.insert(name, tensor) {
         None => Ok(()),
@@ -147,18 +149,18 @@ fn inputs_of(rule: &WeightRule, count: usize, weights: &[Vec<usize>]) -> Option<
             }
         }
     } else if let [rows, ..] = first[..] {
-        let rest = &first[1..];
-        layouts.push([&[rows / count.max(1)], rest].concat());
+        let inner = &first[1..];
+        layouts.push([&[rows / count.max(1)], inner].concat());
         for parts in 1..=4 {
             if all.is_multiple_of(parts) {
-                layouts.push([&[all / parts, rows * parts], rest].concat());
+                layouts.push([&[all / parts, rows * parts], inner].concat());
             }
         }
     }
     layouts
         .into_iter()
         .find(|layout: &Vec<usize>| {
-            shapes(&rule.steps, vec![layout.clone(); count]).is_ok_and(|made| made == weights)
+            shapes(&rule.steps, vec![layout.clone(); count]).is_ok_and(|outputs| outputs == weights)
         })
         .map(|layout| vec![layout; count])
 }

@@ -54,8 +54,8 @@ pub(super) fn tensor_hashes(checkpoint: &Checkpoint) -> Result<BTreeMap<String, 
 pub(super) fn file_samples(checkpoint: &Checkpoint) -> Result<String, Error> {
     let mut largest: BTreeMap<usize, (u64, &str)> = BTreeMap::new();
     for (name, info) in &checkpoint.stored {
-        let found = largest.entry(info.file).or_insert((0, name));
-        *found = (*found).max((info.range.1 - info.range.0, name));
+        let sample = largest.entry(info.file).or_insert((0, name));
+        *sample = (*sample).max((info.range.1 - info.range.0, name));
     }
     let mut hash = Sha256::new();
     for (_, name) in largest.into_values() {

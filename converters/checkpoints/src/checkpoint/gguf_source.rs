@@ -26,7 +26,7 @@ use formats::shown;
 pub(super) struct GgufSource {
     file: GgufFile,
     gguf: Gguf,
-    wanted: Vec<Weight>,
+    weights: Vec<Weight>,
     groups: Vec<TensorGroup>,
     /// Group of each weight, and its index there.
     members: BTreeMap<usize, (usize, usize)>,
@@ -69,46 +69,36 @@ impl GgufSource {
     fn new(file: GgufFile, model: &Model) -> Result<Self, Error> {
         let arch = file.metadata().str("general.architecture")?.unwrap_or_default();
         let header = evidence(&file, arch);
-        let (gguf, mut wanted) = of_file(model, &header)
+        let (gguf, mut weights) = of_file(model, &header)
             .unwrap_or_else(|| (own_names(model), model.graph.weights.clone()));
-        wanted.extend(idle_of_file(&file, &gguf, &wanted));
-        let path = file.files().first().cloned().unwrap_or_default();
-        let fail = |faults| {
-            Error::Gguf(Box::new(gguf_weights::Error {
-                file: path.clone(),
-                arch: gguf.arch.clone(),
-                faults,
-            }))
-        };
-        let groups = gguf.groups(&wanted).map_err(|all: Vec<TensorGroupError>| {
-            fail(all.into_iter().map(WeightFault::from).collect())
+        weights.extend(idle_of_file(&file, &gguf, &weights));
+        let groups = gguf.groups(&weights).map_err(|all: Vec<TensorGroupError>| {
+            gguf_error(&file, &gguf, all.into_iter().map(WeightFault::from).collect())
         })?;
         let mut members = BTreeMap::new();
         for (number, group) in groups.iter().enumerate() {
             members.extend(group.weights.iter().enumerate().map(|(at, &n)| (n, (number, at))));
         }
         let mut keys = BTreeMap::new();
-        for (key, places) in gguf.scalar_weights(&wanted) {
-            let lists = scalars::read(file.metadata(), key, &places, &wanted)
-                .map_err(|fault| fail(vec![fault.into()]))?;
+        for (key, places) in gguf.scalar_weights(&weights) {
+            let lists = scalars::read(file.metadata(), key, &places, &weights)
+                .map_err(|fault| gguf_error(&file, &gguf, vec![fault.into()]))?;
             for (&place, numbers) in places.iter().zip(lists) {
                 keys.insert(place, numbers.iter().flat_map(|x| x.to_le_bytes()).collect());
             }
         }
         // Weights that the file leaves out have no values.
-        let stored: Vec<usize> =
-            (0..wanted.len()).filter(|n| members.contains_key(n) || keys.contains_key(n)).collect();
-        let tensors = disk_tensors(model, &wanted, &stored).map_err(|fault| fail(vec![fault]))?;
-        let source = Self { file, gguf, wanted, groups, members, keys, tensors };
+        let stored: Vec<usize> = (0..weights.len())
+            .filter(|n| members.contains_key(n) || keys.contains_key(n))
+            .collect();
+        let tensors = disk_tensors(model, &weights, &stored)
+            .map_err(|fault| gguf_error(&file, &gguf, vec![fault]))?;
+        let source = Self { file, gguf, weights, groups, members, keys, tensors };
         let faults = source.faults();
         if faults.is_empty() {
             return Ok(source);
         }
-        Err(Error::Gguf(Box::new(gguf_weights::Error {
-            file: path,
-            arch: source.gguf.arch,
-            faults,
-        })))
+        Err(gguf_error(&source.file, &source.gguf, faults))
     }
 
     /// Returns the groups of tensors that the file lacks or has in other shapes.
@@ -116,7 +106,7 @@ impl GgufSource {
         let claimed = self.claimed();
         self.groups
             .iter()
-            .filter_map(|group| lazy_flows(&self.file, group, &self.wanted, &claimed).err())
+            .filter_map(|group| lazy_flows(&self.file, group, &self.weights, &claimed).err())
             .collect()
     }
 
@@ -129,12 +119,16 @@ impl GgufSource {
     fn weight(&self, n: usize, claimed: &BTreeSet<&str>) -> Result<Flow<'_>, WeightFault> {
         if let Some(bytes) = self.keys.get(&n) {
             let values = PlainValues { dtype: FileDtype::F32, bytes };
-            return Ok(Flow::new(&self.wanted[n].shape, Arc::new(values)));
+            return Ok(Flow::new(&self.weights[n].shape, Arc::new(values)));
         }
-        let left_out = || WeightFault::LeftOut { weight: shown(&self.wanted[n].name) };
-        let &(group, at) = self.members.get(&n).ok_or_else(left_out)?;
-        let flows = lazy_flows(&self.file, &self.groups[group], &self.wanted, claimed)?;
-        flows.into_iter().nth(at).ok_or_else(left_out)
+        let &(group, at) = self.members.get(&n).ok_or_else(|| self.left_out(n))?;
+        let flows = lazy_flows(&self.file, &self.groups[group], &self.weights, claimed)?;
+        flows.into_iter().nth(at).ok_or_else(|| self.left_out(n))
+    }
+
+    /// Returns the fault of a weight that the file does not have.
+    fn left_out(&self, n: usize) -> WeightFault {
+        WeightFault::LeftOut { weight: shown(&self.weights[n].name) }
     }
 
     /// Returns a tensor of the checkpoint.
@@ -149,11 +143,7 @@ impl GgufSource {
     }
 
     fn fail(&self, fault: WeightFault) -> Error {
-        Error::Gguf(Box::new(gguf_weights::Error {
-            file: self.file.files().first().cloned().unwrap_or_default(),
-            arch: self.gguf.arch.clone(),
-            faults: vec![fault],
-        }))
+        gguf_error(&self.file, &self.gguf, vec![fault])
     }
 
     /// Describes a tensor: its dtype is that of its tensors in the file, or f32 if they have blocks or several
@@ -187,12 +177,18 @@ impl GgufSource {
 }
 
 /// Returns the weights without an op that the file has, with the shapes of their tensors there.
-fn idle_of_file(file: &GgufFile, gguf: &Gguf, wanted: &[Weight]) -> Vec<Weight> {
-    let stored = |mut weight: Weight| {
+fn idle_of_file(file: &GgufFile, gguf: &Gguf, weights: &[Weight]) -> Vec<Weight> {
+    let stored = gguf.idle(weights).into_iter().filter_map(|idle| {
+        let mut weight = idle.weight;
         let groups = gguf.groups(std::slice::from_ref(&weight)).ok()?;
         let [(tensor, _)] = &groups.first()?.tensors[..] else { return None };
         weight.shape.clone_from(&file.info(tensor)?.shape);
         Some(weight)
-    };
-    gguf.idle(wanted).into_iter().filter_map(|idle| stored(idle.weight)).collect()
+    });
+    stored.collect()
+}
+
+/// Returns the error for a file that does not hold a model.
+fn gguf_error(file: &GgufFile, gguf: &Gguf, faults: Vec<WeightFault>) -> Error {
+    Error::Gguf(Box::new(gguf_weights::Error::of(file, gguf, faults)))
 }

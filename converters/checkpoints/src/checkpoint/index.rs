@@ -93,7 +93,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, String>, Error> {
     let raw: RawIndex = serde_json::from_slice(bytes).map_err(|error| {
         let why = error.to_string();
         // The visitor's own error begins with this marker; see `RawMap`.
-        match why.strip_prefix(TWICE).and_then(|rest| rest.rsplit_once(" at line ")) {
+        match why.strip_prefix(TWICE).and_then(|text| text.rsplit_once(" at line ")) {
             Some((tensor, _)) if error.classify() == Category::Data => {
                 Error::DuplicateTensor { index: path.into(), tensor: shown(tensor) }
             }

@@ -43,11 +43,11 @@ pub(super) fn scan(dtype: FileDtype, shape: &[usize], bytes: &[u8]) -> Option<No
         FileDtype::F8E8m0 => search(bytes, |[b]| b == 0xff),
         _ => None,
     }?;
-    let mut rest = first;
+    let mut index = first;
     let mut at = vec![0; shape.len()];
     for (at, &dim) in at.iter_mut().zip(shape).rev() {
         // A tensor that contains a value has no axis of length zero.
-        (*at, rest) = (rest % dim.max(1), rest / dim.max(1));
+        (*at, index) = (index % dim.max(1), index / dim.max(1));
     }
     Some(NonFinite { first, at, count })
 }
@@ -57,19 +57,21 @@ fn search<const N: usize>(
     bytes: &[u8],
     bad: impl Fn([u8; N]) -> bool + Sync,
 ) -> Option<(usize, usize)> {
-    let numbers = |slab: &[u8]| slab.as_chunks::<N>().0.len();
-    let count = |slab: &[u8]| {
-        // The sums are small integers, so that the compiler vectorizes the count.
-        let (chunks, _) = slab.as_chunks::<N>();
-        let pieces = chunks.chunks(128);
-        pieces.map(|piece| piece.iter().map(|&b| u8::from(bad(b))).sum::<u8>() as usize).sum()
-    };
-    let counts: Vec<usize> = bytes.par_chunks(SLAB).map(count).collect();
+    let counts: Vec<usize> = bytes.par_chunks(SLAB).map(|slab| count_bad(slab, &bad)).collect();
     let slab = counts.iter().position(|&count| count > 0)?;
     let begin = slab * SLAB;
     let (chunks, _) = bytes[begin..].as_chunks::<N>();
     let inside = chunks.iter().position(|&b| bad(b))?;
-    Some((numbers(&bytes[..begin]) + inside, counts.iter().sum()))
+    let before = bytes[..begin].as_chunks::<N>().0.len();
+    Some((before + inside, counts.iter().sum()))
+}
+
+/// Returns the number of non-finite values.
+fn count_bad<const N: usize>(bytes: &[u8], bad: &impl Fn([u8; N]) -> bool) -> usize {
+    // The sums are small integers, so that the compiler vectorizes the count.
+    let (chunks, _) = bytes.as_chunks::<N>();
+    let pieces = chunks.chunks(128);
+    pieces.map(|piece| piece.iter().map(|&b| u8::from(bad(b))).sum::<u8>() as usize).sum()
 }
 
 #[cfg(test)]
@@ -80,9 +82,14 @@ mod tests {
     fn every_pattern_is_judged_as_its_value_is() {
         for bits in 0..=u16::MAX {
             let bytes = bits.to_le_bytes();
-            let bad = |dtype| scan(dtype, &[], &bytes).is_some();
-            assert_eq!(bad(FileDtype::F16), !half::f16::from_bits(bits).is_finite());
-            assert_eq!(bad(FileDtype::Bf16), !half::bf16::from_bits(bits).is_finite());
+            assert_eq!(
+                scan(FileDtype::F16, &[], &bytes).is_some(),
+                !half::f16::from_bits(bits).is_finite()
+            );
+            assert_eq!(
+                scan(FileDtype::Bf16, &[], &bytes).is_some(),
+                !half::bf16::from_bits(bits).is_finite()
+            );
         }
         for value in [0.0, 1.0, f64::MAX, f64::NAN, f64::INFINITY, -f64::INFINITY, -f64::NAN] {
             assert_eq!(
@@ -103,7 +110,7 @@ mod tests {
         for index in [SLAB + 5, SLAB + 6, numbers - 1] {
             bytes[2 * index..2 * index + 2].copy_from_slice(&0x7fc0_u16.to_le_bytes());
         }
-        let found = scan(FileDtype::Bf16, &[bytes.len() / 4, 2], &bytes).unwrap();
-        assert_eq!(found, NonFinite { first: SLAB + 5, at: vec![SLAB / 2 + 2, 1], count: 3 });
+        let nonfinite = scan(FileDtype::Bf16, &[bytes.len() / 4, 2], &bytes).unwrap();
+        assert_eq!(nonfinite, NonFinite { first: SLAB + 5, at: vec![SLAB / 2 + 2, 1], count: 3 });
     }
 }

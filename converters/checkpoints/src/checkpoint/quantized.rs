@@ -80,17 +80,24 @@ pub struct BlockEncoding {
 }
 
 /// Returns the GGUF block format that can hold a weight unchanged, if there is one.
-pub(super) fn packed_in(checkpoint: &Checkpoint, made: &QuantizedWeight) -> Option<BlockEncoding> {
-    let Encoding::Fp4(group, how) = made.kind else { return None };
-    let global = || read::global(checkpoint, made).filter(|x| x.is_finite() && *x > 0.0);
+pub(super) fn packed_in(
+    checkpoint: &Checkpoint,
+    weight: &QuantizedWeight,
+) -> Option<BlockEncoding> {
+    let Encoding::Fp4(group, how) = weight.kind else { return None };
     let ty = BlockType::of_e2m1(group)?;
     let factor = match how {
         GlobalScale::None => 1.0,
         _ if !ty.has_factor() => return None,
-        GlobalScale::Divides => 1.0 / global()?,
-        GlobalScale::Multiplies => global()?,
+        GlobalScale::Divides => 1.0 / usable_global(checkpoint, weight)?,
+        GlobalScale::Multiplies => usable_global(checkpoint, weight)?,
     };
     Some(BlockEncoding { ty, factor })
+}
+
+/// Returns the global scale of a weight, if it is a finite number above 0.
+fn usable_global(checkpoint: &Checkpoint, weight: &QuantizedWeight) -> Option<f32> {
+    read::global(checkpoint, weight).filter(|x| x.is_finite() && *x > 0.0)
 }
 
 /// Suffixes of tensors of a module that do not affect its weight.
@@ -160,38 +167,39 @@ type NamedWeight = Option<(String, QuantizedWeight)>;
 pub(super) fn find(
     checkpoint: &Checkpoint,
 ) -> SchemeResult<(BTreeMap<String, QuantizedWeight>, BTreeSet<String>)> {
-    let mut found = BTreeMap::new();
+    let mut weights = BTreeMap::new();
     let mut parts = BTreeSet::new();
     let stored = &checkpoint.stored;
     let Some(config) = QuantConfig::of(checkpoint)? else {
-        let eight =
-            |info: &super::TensorInfo| matches!(info.dtype, FileDtype::F8E4m3 | FileDtype::F8E5m2);
-        let mut coded = stored.iter().filter(|(_, info)| eight(info)).map(|(name, _)| name);
+        let mut coded = stored
+            .iter()
+            .filter(|(_, info)| matches!(info.dtype, FileDtype::F8E4m3 | FileDtype::F8E5m2))
+            .map(|(name, _)| name);
         return match coded.find(|name| floats::scale_of(name, stored).is_some()) {
             // An unsupported method is reported later, with the unmatched tensors.
             Some(name) if unsupported_method(checkpoint.root()).is_none() => {
-                let found = "codes of 8 bits, with scales beside them".to_owned();
+                let actual = "codes of 8 bits, with scales beside them".to_owned();
                 let expected = "a `quantization_config` in config.json that says what they are";
-                Err(checkpoint.coded(name, found, expected.to_owned()))
+                Err(checkpoint.coded(name, actual, expected.to_owned()))
             }
-            _ => Ok((found, parts)),
+            _ => Ok((weights, parts)),
         };
     };
     let readers = method(&config.method).map_or(&[][..], |method| method.find);
     for name in stored.keys() {
-        let made = readers.iter().find_map(|find| find(checkpoint, name, &config).transpose());
-        let Some((weight, made)) = made.transpose()? else { continue };
+        let weight = readers.iter().find_map(|find| find(checkpoint, name, &config).transpose());
+        let Some((weight, quantized)) = weight.transpose()? else { continue };
         let module = weight.strip_suffix("weight").unwrap_or(&weight).to_owned();
-        if found.contains_key(&weight) || (stored.contains_key(&weight) && *name != weight) {
-            let found = format!("codes, and so has `{}`", formats::shown(&weight));
-            return Err(checkpoint.coded(name, found, "one of them".to_owned()));
+        if weights.contains_key(&weight) || (stored.contains_key(&weight) && *name != weight) {
+            let actual = format!("codes, and so has `{}`", formats::shown(&weight));
+            return Err(checkpoint.coded(name, actual, "one of them".to_owned()));
         }
-        parts.extend(made.parts.iter().filter(|part| **part != weight).cloned());
+        parts.extend(quantized.parts.iter().filter(|part| **part != weight).cloned());
         let beside = BESIDE.iter().map(|end| format!("{module}{end}"));
         parts.extend(beside.filter(|part| stored.contains_key(part)));
-        found.insert(weight, made);
+        weights.insert(weight, quantized);
     }
-    if !found.is_empty() {
+    if !weights.is_empty() {
         parts.extend(
             stored
                 .keys()
@@ -203,5 +211,5 @@ pub(super) fn find(
                 .cloned(),
         );
     }
-    Ok((found, parts))
+    Ok((weights, parts))
 }

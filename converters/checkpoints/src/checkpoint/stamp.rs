@@ -17,13 +17,13 @@ pub struct Stamp {
 impl Stamp {
     /// Takes a stamp of the file.
     pub fn of(path: &Path) -> io::Result<Self> {
-        let found = fs_err::metadata(path)?;
-        Ok(Self { path: path.into(), len: found.len(), modified: found.modified().ok() })
+        let metadata = fs_err::metadata(path)?;
+        Ok(Self { path: path.into(), len: metadata.len(), modified: metadata.modified().ok() })
     }
 
     /// True if the file was written after the other one, as far as the system knows.
     pub fn is_younger(&self, other: &Self) -> bool {
-        self.modified.zip(other.modified).is_some_and(|(own, other)| own > other)
+        self.modified.zip(other.modified).is_some_and(|(this, other)| this > other)
     }
 
     /// True if the file has changed or is gone.

@@ -36,8 +36,8 @@ impl Flow<'_> {
             }
             FlowNode::Cut { of, from, whole, run, .. } => {
                 let values = of.strided()?;
-                let is_cut = |axis: &usize| of.shape[*axis] == *whole && of.inner(*axis) == *run;
-                let axis = (0..of.shape.len()).find(is_cut)?;
+                let axis = (0..of.shape.len())
+                    .find(|&axis| of.shape[axis] == *whole && of.inner(axis) == *run)?;
                 let first = values.first + from * values.strides[axis];
                 Some(StridedValues { first, ..values })
             }
@@ -57,7 +57,7 @@ impl Flow<'_> {
 /// Returns the strides of the same values in another shape; none if values would lie at other distances.
 fn reshaped(from: &[usize], strides: &[usize], to: &[usize]) -> Option<Vec<usize>> {
     let mut old = from.iter().zip(strides).filter(|(size, _)| **size != 1);
-    let mut made = vec![0; to.len()];
+    let mut new_strides = vec![0; to.len()];
     let mut end = 0;
     while end < to.len() {
         let begin = end;
@@ -83,9 +83,9 @@ fn reshaped(from: &[usize], strides: &[usize], to: &[usize]) -> Option<Vec<usize
         }
         let mut distance = last_stride;
         for axis in (begin..end).rev() {
-            made[axis] = distance;
+            new_strides[axis] = distance;
             distance *= to[axis];
         }
     }
-    Some(made)
+    Some(new_strides)
 }

@@ -6,13 +6,14 @@ use super::*;
 /// Returns tensors whose values are all different.
 fn tensors(shapes: &[Vec<usize>]) -> Vec<Vec<u8>> {
     let mut next = 0.25_f32;
-    let mut number = || {
-        next += 0.0625;
-        next.to_le_bytes()
-    };
-    let mut tensor =
-        |shape: &Vec<usize>| (0..shape.iter().product()).flat_map(|_: usize| number()).collect();
-    shapes.iter().map(&mut tensor).collect()
+    let tensors = shapes.iter().map(|shape| {
+        let numbers = (0..shape.iter().product()).flat_map(|_: usize| {
+            next += 0.0625;
+            next.to_le_bytes()
+        });
+        numbers.collect::<Vec<u8>>()
+    });
+    tensors.collect()
 }
 
 fn flows<'a>(shapes: &[Vec<usize>], bytes: &'a [Vec<u8>]) -> Vec<Flow<'a>> {
@@ -60,8 +61,6 @@ impl Chain {
 
 /// Returns chains of steps: experts, fused projections, heads, multipliers.
 fn chains() -> Vec<Chain> {
-    let each = |sizes: &[usize]| SplitSizes::Each(sizes.to_vec());
-    let heads = |heads, to| vec![WeightStep::PermuteHeads { heads, to }];
     vec![
         Chain::moves(vec![vec![3, 4]; 5], vec![WeightStep::Stack(0)], |_, i| {
             Some((i[0], i[1..].to_vec()))
@@ -76,10 +75,10 @@ fn chains() -> Vec<Chain> {
             vec![WeightStep::Split { axis: 1, sizes: SplitSizes::Equal(2) }],
             |part, i| Some((0, vec![i[0], part * 3 + i[1], i[2]])),
         ),
-        Chain::moves(vec![vec![8, 3]], heads(2, HeadLayout::Interleaved), |_, i| {
+        Chain::moves(vec![vec![8, 3]], permuted(2, HeadLayout::Interleaved), |_, i| {
             Some((0, vec![i[0] / 4 * 4 + i[0] % 4 / 2 + i[0] % 2 * 2, i[1]]))
         }),
-        Chain::moves(vec![vec![8]], heads(1, HeadLayout::Half), |_, i| {
+        Chain::moves(vec![vec![8]], permuted(1, HeadLayout::Half), |_, i| {
             Some((0, vec![i[0] % 4 * 2 + i[0] / 4]))
         }),
         Chain::moves(
@@ -92,7 +91,7 @@ fn chains() -> Vec<Chain> {
             vec![vec![2 * (2 + 2 + 6 + 6), 5]],
             vec![
                 WeightStep::Unflatten { axis: 0, sizes: vec![2, 16] },
-                WeightStep::Split { axis: 1, sizes: each(&[2, 2, 6, 6]) },
+                WeightStep::Split { axis: 1, sizes: SplitSizes::Each(vec![2, 2, 6, 6]) },
                 WeightStep::Flatten(0),
                 WeightStep::ConcatRuns { axis: 0, runs: vec![3, 1] },
             ],
@@ -111,7 +110,7 @@ fn chains() -> Vec<Chain> {
             vec![vec![2 * (3 + 4), 5]],
             vec![
                 WeightStep::Unflatten { axis: 0, sizes: vec![2, 7] },
-                WeightStep::Split { axis: 1, sizes: each(&[3, 4]) },
+                WeightStep::Split { axis: 1, sizes: SplitSizes::Each(vec![3, 4]) },
                 WeightStep::At(0, Box::new(WeightStep::Transpose(1, 2))),
             ],
             |part, i| {
@@ -145,6 +144,10 @@ fn chains() -> Vec<Chain> {
     ]
 }
 
+fn permuted(heads: usize, to: HeadLayout) -> Vec<WeightStep> {
+    vec![WeightStep::PermuteHeads { heads, to }]
+}
+
 /// Returns the index of each axis, for a position in a tensor.
 fn index(shape: &[usize], mut at: usize) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
@@ -159,9 +162,9 @@ fn each_value_comes_from_its_place() {
     for Chain { shapes, steps, from, value } in chains() {
         let bytes = tensors(&shapes);
         let sources: Vec<_> = bytes.iter().map(|bytes| numbers(bytes)).collect();
-        let made = Flow::run(&steps, flows(&shapes, &bytes)).unwrap();
-        for (part, flow) in made.iter().enumerate() {
-            let found = whole(flow);
+        let results = Flow::run(&steps, flows(&shapes, &bytes)).unwrap();
+        for (part, flow) in results.iter().enumerate() {
+            let computed = whole(flow);
             let expected = (0..flow.len()).map(|at| {
                 let index = index(flow.shape(), at);
                 from(part, &index).map_or(0.0, |(tensor, place)| {
@@ -169,8 +172,8 @@ fn each_value_comes_from_its_place() {
                     value(sources[tensor][at], index[0])
                 })
             });
-            assert_eq!(found, expected.collect::<Vec<_>>(), "{steps:?}");
-            assert_eq!(numbers(&flow.bytes()), found, "{steps:?}");
+            assert_eq!(computed, expected.collect::<Vec<_>>(), "{steps:?}");
+            assert_eq!(numbers(&flow.bytes()), computed, "{steps:?}");
         }
     }
 }
@@ -222,9 +225,10 @@ proptest! {
 fn neighbours_are_no_stretch() {
     let bytes: Vec<u8> = (0..64).collect();
     let (first, second) = bytes.split_at(32);
-    let raw = |part| Flow::stored(&[2, 16], FileDtype::U8, part).unwrap();
-    assert_eq!(raw(first).stretch(), Some(first));
-    let joined = Flow::run(&[WeightStep::Concat(0)], vec![raw(first), raw(second)]).unwrap();
+    assert_eq!(raw(&[2, 16], first).stretch(), Some(first));
+    let joined =
+        Flow::run(&[WeightStep::Concat(0)], vec![raw(&[2, 16], first), raw(&[2, 16], second)])
+            .unwrap();
     assert_eq!(joined[0].stretch(), None);
     let mut copied = vec![0; 64];
     assert!(joined[0].copy(FileDtype::U8, 0, &mut copied) && copied == bytes);
@@ -238,21 +242,24 @@ fn blocks_of_four_bits_become_numbers() {
     blocks[15] = 0xf7; // 6 and -6
     blocks[16] = 0x0a; // -1 and 0
     let scales = [126_u8, 128];
-    let raw = |shape: &[usize], bytes| Flow::stored(shape, FileDtype::U8, bytes).unwrap();
     let flows = vec![raw(&[1, 2, 16], &blocks), raw(&[1, 2], &scales)];
-    let made = Flow::run(&[WeightStep::Mxfp4, WeightStep::Unstack(0)], flows.clone()).unwrap();
-    assert_eq!((made.len(), made[0].shape()), (1, &[64][..]));
-    let numbers = whole(&made[0]);
-    let found: Vec<_> = numbers.iter().enumerate().filter(|(_, x)| **x != 0.0).collect();
+    let results = Flow::run(&[WeightStep::Mxfp4, WeightStep::Unstack(0)], flows.clone()).unwrap();
+    assert_eq!((results.len(), results[0].shape()), (1, &[64][..]));
+    let numbers = whole(&results[0]);
+    let nonzero: Vec<_> = numbers.iter().enumerate().filter(|(_, x)| **x != 0.0).collect();
     let want = [(0, &0.25), (1, &0.5), (30, &3.0), (31, &-3.0), (32, &-2.0)];
-    assert_eq!(found, want);
+    assert_eq!(nonzero, want);
     let mut part = [0.0; 2];
-    made[0].read(31, &mut part);
+    results[0].read(31, &mut part);
     assert_eq!(part, [-3.0, -2.0]);
     assert!(Flow::run(&[WeightStep::Mxfp4], flows[..1].to_vec()).is_err());
     let floats = [0_u8; 8];
     let plain = Flow::plain(&[1, 2], FileDtype::F32, &floats).unwrap();
     assert!(Flow::run(&[WeightStep::Mxfp4], vec![flows[0].clone(), plain]).is_err());
+}
+
+fn raw<'a>(shape: &[usize], bytes: &'a [u8]) -> Flow<'a> {
+    Flow::stored(shape, FileDtype::U8, bytes).unwrap()
 }
 
 static CUBE: [u8; 24] =
@@ -289,22 +296,24 @@ fn steps_and_their_inverses_cancel() {
         (&[flat, heads[0].clone()], &[heads[1].clone(), back]),
     ];
     for (there, back) in pairs {
-        let made = only(&[there, back].concat(), cube());
-        assert_eq!((made.shape(), made.bytes()), (cube().shape(), CUBE.to_vec()), "{there:?}");
-        assert_eq!(made.dtype(), Some(FileDtype::U8));
+        let restored = only(&[there, back].concat(), cube());
+        assert_eq!(
+            (restored.shape(), restored.bytes()),
+            (cube().shape(), CUBE.to_vec()),
+            "{there:?}"
+        );
+        assert_eq!(restored.dtype(), Some(FileDtype::U8));
     }
 }
 
 #[test]
 fn a_range_of_a_tensor_is_borrowed() {
-    let range = |flow: &Flow<'_>| {
-        let bytes = flow.stretch()?;
-        let begin = bytes.as_ptr().addr().checked_sub(CUBE.as_ptr().addr())?;
-        Some((begin, begin + bytes.len()))
-    };
     let split = WeightStep::Split { axis: 0, sizes: SplitSizes::Equal(2) };
     let parts = Flow::run(&[split], vec![cube()]).unwrap();
-    assert_eq!(parts.iter().map(range).collect::<Vec<_>>(), [Some((0, 12)), Some((12, 24))]);
+    assert_eq!(
+        parts.iter().map(range_in_cube).collect::<Vec<_>>(),
+        [Some((0, 12)), Some((12, 24))]
+    );
     let ranges: [(&[WeightStep], _); 7] = [
         (&[], Some((0, 24))),
         (&[WeightStep::Reshape(vec![8, 3]), WeightStep::Resize(5)], Some((0, 15))),
@@ -318,30 +327,42 @@ fn a_range_of_a_tensor_is_borrowed() {
         (&[WeightStep::Unstack(0), WeightStep::Concat(1)], None),
     ];
     for (steps, expected) in ranges {
-        assert_eq!(range(&only(steps, cube())), expected, "{steps:?}");
+        assert_eq!(range_in_cube(&only(steps, cube())), expected, "{steps:?}");
     }
+}
+
+fn range_in_cube(flow: &Flow<'_>) -> Option<(usize, usize)> {
+    let bytes = flow.stretch()?;
+    let begin = bytes.as_ptr().addr().checked_sub(CUBE.as_ptr().addr())?;
+    Some((begin, begin + bytes.len()))
 }
 
 #[test]
 fn steps_that_do_not_fit_say_why() {
-    let run = |steps: &[WeightStep], flows| match Flow::run(steps, flows) {
+    assert!(fault_of_cubes(WeightStep::Transpose(0, 3)).contains("no axis 3"));
+    assert!(fault_of_cubes(WeightStep::Squeeze(0)).contains("is not 1"));
+    assert!(fault_of_cubes(WeightStep::Unsqueeze(4)).contains("no place"));
+    assert!(fault_of_cubes(WeightStep::Reshape(vec![usize::MAX, 2])).contains("cannot be read as"));
+    assert!(fault_of_cubes(WeightStep::Concat(3)).contains("no axis 3"));
+    assert!(fault_of_cubes(WeightStep::Resize(1 << 40)).contains("rows are more than"));
+    let sizes = SplitSizes::Equal(3);
+    assert!(fault_of_cubes(WeightStep::Split { axis: 1, sizes }).contains("3 equal parts"));
+    let sizes = SplitSizes::Each(vec![usize::MAX, 5]);
+    assert!(fault_of_cubes(WeightStep::Split { axis: 1, sizes }).contains("do not add up"));
+    let to = HeadLayout::Half;
+    assert!(fault_of_cubes(WeightStep::PermuteHeads { heads: 0, to }).contains("0 heads"));
+    assert!(fault_of(&[WeightStep::Concat(0)], vec![]).contains("no tensors"));
+}
+
+fn fault_of(steps: &[WeightStep], flows: Vec<Flow<'_>>) -> String {
+    match Flow::run(steps, flows) {
         Ok(_) => panic!("{steps:?} should not fit"),
         Err(why) => why.to_string(),
-    };
-    let why = |step| run(&[step], vec![cube(), cube()]);
-    assert!(why(WeightStep::Transpose(0, 3)).contains("no axis 3"));
-    assert!(why(WeightStep::Squeeze(0)).contains("is not 1"));
-    assert!(why(WeightStep::Unsqueeze(4)).contains("no place"));
-    assert!(why(WeightStep::Reshape(vec![usize::MAX, 2])).contains("cannot be read as"));
-    assert!(why(WeightStep::Concat(3)).contains("no axis 3"));
-    assert!(why(WeightStep::Resize(1 << 40)).contains("rows are more than"));
-    let sizes = SplitSizes::Equal(3);
-    assert!(why(WeightStep::Split { axis: 1, sizes }).contains("3 equal parts"));
-    let sizes = SplitSizes::Each(vec![usize::MAX, 5]);
-    assert!(why(WeightStep::Split { axis: 1, sizes }).contains("do not add up"));
-    let to = HeadLayout::Half;
-    assert!(why(WeightStep::PermuteHeads { heads: 0, to }).contains("0 heads"));
-    assert!(run(&[WeightStep::Concat(0)], vec![]).contains("no tensors"));
+    }
+}
+
+fn fault_of_cubes(step: WeightStep) -> String {
+    fault_of(&[step], vec![cube(), cube()])
 }
 
 #[test]
@@ -355,25 +376,31 @@ fn bytes_that_are_no_numbers_are_only_moved() {
 
 #[test]
 fn tensors_without_numbers_pass_through() {
-    let none = |shape: &[usize]| Flow::stored(shape, FileDtype::F32, &[]).unwrap();
     let steps = [
         WeightStep::Transpose(0, 1),
         WeightStep::Unstack(0),
         WeightStep::Stack(1),
         WeightStep::Transpose(0, 1),
     ];
-    let made = only(&steps, none(&[0, 4]));
-    assert_eq!((made.shape(), made.bytes(), made.stretch()), (&[4, 0][..], vec![], Some(&[][..])));
+    let result = only(&steps, without_numbers(&[0, 4]));
+    assert_eq!(
+        (result.shape(), result.bytes(), result.stretch()),
+        (&[4, 0][..], vec![], Some(&[][..]))
+    );
     let split = WeightStep::Split { axis: 1, sizes: SplitSizes::Equal(2) };
-    assert_eq!(Flow::run(&[split], vec![none(&[0, 4])]).unwrap()[1].shape(), [0, 2]);
+    assert_eq!(Flow::run(&[split], vec![without_numbers(&[0, 4])]).unwrap()[1].shape(), [0, 2]);
     for (shape, steps) in [
         (vec![0, usize::MAX, 2], vec![WeightStep::Transpose(0, 2), WeightStep::Concat(0)]),
         (vec![0, usize::MAX, 2], vec![WeightStep::Unstack(2), WeightStep::Stack(0)]),
     ] {
-        assert!(only(&steps, none(&shape)).bytes().is_empty());
+        assert!(only(&steps, without_numbers(&shape)).bytes().is_empty());
     }
-    let many = Flow::run(&[WeightStep::Unstack(0)], vec![none(&[usize::MAX, 0])]);
+    let many = Flow::run(&[WeightStep::Unstack(0)], vec![without_numbers(&[usize::MAX, 0])]);
     assert!(many.err().unwrap().to_string().contains("parts"));
+}
+
+fn without_numbers(shape: &[usize]) -> Flow<'static> {
+    Flow::stored(shape, FileDtype::F32, &[]).unwrap()
 }
 
 #[test]
@@ -410,14 +437,14 @@ fn parts_of_transposed_tensors_lie_at_constant_distances() {
 fn gathered(flow: &Flow<'_>) -> Option<Vec<f32>> {
     let values = flow.strided()?;
     let source = numbers(values.bytes);
-    let place = |n: usize| {
+    let places = (0..flow.len()).map(|n| {
         let axes = flow.shape.iter().zip(&values.strides).rev();
         let sum = axes.fold((n, values.first), |(n, place), (size, stride)| {
             (n / size, place + n % size * stride)
         });
         sum.1
-    };
-    Some((0..flow.len()).map(|n| source[place(n)]).collect())
+    });
+    Some(places.map(|place| source[place]).collect())
 }
 
 #[test]

@@ -92,11 +92,13 @@ impl<'a> Flow<'a> {
 
     /// Returns the bytes of the whole tensor, if they are stored uncompressed in one range.
     pub fn stretch(&self) -> Option<&[u8]> {
-        let (mut whole, mut next): (Option<&[u8]>, usize) = (None, 0);
+        let mut whole: Option<&[u8]> = None;
+        let mut next = 0_usize;
         let walked = self.walk(0, self.len(), &mut |piece| {
             let SourceRange::Source(source, from, count) = piece else { return Break(()) };
             let Some((dtype, bytes)) = source.bytes() else { return Break(()) };
-            let (from, end) = (from * dtype.size(), (from + count) * dtype.size());
+            let end = (from + count) * dtype.size();
+            let from = from * dtype.size();
             match whole {
                 None => whole = Some(&bytes[from..]),
                 Some(first) => {
@@ -220,7 +222,8 @@ fn runs(
     period: usize,
     mut visit: impl FnMut(usize, usize, usize) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
-    let (mut at, end) = (at, at + count);
+    let end = at + count;
+    let mut at = at;
     while at < end {
         let which = at / period;
         let offset = at % period;
@@ -247,11 +250,11 @@ fn swapped(
         kept -= 1;
     }
     runs(at, count, run, |which, offset, count| {
-        let mut rest = which;
+        let mut index = which;
         let mut from = offset;
         for axis in (0..kept).rev() {
-            from += rest % shape[axis] * strides[axis];
-            rest /= shape[axis];
+            from += index % shape[axis] * strides[axis];
+            index /= shape[axis];
         }
         visit(from, count)
     })

@@ -78,19 +78,12 @@ pub(super) fn find(
 ) -> Result<Option<BlockWeight>, WeightFault> {
     let [shape] = shapes else { return Ok(None) };
     let &[outputs, inputs] = shape.as_slice() else { return Ok(None) };
-    let rows_of = |part: &ModelTensor<'_>| part.shape.iter().rev().skip(1).product::<usize>();
-    let fits = |part: &ModelTensor<'_>| {
-        part.cut.is_none()
-            && part.shape.len() > 1
-            && part.shape.last() == Some(&inputs)
-            && part.info.ty.row_bytes(inputs).is_some()
-            && part.factors.len() < 2
-    };
     let all: usize = parts.iter().map(rows_of).sum();
-    if !parts.iter().all(fits) || inputs == 0 || all != outputs || u32::try_from(all).is_err() {
+    let fit = parts.iter().all(|part| has_inputs(part, inputs));
+    if !fit || inputs == 0 || all != outputs || u32::try_from(all).is_err() {
         return Ok(None);
     }
-    let mut made = Vec::with_capacity(parts.len());
+    let mut blocks = Vec::with_capacity(parts.len());
     for part in parts {
         let factor = part.factors.first().copied().unwrap_or(1.0) * factor;
         if factor != 1.0 && !part.info.ty.is_quantized() {
@@ -99,7 +92,7 @@ pub(super) fn find(
         let bytes = BlockBytes::Tensor(part.info.name.clone(), 0, part.info.bytes as usize);
         let ty = part.info.ty;
         let shape = vec![rows_of(part), inputs];
-        made.push(BlockWeight { factor, ..BlockWeight::plain(ty, shape, bytes) });
+        blocks.push(BlockWeight { factor, ..BlockWeight::plain(ty, shape, bytes) });
     }
     // Every row is its own number, counted through all parts: the steps move four bytes.
     let numbers: Vec<u8> = (0..all as u32).flat_map(u32::to_le_bytes).collect();
@@ -122,8 +115,8 @@ pub(super) fn find(
     for number in order.chunks_exact(4) {
         let mut row = u32::from_le_bytes([number[0], number[1], number[2], number[3]]) as usize;
         let mut part = 0;
-        while row >= made[part].shape[0] {
-            row -= made[part].shape[0];
+        while row >= blocks[part].shape[0] {
+            row -= blocks[part].shape[0];
             part += 1;
         }
         match runs.last_mut() {
@@ -131,6 +124,20 @@ pub(super) fn find(
             _ => runs.push(RowRun { part, first: row, count: 1 }),
         }
     }
-    let parts = PartsOfFile { parts: made, runs, decoded: OnceLock::new() };
+    let parts = PartsOfFile { parts: blocks, runs, decoded: OnceLock::new() };
     Ok(Some(BlockWeight::plain(BlockType::F32, shape.clone(), BlockBytes::Parts(parts))))
+}
+
+/// Returns the number of rows of a tensor.
+fn rows_of(part: &ModelTensor<'_>) -> usize {
+    part.shape.iter().rev().skip(1).product()
+}
+
+/// True if a tensor is a whole matrix with this many inputs and at most one factor.
+fn has_inputs(part: &ModelTensor<'_>, inputs: usize) -> bool {
+    part.cut.is_none()
+        && part.shape.len() > 1
+        && part.shape.last() == Some(&inputs)
+        && part.info.ty.row_bytes(inputs).is_some()
+        && part.factors.len() < 2
 }

@@ -32,22 +32,22 @@ pub struct WeightFlow<'c> {
 /// found under their own name. Also returns the names of the used tensors.
 pub fn flows<'c>(
     checkpoint: &'c Checkpoint,
-    wanted: &[Weight],
+    weights: &[Weight],
     rules: &[WeightRule],
 ) -> Result<(Vec<WeightFlow<'c>>, BTreeSet<String>), Vec<Error>> {
-    let mut found = Vec::new();
+    let mut weight_flows = Vec::new();
     let mut used = BTreeSet::new();
     let mut errors = Vec::new();
-    for weight in wanted {
+    for weight in weights {
         match find(checkpoint, weight, rules) {
             Ok(sourced) => {
                 used.extend(sourced.tensors.iter().cloned());
-                found.push(sourced);
+                weight_flows.push(sourced);
             }
             Err(error) => errors.push(error),
         }
     }
-    if errors.is_empty() { Ok((found, used)) } else { Err(errors) }
+    if errors.is_empty() { Ok((weight_flows, used)) } else { Err(errors) }
 }
 
 /// Returns weights that the graph does not use but a GGUF file may need. Their shapes come from the
@@ -57,25 +57,25 @@ pub fn idle<'c>(
     all: Vec<IdleWeight>,
     rules: &[WeightRule],
 ) -> Result<Vec<(Weight, WeightFlow<'c>)>, Vec<Error>> {
-    let mut found = Vec::new();
+    let mut weight_flows = Vec::new();
     let mut errors = Vec::new();
     for IdleWeight { mut weight, filled } in all {
         match of_any_shape(checkpoint, &weight, rules) {
             Ok(sourced) => {
                 weight.shape = sourced.flow.shape().to_vec();
-                found.push((weight, sourced));
+                weight_flows.push((weight, sourced));
             }
             Err(Error::Missing { .. }) if filled => {
                 let flow = Flow::new(&weight.shape, Arc::new(ZeroValues));
                 let place = (usize::MAX, 0);
                 let sourced = WeightFlow { flow, place, tensors: vec![], rule: None, packed: None };
-                found.push((weight, sourced));
+                weight_flows.push((weight, sourced));
             }
             Err(Error::Missing { .. }) => {}
             Err(error) => errors.push(error),
         }
     }
-    if errors.is_empty() { Ok(found) } else { Err(errors) }
+    if errors.is_empty() { Ok(weight_flows) } else { Err(errors) }
 }
 
 struct ZeroValues;
@@ -91,16 +91,16 @@ fn find<'c>(
     weight: &Weight,
     rules: &[WeightRule],
 ) -> Result<WeightFlow<'c>, Error> {
-    let found = of_any_shape(checkpoint, weight, rules)?;
-    if found.flow.shape() != weight.shape {
+    let weight_flow = of_any_shape(checkpoint, weight, rules)?;
+    if weight_flow.flow.shape() != weight.shape {
         return Err(Error::Shape {
             root: checkpoint.root().into(),
             weight: shown(&weight.name),
-            found: found.flow.shape().to_vec(),
+            found: weight_flow.flow.shape().to_vec(),
             expected: weight.shape.clone(),
         });
     }
-    Ok(found)
+    Ok(weight_flow)
 }
 
 fn of_any_shape<'c>(
@@ -150,21 +150,26 @@ pub(super) fn computed_flow<'c>(
     tensors: &[String],
     output: usize,
 ) -> Result<Flow<'c>, Error> {
-    let fault = |why| broken(checkpoint, weight, &text(rule), why);
     let mut flows = Vec::with_capacity(tensors.len());
     for name in tensors {
         flows.push(checkpoint.flow(name)?);
     }
-    let flows = Flow::run(&rule.steps, flows).map_err(fault)?;
+    let flows =
+        Flow::run(&rule.steps, flows).map_err(|why| rule_error(checkpoint, weight, rule, why))?;
     let count = flows.len();
-    let flow = flows
-        .into_iter()
-        .nth(output)
-        .ok_or_else(|| fault(flow::Error::NoOutput { found: count, number: output + 1 }))?;
+    let flow = flows.into_iter().nth(output).ok_or_else(|| {
+        let why = flow::Error::NoOutput { found: count, number: output + 1 };
+        rule_error(checkpoint, weight, rule, why)
+    })?;
     if flow.dtype().is_none() {
-        flow.numeric().map_err(fault)?;
+        flow.numeric().map_err(|why| rule_error(checkpoint, weight, rule, why))?;
     }
     Ok(flow)
+}
+
+/// Returns the error for a rule that cannot make a weight.
+fn rule_error(checkpoint: &Checkpoint, weight: &str, rule: &WeightRule, why: flow::Error) -> Error {
+    broken(checkpoint, weight, &text(rule), why)
 }
 
 pub(super) fn text(rule: &WeightRule) -> String {

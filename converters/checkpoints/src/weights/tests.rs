@@ -14,18 +14,24 @@ fn span() -> Span {
 }
 
 fn wanted(weights: &[(&str, &[usize])]) -> Vec<Weight> {
-    let one = |&(name, shape): &(&str, &[usize])| Weight {
-        name: name.into(),
-        shape: shape.into(),
-        dtype: DtypeRule::Activation,
-        at: span(),
-    };
-    weights.iter().map(one).collect()
+    weights
+        .iter()
+        .map(|&(name, shape): &(&str, &[usize])| Weight {
+            name: name.into(),
+            shape: shape.into(),
+            dtype: DtypeRule::Activation,
+            at: span(),
+        })
+        .collect()
 }
 
 fn rule(disk: &str, weight: &str, steps: &[WeightStep]) -> WeightRule {
-    let pattern = |text: &str| Pattern { text: text.into() };
-    WeightRule { disk: pattern(disk), weight: pattern(weight), steps: steps.to_vec(), at: span() }
+    WeightRule {
+        disk: Pattern { text: disk.into() },
+        weight: Pattern { text: weight.into() },
+        steps: steps.to_vec(),
+        at: span(),
+    }
 }
 
 /// Returns a checkpoint whose bytes count up from 0 in each tensor.
@@ -66,21 +72,22 @@ fn weights_of_the_same_name_are_views() {
 
 #[test]
 fn what_is_missing_or_misshapen_is_named() {
-    let fail = |weights: &[(&str, &[usize])], rules: &[WeightRule]| {
-        let (_dir, checkpoint) = checkpoint(&[("a", &[2, 3]), ("x.gate", &[1])]);
-        CheckpointWeights::with_rules(checkpoint, &wanted(weights), rules).unwrap_err().to_string()
-    };
-    let message = fail(&[("b", &[4])], &[]);
+    let message = fault_of(&[("b", &[4])], &[]);
     assert!(message.contains("has no tensor `b`; expected shape [4]"), "{message}");
-    let message = fail(&[("a", &[3, 2])], &[]);
+    let message = fault_of(&[("a", &[3, 2])], &[]);
     assert!(message.contains("`a`") && message.contains("[2, 3]; the spec expects [3, 2]"));
     let rules = [rule("x.{gate|up}", "x.both", &[WeightStep::Concat(0)])];
-    let message = fail(&[("x.both", &[2])], &rules);
+    let message = fault_of(&[("x.both", &[2])], &rules);
     assert!(message.contains("no tensor `x.up`, which weight `x.both` is made of"), "{message}");
-    let message = fail(&[("q", &[2, 3])], &[rule("a", "q", &[WeightStep::Squeeze(0)])]);
+    let message = fault_of(&[("q", &[2, 3])], &[rule("a", "q", &[WeightStep::Squeeze(0)])]);
     assert!(message.contains("rule `a -> q` cannot make weight `q`"), "{message}");
-    let message = fail(&[("a.k", &[2, 3])], &[rule("a", "a.{q|k}", &[])]);
+    let message = fault_of(&[("a.k", &[2, 3])], &[rule("a", "a.{q|k}", &[])]);
     assert!(message.contains("give 1 tensors, and this is number 2"), "{message}");
+}
+
+fn fault_of(weights: &[(&str, &[usize])], rules: &[WeightRule]) -> String {
+    let (_dir, checkpoint) = checkpoint(&[("a", &[2, 3]), ("x.gate", &[1])]);
+    CheckpointWeights::with_rules(checkpoint, &wanted(weights), rules).unwrap_err().to_string()
 }
 
 #[test]

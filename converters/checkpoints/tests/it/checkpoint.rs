@@ -59,28 +59,30 @@ fn random_weights_look_like_weights() {
 
 #[test]
 fn random_bytes_depend_on_the_seed_and_not_on_threads_or_shards() {
-    let make = |threads: usize, seed: u64, shard_bytes: u64| {
-        let dir = tempfile::tempdir().unwrap();
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
-            write_random_checkpoint(dir.path(), &weights(), FileDtype::Bf16, seed, shard_bytes)
-        })
-        .unwrap();
-        let fingerprint = Checkpoint::open(dir.path()).unwrap().fingerprint().unwrap();
-        (fingerprint, dir)
-    };
-    let (one, dir) = make(1, 7, u64::MAX);
-    let (five, other) = make(5, 7, u64::MAX);
+    let (one, dir) = random_checkpoint(1, 7, u64::MAX);
+    let (five, other) = random_checkpoint(5, 7, u64::MAX);
     assert_eq!(one, five);
-    let read = |dir: &tempfile::TempDir| fs_err::read(dir.path().join(SINGLE)).unwrap();
-    assert!(read(&dir) == read(&other));
-    let (sharded, dir) = make(2, 7, 100_000);
+    let [bytes, other_bytes] =
+        [&dir, &other].map(|dir| fs_err::read(dir.path().join(SINGLE)).unwrap());
+    assert!(bytes == other_bytes);
+    let (sharded, dir) = random_checkpoint(2, 7, 100_000);
     assert_eq!(one, sharded);
     assert!(dir.path().join(INDEX).exists() && !dir.path().join(SINGLE).exists());
     assert_eq!(Checkpoint::open(dir.path()).unwrap().files().len(), 3);
-    assert_ne!(one, make(1, 8, u64::MAX).0);
+    assert_ne!(one, random_checkpoint(1, 8, u64::MAX).0);
     // Pinned: another machine writes the same bytes.
     assert_eq!(one, "d2dfcaf0bf2f007914f7be758488f2b05fdfeebda50d4b599109050143a6dc9c");
+}
+
+fn random_checkpoint(threads: usize, seed: u64, shard_bytes: u64) -> (String, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    pool.install(|| {
+        write_random_checkpoint(dir.path(), &weights(), FileDtype::Bf16, seed, shard_bytes)
+    })
+    .unwrap();
+    let fingerprint = Checkpoint::open(dir.path()).unwrap().fingerprint().unwrap();
+    (fingerprint, dir)
 }
 
 #[test]
@@ -114,11 +116,11 @@ fn a_dtype_that_is_not_written_is_refused_before_a_file_is_made() {
 #[test]
 fn a_new_checkpoint_replaces_one_of_the_other_kind() {
     let dir = tempfile::tempdir().unwrap();
-    let write = |shard_bytes| {
+    let counts = [u64::MAX, 100_000, u64::MAX].map(|shard_bytes| {
         write_random_checkpoint(dir.path(), &weights(), FileDtype::F16, 3, shard_bytes).unwrap();
         Checkpoint::open(dir.path()).unwrap().files().len()
-    };
-    assert_eq!([write(u64::MAX), write(100_000), write(u64::MAX)], [1, 3, 1]);
+    });
+    assert_eq!(counts, [1, 3, 1]);
 }
 
 #[test]
@@ -191,16 +193,6 @@ mod links {
 #[test]
 fn shards_of_two_conversions_are_no_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
-    let shard = |name: &str, made_of: Option<&str>| {
-        let shape = vec![1];
-        let declared = TensorSpec { name: name.to_owned(), dtype: FileDtype::U8, shape };
-        let metadata = made_of.map(|text| ("onboard.set".to_owned(), text.to_owned()));
-        let path = dir.path().join(format!("{name}.safetensors"));
-        let mut writer =
-            Writer::create(&path, &metadata.into_iter().collect(), &[declared]).unwrap();
-        writer.write(name, &[1]).unwrap();
-        writer.finish().unwrap();
-    };
     let index = r#"{"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}"#;
     fs_err::write(dir.path().join(INDEX), index).unwrap();
     for (a, b, fits) in [
@@ -210,10 +202,20 @@ fn shards_of_two_conversions_are_no_checkpoint() {
         (Some("x"), None, false),
         (None, Some("x"), false),
     ] {
-        shard("a", a);
-        shard("b", b);
+        write_shard(dir.path(), "a", a);
+        write_shard(dir.path(), "b", b);
         let opened = Checkpoint::open(dir.path());
         assert_eq!(opened.is_ok(), fits, "{a:?} {b:?}");
         assert!(matches!(opened, Ok(_) | Err(Error::Sets { .. })));
     }
+}
+
+fn write_shard(dir: &Path, name: &str, made_of: Option<&str>) {
+    let shape = vec![1];
+    let declared = TensorSpec { name: name.to_owned(), dtype: FileDtype::U8, shape };
+    let metadata = made_of.map(|text| ("onboard.set".to_owned(), text.to_owned()));
+    let path = dir.join(format!("{name}.safetensors"));
+    let mut writer = Writer::create(&path, &metadata.into_iter().collect(), &[declared]).unwrap();
+    writer.write(name, &[1]).unwrap();
+    writer.finish().unwrap();
 }

@@ -28,9 +28,9 @@ fn numbers<const N: usize>(
 }
 
 /// Opens a checkpoint and begins to read each of its weights.
-fn opened(said: &Value, tensors: &Tensors) -> Result<Vec<String>, String> {
+fn opened(section: &Value, tensors: &Tensors) -> Result<Vec<String>, String> {
     let dir = tempfile::tempdir().unwrap();
-    let config = json!({ "quantization_config": said }).to_string();
+    let config = json!({ "quantization_config": section }).to_string();
     fs_err::write(dir.path().join("config.json"), config).unwrap();
     let declared: Vec<TensorSpec> = tensors
         .iter()
@@ -56,20 +56,25 @@ fn opened(said: &Value, tensors: &Tensors) -> Result<Vec<String>, String> {
 }
 
 /// Checks that every change gives an error with these words.
-fn refused(said: &Value, tensors: &Tensors, cases: &[(&str, Option<Value>, Change, &[&str])]) {
-    assert_eq!(opened(said, tensors).unwrap(), ["m.weight"]);
+fn refused(section: &Value, tensors: &Tensors, cases: &[(&str, Option<Value>, Change, &[&str])]) {
+    assert_eq!(opened(section, tensors).unwrap(), ["m.weight"]);
     for (what, patch, change, words) in cases {
-        let mut said = said.clone();
+        let mut section = section.clone();
         let mut tensors = tensors.clone();
         for (key, value) in patch.iter().flat_map(|patch| patch.as_object().unwrap()) {
-            *said.pointer_mut(key).unwrap() = value.clone();
+            *section.pointer_mut(key).unwrap() = value.clone();
         }
         change(&mut tensors);
-        let error = opened(&said, &tensors).expect_err(what);
+        let error = opened(&section, &tensors).expect_err(what);
         for word in *words {
             assert!(error.contains(word), "{what}: no `{word}` in: {error}");
         }
     }
+}
+
+/// A change of the section: a value in place of that at a pointer.
+fn patch(pointer: &str, value: Value) -> Value {
+    Value::from_iter([(pointer, value)])
 }
 
 type Change = fn(&mut Tensors);

@@ -83,8 +83,6 @@ fn gptq_is_read() {
     for (bits, v2, ordered) in [(4, false, false), (4, true, true), (8, false, true)] {
         let per_word = (32 / bits) as usize;
         let groups = 4;
-        let group =
-            |input: usize| if ordered { input * 11 % groups } else { input / (INPUTS / groups) };
         let codes = words((0..INPUTS / per_word).flat_map(|w| {
             (0..OUTPUTS).map(move |o| {
                 (0..per_word)
@@ -103,50 +101,61 @@ fn gptq_is_read() {
             ("m.scales", FileDtype::F16, vec![groups, OUTPUTS], scales(groups)),
         ];
         if ordered {
-            let order = words((0..INPUTS).map(|i| group(i) as u32));
+            let order = words((0..INPUTS).map(|i| group_of(ordered, groups, i) as u32));
             stored.push(("m.g_idx", FileDtype::I32, vec![INPUTS], order));
         }
         let format = if v2 { "gptq_v2" } else { "gptq" };
-        let said = format!(
+        let section = format!(
             "{{\"quant_method\":\"gptq\",\"bits\":{bits},\"checkpoint_format\":\"{format}\"}}"
         );
-        let found = numbers_of(&said, &stored);
-        for (n, x) in found.iter().enumerate() {
+        let values = numbers_of(&section, &stored);
+        for (n, x) in values.iter().enumerate() {
             let o = n / INPUTS;
             let i = n % INPUTS;
-            let zero = zero(group(i), o, bits) + u32::from(!v2);
+            let zero = zero(group_of(ordered, groups, i), o, bits) + u32::from(!v2);
             let zero = (zero & ((1 << bits) - 1)) as f32;
-            assert_eq!(*x, (code(o, i, bits) as f32 - zero) * scale(group(i), o), "{bits} {o} {i}");
+            assert_eq!(
+                *x,
+                (code(o, i, bits) as f32 - zero) * scale(group_of(ordered, groups, i), o),
+                "{bits} {o} {i}"
+            );
         }
     }
 }
 
+fn group_of(ordered: bool, groups: usize, input: usize) -> usize {
+    if ordered { input * 11 % groups } else { input / (INPUTS / groups) }
+}
+
 #[test]
 fn awq_is_read() {
-    /// Output index for each position of a word.
-    const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
     let groups = 2;
-    let pack = |of: &dyn Fn(usize) -> u32| {
-        (0..8).fold(0, |word, place| word | of(ORDER[place]) << (4 * place))
-    };
     let codes = words(
-        (0..INPUTS).flat_map(|i| (0..OUTPUTS / 8).map(move |w| pack(&|n| code(w * 8 + n, i, 4)))),
+        (0..INPUTS)
+            .flat_map(|i| (0..OUTPUTS / 8).map(move |w| awq_word(&|n| code(w * 8 + n, i, 4)))),
     );
     let zeros = words(
-        (0..groups).flat_map(|g| (0..OUTPUTS / 8).map(move |w| pack(&|n| zero(g, w * 8 + n, 4)))),
+        (0..groups)
+            .flat_map(|g| (0..OUTPUTS / 8).map(move |w| awq_word(&|n| zero(g, w * 8 + n, 4)))),
     );
     let stored: Stored = vec![
         ("m.qweight", FileDtype::I32, vec![INPUTS, OUTPUTS / 8], codes),
         ("m.qzeros", FileDtype::I32, vec![groups, OUTPUTS / 8], zeros),
         ("m.scales", FileDtype::F16, vec![groups, OUTPUTS], scales(groups)),
     ];
-    let found = numbers_of("{\"quant_method\":\"awq\",\"bits\":4,\"version\":\"gemm\"}", &stored);
-    for (n, x) in found.iter().enumerate() {
+    let values = numbers_of("{\"quant_method\":\"awq\",\"bits\":4,\"version\":\"gemm\"}", &stored);
+    for (n, x) in values.iter().enumerate() {
         let o = n / INPUTS;
         let i = n % INPUTS;
         let group = i / (INPUTS / groups);
         assert_eq!(*x, (code(o, i, 4) as f32 - zero(group, o, 4) as f32) * scale(group, o));
     }
+}
+
+fn awq_word(of: &dyn Fn(usize) -> u32) -> u32 {
+    /// Output index for each position of a word.
+    const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
+    (0..8).fold(0, |word, place| word | of(ORDER[place]) << (4 * place))
 }
 
 #[test]
@@ -160,8 +169,8 @@ fn modelopt_scales_multiply_and_squares_may_be_ragged() {
         ("m.weight_scale_2", FileDtype::F32, vec![], two.to_le_bytes().to_vec()),
         ("m.input_scale", FileDtype::F32, vec![], 1.0_f32.to_le_bytes().to_vec()),
     ];
-    let found = numbers_of("{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\"}", &stored);
-    for (n, x) in found.iter().enumerate() {
+    let values = numbers_of("{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\"}", &stored);
+    for (n, x) in values.iter().enumerate() {
         let code = numbers::f4_e2m1_to_f32(codes[n / 2] >> (n % 2 * 4));
         assert_eq!(*x, code * (numbers::f8_e4m3_to_f32(scales[n / 16]) * two), "{n}");
     }
@@ -172,8 +181,8 @@ fn modelopt_scales_multiply_and_squares_may_be_ragged() {
         ("m.weight", FileDtype::F8E4m3, vec![OUTPUTS, INPUTS], codes.clone()),
         ("m.weight_scale_inv", FileDtype::F32, vec![2, 3], bytes),
     ];
-    let found = numbers_of("{\"quant_method\":\"fp8\",\"weight_block_size\":[12,24]}", &stored);
-    for (n, x) in found.iter().enumerate() {
+    let values = numbers_of("{\"quant_method\":\"fp8\",\"weight_block_size\":[12,24]}", &stored);
+    for (n, x) in values.iter().enumerate() {
         let scale = block[n / INPUTS / 12 * 3 + n % INPUTS / 24];
         assert_eq!(*x, numbers::f8_e4m3_to_f32(codes[n]) * scale, "{n}");
     }
@@ -181,7 +190,6 @@ fn modelopt_scales_multiply_and_squares_may_be_ragged() {
 
 #[test]
 fn powers_of_two_that_are_bytes_scale_thirty_two_numbers() {
-    let power = |n: usize| (120 + n % 9) as u8;
     let codes = (0..OUTPUTS * INPUTS).map(|n| (n * 37 % 0x7e) as u8).collect();
     let scales = (0..OUTPUTS * 2).map(power).collect();
     let stored: Stored = vec![
@@ -196,18 +204,16 @@ fn powers_of_two_that_are_bytes_scale_thirty_two_numbers() {
     }
 }
 
+fn power(n: usize) -> u8 {
+    (120 + n % 9) as u8
+}
+
 /// Returns a checkpoint with two e4m3 modules, which two groups name, with these input settings.
 fn rounded(dir: &Path, inputs: [&str; 2], beside: Stored) -> Checkpoint {
-    let group = |name: &str, inputs: &str| {
-        format!(
-            "{{\"targets\":[\"re:{name}\"],\"weights\":{{\"num_bits\":8,\"type\":\"float\",\
-             \"strategy\":\"tensor\"}},\"input_activations\":{inputs}}}"
-        )
-    };
-    let said = format!(
+    let section = format!(
         "{{\"quant_method\":\"compressed-tensors\",\"config_groups\":{{\"a\":{},\"b\":{}}}}}",
-        group("a", inputs[0]),
-        group("b", inputs[1])
+        group_section("a", inputs[0]),
+        group_section("b", inputs[1])
     );
     let one = 0.5_f32.to_le_bytes().to_vec();
     let mut stored: Stored = vec![
@@ -218,15 +224,19 @@ fn rounded(dir: &Path, inputs: [&str; 2], beside: Stored) -> Checkpoint {
     ];
     stored.extend(beside);
     stored.sort_by_key(|(name, ..)| *name);
-    checkpoint(dir, &said, &stored)
+    checkpoint(dir, &section, &stored)
+}
+
+fn group_section(name: &str, inputs: &str) -> String {
+    format!(
+        "{{\"targets\":[\"re:{name}\"],\"weights\":{{\"num_bits\":8,\"type\":\"float\",\
+             \"strategy\":\"tensor\"}},\"input_activations\":{inputs}}}"
+    )
 }
 
 #[test]
 fn inputs_are_rounded_as_the_group_of_each_module_says() {
-    let whole = |symmetric| CodeType::Integer { bits: 8, symmetric };
-    let half = || ("b.input_scale", FileDtype::F32, vec![1], 0.5_f32.to_le_bytes().to_vec());
-    let zero = || ("b.input_zero_point", FileDtype::I8, vec![1], vec![0xfd]);
-    for (said, beside, want) in [
+    for (scheme, beside, want) in [
         (
             r#"{"type":"float","dynamic":true,"strategy":"token"}"#,
             vec![],
@@ -234,24 +244,28 @@ fn inputs_are_rounded_as_the_group_of_each_module_says() {
         ),
         (
             r#"{"type":"float","strategy":"tensor"}"#,
-            vec![half()],
+            vec![input_scale(0.5)],
             (CodeType::E4m3, ScaleSharing::Fixed { scale: 0.5, zero: 0.0 }),
         ),
         (
             r#"{"symmetric":false}"#,
-            vec![half(), zero()],
-            (whole(false), ScaleSharing::Fixed { scale: 0.5, zero: -3.0 }),
+            vec![input_scale(0.5), zero_points(vec![0xfd])],
+            (eight_bits(false), ScaleSharing::Fixed { scale: 0.5, zero: -3.0 }),
         ),
         // A symmetric scheme has no zero point, even if one is stored.
-        ("{}", vec![half(), zero()], (whole(true), ScaleSharing::Fixed { scale: 0.5, zero: 0.0 })),
+        (
+            "{}",
+            vec![input_scale(0.5), zero_points(vec![0xfd])],
+            (eight_bits(true), ScaleSharing::Fixed { scale: 0.5, zero: 0.0 }),
+        ),
         (
             r#"{"dynamic":true,"strategy":"group","group_size":2}"#,
             vec![],
-            (whole(true), ScaleSharing::Group(2)),
+            (eight_bits(true), ScaleSharing::Group(2)),
         ),
     ] {
         let dir = tempfile::tempdir().unwrap();
-        let checkpoint = rounded(dir.path(), ["null", said], beside);
+        let checkpoint = rounded(dir.path(), ["null", scheme], beside);
         assert_eq!(checkpoint.rounding("a.weight").unwrap(), None);
         let (codes, shared) = want;
         assert_eq!(checkpoint.rounding("b.weight").unwrap(), Some(Rounding { codes, shared }));
@@ -259,20 +273,23 @@ fn inputs_are_rounded_as_the_group_of_each_module_says() {
     }
 }
 
+fn eight_bits(symmetric: bool) -> CodeType {
+    CodeType::Integer { bits: 8, symmetric }
+}
+
 #[test]
 fn scales_of_inputs_have_two_names() {
     let codes = vec![0x38; OUTPUTS * INPUTS];
-    let one = |x: f32| x.to_le_bytes().to_vec();
     for name in ["m.input_scale", "m.activation_scale"] {
         let stored: Stored = vec![
             ("m.weight", FileDtype::F8E4m3, vec![OUTPUTS, INPUTS], codes.clone()),
-            ("m.weight_scale_inv", FileDtype::F32, vec![], one(0.5)),
-            (name, FileDtype::F32, vec![], one(0.25)),
+            ("m.weight_scale_inv", FileDtype::F32, vec![], 0.5_f32.to_le_bytes().to_vec()),
+            (name, FileDtype::F32, vec![], 0.25_f32.to_le_bytes().to_vec()),
         ];
         let dir = tempfile::tempdir().unwrap();
-        let said =
+        let section =
             r#"{"quant_method":"fp8","activation_scheme":"static","weight_block_size":null}"#;
-        let checkpoint = checkpoint(dir.path(), said, &stored);
+        let checkpoint = checkpoint(dir.path(), section, &stored);
         assert_eq!(checkpoint.tensors().keys().collect::<Vec<_>>(), ["m.weight"]);
         let shared = ScaleSharing::Fixed { scale: 0.25, zero: 0.0 };
         let want = Some(Rounding { codes: CodeType::E4m3, shared });
@@ -282,21 +299,22 @@ fn scales_of_inputs_have_two_names() {
 
 #[test]
 fn inputs_that_lie_are_refused_where_they_are_asked_for() {
-    let scale = |x: f32| ("b.input_scale", FileDtype::F32, vec![1], x.to_le_bytes().to_vec());
-    let zeros = |zeros: Vec<u8>| ("b.input_zero_point", FileDtype::I8, vec![zeros.len()], zeros);
-    for (said, beside, fault) in [
+    for (scheme, beside, fault) in [
         (r#"{"symmetric":true}"#, vec![], "no `b.input_scale` beside it"),
-        (r#"{"symmetric":true}"#, vec![scale(0.0)], "one number above 0"),
-        (r#"{"symmetric":true}"#, vec![scale(f32::NAN)], "one number above 0"),
-        (r#"{"symmetric":false}"#, vec![scale(1.0)], "no `b.input_zero_point` beside it"),
+        (r#"{"symmetric":true}"#, vec![input_scale(0.0)], "one number above 0"),
+        (r#"{"symmetric":true}"#, vec![input_scale(f32::NAN)], "one number above 0"),
+        (r#"{"symmetric":false}"#, vec![input_scale(1.0)], "no `b.input_zero_point` beside it"),
         (
             r#"{"symmetric":false}"#,
-            vec![scale(1.0), zeros(vec![1, 2])],
+            vec![input_scale(1.0), zero_points(vec![1, 2])],
             "one integer from -128 to 127",
         ),
         (
             r#"{"symmetric":false}"#,
-            vec![scale(1.0), ("b.input_zero_point", FileDtype::I32, vec![1], vec![0, 1, 0, 0])],
+            vec![
+                input_scale(1.0),
+                ("b.input_zero_point", FileDtype::I32, vec![1], vec![0, 1, 0, 0]),
+            ],
             "one integer from -128 to 127",
         ),
         (
@@ -309,10 +327,18 @@ fn inputs_that_lie_are_refused_where_they_are_asked_for() {
         (r#"null,"output_activations":{"num_bits":8}"#, vec![], "output_activations"),
     ] {
         let dir = tempfile::tempdir().unwrap();
-        let checkpoint = rounded(dir.path(), ["null", said], beside);
+        let checkpoint = rounded(dir.path(), ["null", scheme], beside);
         // Weights are read all the same.
         assert!(checkpoint.flow("b.weight").unwrap().numeric().is_ok());
         let error = checkpoint.rounding("b.weight").unwrap_err().to_string();
-        assert!(error.contains(fault), "{said}: {error}");
+        assert!(error.contains(fault), "{scheme}: {error}");
     }
+}
+
+fn zero_points(zeros: Vec<u8>) -> (&'static str, FileDtype, Vec<usize>, Vec<u8>) {
+    ("b.input_zero_point", FileDtype::I8, vec![zeros.len()], zeros)
+}
+
+fn input_scale(x: f32) -> (&'static str, FileDtype, Vec<usize>, Vec<u8>) {
+    ("b.input_scale", FileDtype::F32, vec![1], x.to_le_bytes().to_vec())
 }

@@ -92,19 +92,9 @@ pub fn scales(
 ) -> Result<CalibratedScales, Vec<Error>> {
     let mut scales = CalibratedScales { asked, ..CalibratedScales::default() };
     let mut faults = Vec::new();
-    let scale = |scaled: Scalable, seen: Vec<PeakSite>| -> Result<f32, Error> {
-        let peaks: Vec<f32> = seen.into_iter().filter_map(peak).collect();
-        match peaks.iter().copied().reduce(f32::max) {
-            None => Err(Error::Unseen { scaled }),
-            Some(_) if peaks.iter().any(|peak| !peak.is_finite()) => {
-                Err(Error::NotFinite { scaled })
-            }
-            Some(peak) => Ok(scaled::whole_scale(peak, format.single().0)),
-        }
-    };
     if asked.inputs {
         for (names, weights) in inputs(model, tensors, choices) {
-            match scale(Scalable::Inputs(names[0].clone()), weights) {
+            match scale(format, Scalable::Inputs(names[0].clone()), weights, peak) {
                 Ok(scale) => scales.all.extend(names.into_iter().map(|name| (name, scale))),
                 Err(fault) => faults.push(fault),
             }
@@ -112,7 +102,7 @@ pub fn scales(
     }
     if asked.caches {
         for (name, seen) in cache_scales(format, model, tensors, &mut scales.skipped) {
-            match scale(Scalable::Cache(name.clone()), seen) {
+            match scale(format, Scalable::Cache(name.clone()), seen, peak) {
                 Ok(scale) => scales.all.push((name, scale)),
                 Err(fault) => faults.push(fault),
             }
@@ -122,6 +112,21 @@ pub fn scales(
         }
     }
     if faults.is_empty() { Ok(scales) } else { Err(faults) }
+}
+
+/// Returns the scale of the largest peak that was seen at some sites.
+fn scale(
+    format: FolderFormat,
+    scaled: Scalable,
+    seen: Vec<PeakSite>,
+    peak: &dyn Fn(PeakSite) -> Option<f32>,
+) -> Result<f32, Error> {
+    let peaks: Vec<f32> = seen.into_iter().filter_map(peak).collect();
+    match peaks.iter().copied().reduce(f32::max) {
+        None => Err(Error::Unseen { scaled }),
+        Some(_) if peaks.iter().any(|peak| !peak.is_finite()) => Err(Error::NotFinite { scaled }),
+        Some(peak) => Ok(scaled::whole_scale(peak, format.single().0)),
+    }
 }
 
 /// Returns the input scales by name, with the weights that share each scale.
@@ -179,7 +184,6 @@ fn cache_scales(
     skipped: &mut Vec<String>,
 ) -> BTreeMap<String, Vec<PeakSite>> {
     let mut names: BTreeMap<String, Vec<PeakSite>> = BTreeMap::new();
-    let alone = |module: &str| tensors.iter().any(|t| t.name == format!("{module}.weight"));
     for (n, cache) in attention_modules(&model.graph).into_iter().enumerate() {
         let state = &model.graph.states[n];
         let Some(cache) = cache else {
@@ -192,9 +196,11 @@ fn cache_scales(
         for (part, seen) in [keys, values].into_iter().enumerate() {
             let [of_module, of_maker, _] = cache.names(part);
             let maker = if part == 0 { &cache.keys } else { &cache.values };
-            let own = format.declaration().beside_makers && !one && alone(maker);
+            let of_own_maker = format.declaration().beside_makers
+                && !one
+                && tensors.iter().any(|t| t.name == format!("{maker}.weight"));
             let seen = if one { vec![keys, values] } else { vec![seen] };
-            names.entry(if own { of_maker } else { of_module }).or_default().extend(seen);
+            names.entry(if of_own_maker { of_maker } else { of_module }).or_default().extend(seen);
         }
     }
     names
@@ -206,10 +212,10 @@ mod tests {
 
     #[test]
     fn a_scale_is_on_the_grid_that_it_is_kept_on() {
-        let scale = |format: FolderFormat| scaled::whole_scale(448.0 * 1.003, format.single().0);
-        assert_eq!(scale(FolderFormat::Fp8), 1.0);
+        let peak = 448.0 * 1.003;
+        assert_eq!(scaled::whole_scale(peak, FolderFormat::Fp8.single().0), 1.0);
         let whole = FolderFormat::Fp8Modelopt { whole: true };
-        assert!(scale(whole) > 1.002);
+        assert!(scaled::whole_scale(peak, whole.single().0) > 1.002);
         assert_eq!((whole.single().1, FolderFormat::Fp8.single().1), (vec![], vec![1]));
     }
 }

@@ -17,8 +17,8 @@ pub(super) fn float8(strategy: &str) -> Value {
 }
 
 /// Describes inputs of 8 bits: with stored scales, or scaled by token.
-pub(super) fn tokens(asked: ScaleKinds) -> Value {
-    if asked.inputs {
+pub(super) fn tokens(kinds: ScaleKinds) -> Value {
+    if kinds.inputs {
         return float8("tensor");
     }
     json!({
@@ -36,15 +36,15 @@ pub(super) fn float4(strategy: &str, size: usize, scale: &str) -> Value {
 
 /// Returns the config of a format of compressed-tensors.
 pub(super) fn compressed(
-    said: &ConfigFacts<'_>,
+    facts: &ConfigFacts<'_>,
     name: &str,
     weights: &Value,
     inputs: &Value,
 ) -> Value {
-    let kept = if said.asked.caches { float8("tensor") } else { Value::Null };
+    let kept = if facts.asked.caches { float8("tensor") } else { Value::Null };
     json!({
         "quant_method": "compressed-tensors", "format": name, "quantization_status": "compressed",
-        "ignore": said.ignored, "kv_cache_scheme": kept,
+        "ignore": facts.ignored, "kv_cache_scheme": kept,
         "config_groups": { "group_0": {
             "targets": ["Linear"], "weights": weights, "input_activations": inputs,
             "output_activations": null, "format": name,
@@ -53,22 +53,22 @@ pub(super) fn compressed(
 }
 
 /// Returns the config of a format of ModelOpt.
-pub(super) fn modelopt(said: &ConfigFacts<'_>, algorithm: &str) -> Value {
+pub(super) fn modelopt(facts: &ConfigFacts<'_>, algorithm: &str) -> Value {
     let kept = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
     json!({
-        "quant_method": "modelopt", "quant_algo": algorithm, "ignore": said.ignored,
-        "kv_cache_scheme": said.asked.caches.then_some(kept),
+        "quant_method": "modelopt", "quant_algo": algorithm, "ignore": facts.ignored,
+        "kv_cache_scheme": facts.asked.caches.then_some(kept),
     })
 }
 
 /// Returns the file that ModelOpt writes beside the config.
-pub(super) fn modelopt_file(said: &ConfigFacts<'_>, algorithm: &str) -> Value {
+pub(super) fn modelopt_file(facts: &ConfigFacts<'_>, algorithm: &str) -> Value {
     json!({
         "producer": { "name": "onboard", "version": env!("CARGO_PKG_VERSION") },
         "quantization": {
             "quant_algo": algorithm,
-            "kv_cache_quant_algo": said.asked.caches.then_some("FP8"),
-            "group_size": null, "exclude_modules": said.ignored,
+            "kv_cache_quant_algo": facts.asked.caches.then_some("FP8"),
+            "group_size": null, "exclude_modules": facts.ignored,
         },
     })
 }
@@ -89,13 +89,13 @@ mod tests {
 
     /// Returns the description of a quantized float type of `bits` bits, extended by `more`.
     fn numbers(bits: u8, strategy: &str, dynamic: bool, more: &[(&str, Value)]) -> Value {
-        let mut said = json!({
+        let mut declared = json!({
             "num_bits": bits, "type": "float", "symmetric": true, "dynamic": dynamic, "strategy": strategy,
         });
         for (key, value) in more {
-            said[*key] = value.clone();
+            declared[*key] = value.clone();
         }
-        said
+        declared
     }
 
     fn compressed(format: &str, weights: &Value, inputs: &Value, caches: &Value) -> Value {
@@ -129,16 +129,11 @@ mod tests {
     #[test]
     fn every_format_is_declared_in_the_words_of_its_loaders() {
         let none = Value::Null;
-        let e4m3 = |strategy: &str| numbers(8, strategy, false, &[]);
         let tokens = numbers(8, "token", true, &[]);
         let squares = numbers(8, "block", false, &[("block_structure", json!([128, 128]))]);
         let groups = numbers(8, "group", true, &[("group_size", json!(128))]);
-        let four = |strategy: &str, size: u8, scale: &str| {
-            let more = [("group_size", json!(size)), ("scale_dtype", json!(scale))];
-            numbers(4, strategy, false, &more)
-        };
-        let sixteen = four("tensor_group", 16, "torch.float8_e4m3fn");
-        let thirty_two = four("group", 32, "torch.uint8");
+        let sixteen = four_bits("tensor_group", 16, "torch.float8_e4m3fn");
+        let thirty_two = four_bits("group", 32, "torch.uint8");
         let plain = [
             ("bf16", none.clone()),
             ("hf", none.clone()),
@@ -155,14 +150,17 @@ mod tests {
             ("mxfp4", compressed("mxfp4-pack-quantized", &thirty_two, &none, &none)),
         ];
         let ignored = ["lm_head".to_owned()];
-        let said = |format: FolderFormat, asked: ScaleKinds| format.quantization(&ignored, asked);
         assert_eq!(
             FolderFormat::all().map(|row| row.0).collect::<Vec<_>>(),
             plain.each_ref().map(|row| row.0)
         );
         for (name, expected) in plain {
             let format = FolderFormat::parse(name).unwrap();
-            assert_eq!(said(format, ScaleKinds::default()).unwrap_or_default(), expected, "{name}");
+            assert_eq!(
+                format.quantization(&ignored, ScaleKinds::default()).unwrap_or_default(),
+                expected,
+                "{name}"
+            );
         }
         // Input and cache scales that are stored.
         let one = e4m3("tensor");
@@ -174,8 +172,17 @@ mod tests {
         ];
         for (name, expected) in stored {
             let format = FolderFormat::parse(name).unwrap().with_inputs().unwrap();
-            let asked = ScaleKinds { inputs: true, caches: true };
-            assert_eq!(said(format, asked).unwrap(), expected, "{name}");
+            let kinds = ScaleKinds { inputs: true, caches: true };
+            assert_eq!(format.quantization(&ignored, kinds).unwrap(), expected, "{name}");
         }
+    }
+
+    fn four_bits(strategy: &str, size: u8, scale: &str) -> Value {
+        let more = [("group_size", json!(size)), ("scale_dtype", json!(scale))];
+        numbers(4, strategy, false, &more)
+    }
+
+    fn e4m3(strategy: &str) -> Value {
+        numbers(8, strategy, false, &[])
     }
 }

@@ -109,8 +109,8 @@ pub(super) static DECLARATIONS: [FormatDeclaration; 14] = [
         scheme: Some(|_| ScaleScheme::Fp8Rows(FileDtype::Bf16)),
         inputs: Ok(FolderFormat::Fp8),
         patterns: true,
-        config: Some(|said| {
-            compressed(said, "float-quantized", &float8("channel"), &tokens(said.asked))
+        config: Some(|facts| {
+            compressed(facts, "float-quantized", &float8("channel"), &tokens(facts.asked))
         }),
         ..FormatDeclaration::new(
             FolderFormat::Fp8,
@@ -127,8 +127,8 @@ pub(super) static DECLARATIONS: [FormatDeclaration; 14] = [
         }),
         inputs: Ok(FolderFormat::Fp8Tensor),
         patterns: true,
-        config: Some(|said| {
-            compressed(said, "float-quantized", &float8("tensor"), &tokens(said.asked))
+        config: Some(|facts| {
+            compressed(facts, "float-quantized", &float8("tensor"), &tokens(facts.asked))
         }),
         ..FormatDeclaration::new(
             FolderFormat::Fp8Tensor,
@@ -138,12 +138,12 @@ pub(super) static DECLARATIONS: [FormatDeclaration; 14] = [
     },
     FormatDeclaration {
         scheme: Some(|_| ScaleScheme::Fp8Blocks(BlockScale::F32)),
-        config: Some(|said| squares(said, "float")),
+        config: Some(|facts| squares(facts, "float")),
         ..fp8_block(false, "fp8:block", "e4m3, an f32 scale per 128x128")
     },
     FormatDeclaration {
         scheme: Some(|_| ScaleScheme::Fp8Blocks(BlockScale::Power)),
-        config: Some(|said| squares(said, "ue8m0")),
+        config: Some(|facts| squares(facts, "ue8m0")),
         ..fp8_block(true, "fp8:block-ue8m0", "the same with powers of two for scales")
     },
     FormatDeclaration {
@@ -154,13 +154,13 @@ pub(super) static DECLARATIONS: [FormatDeclaration; 14] = [
             "transformers (5.19 and 5.23, with compressed-tensors 0.17 and 0.20) does not load mixtures of \
              fp8:ct-block: it expects scales of rows for experts; fp8:block has the same squares and loads",
         ),
-        config: Some(|said| {
+        config: Some(|facts| {
             let mut weights = float8("block");
             weights["block_structure"] = json!([BLOCK, BLOCK]);
-            let mut inputs = tokens(said.asked);
+            let mut inputs = tokens(facts.asked);
             inputs["strategy"] = json!("group");
             inputs["group_size"] = json!(BLOCK);
-            compressed(said, "float-quantized", &weights, &inputs)
+            compressed(facts, "float-quantized", &weights, &inputs)
         }),
         ..FormatDeclaration::new(
             FolderFormat::Fp8CtBlock,
@@ -170,8 +170,8 @@ pub(super) static DECLARATIONS: [FormatDeclaration; 14] = [
     },
     FormatDeclaration {
         scheme: Some(|_| ScaleScheme::Fp8Rows(FileDtype::F32)),
-        config: Some(|said| modelopt(said, PER_ROW)),
-        beside: Some(|said| modelopt_file(said, PER_ROW)),
+        config: Some(|facts| modelopt(facts, PER_ROW)),
+        beside: Some(|facts| modelopt_file(facts, PER_ROW)),
         ..fp8_modelopt(false)
     },
     // One scale per matrix, which stored scales of inputs require.
@@ -183,8 +183,8 @@ pub(super) static DECLARATIONS: [FormatDeclaration; 14] = [
             dtype: FileDtype::F32,
             scale: |peak| whole_scale(peak, FileDtype::F32),
         }),
-        config: Some(|said| modelopt(said, PER_MATRIX)),
-        beside: Some(|said| modelopt_file(said, PER_MATRIX)),
+        config: Some(|facts| modelopt(facts, PER_MATRIX)),
+        beside: Some(|facts| modelopt_file(facts, PER_MATRIX)),
         ..fp8_modelopt(true)
     },
     FormatDeclaration {
@@ -201,9 +201,9 @@ pub(super) static DECLARATIONS: [FormatDeclaration; 14] = [
             "transformers (5.23) leaves out the scale of scales of experts in NVFP4: give the folder to an engine \
              that multiplies by it, or write mxfp4",
         ),
-        config: Some(|said| {
+        config: Some(|facts| {
             let weights = float4("tensor_group", 16, "torch.float8_e4m3fn");
-            compressed(said, "nvfp4-pack-quantized", &weights, &Value::Null)
+            compressed(facts, "nvfp4-pack-quantized", &weights, &Value::Null)
         }),
         ..FormatDeclaration::new(
             FolderFormat::Nvfp4,
@@ -216,9 +216,9 @@ pub(super) static DECLARATIONS: [FormatDeclaration; 14] = [
         inputs: Err(NoInputs::Wide),
         codes: "weight_packed",
         patterns: true,
-        config: Some(|said| {
+        config: Some(|facts| {
             let weights = float4("group", 32, "torch.uint8");
-            compressed(said, "mxfp4-pack-quantized", &weights, &Value::Null)
+            compressed(facts, "mxfp4-pack-quantized", &weights, &Value::Null)
         }),
         ..FormatDeclaration::new(
             FolderFormat::Mxfp4,
@@ -259,11 +259,11 @@ const fn fp8_modelopt(whole: bool) -> FormatDeclaration {
 }
 
 /// Returns the config of transformers' own fp8.
-fn squares(said: &ConfigFacts<'_>, scales: &str) -> Value {
+fn squares(facts: &ConfigFacts<'_>, scales: &str) -> Value {
     json!({
         "quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
         "weight_block_size": [BLOCK, BLOCK], "scale_fmt": scales,
-        "modules_to_not_convert": said.ignored,
+        "modules_to_not_convert": facts.ignored,
     })
 }
 

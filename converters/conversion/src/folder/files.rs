@@ -30,39 +30,49 @@ pub struct FolderFile {
 pub fn lay_out(
     folder: &Path,
     items: &[FolderItem<'_>],
-    most: u64,
+    limit: u64,
     made_of: &str,
 ) -> Result<Vec<FolderFile>, safetensors::Error> {
-    let cuts = cut(items, most);
+    let cuts = cut(items, limit);
     let mut metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
     if cuts.len() > 1 {
         metadata.insert(SET_KEY.to_owned(), made_of.to_owned());
     }
-    let plan = |(n, &(begin, end)): (usize, &(usize, usize))| {
+    let files = cuts.iter().enumerate().map(|(n, &cut)| {
         let path = folder.join(match cuts.len() {
             1 => SINGLE.to_owned(),
             of => format!("model-{:05}-of-{of:05}.safetensors", n + 1),
         });
-        let mine = &items[begin..end];
-        let places = mine.iter().enumerate();
-        let places = places.flat_map(|(n, item)| (0..item.outs.len()).map(move |out| (n, out)));
-        let mut places: Vec<(usize, usize)> = places.collect();
-        // The widest dtypes come first, so that every tensor is aligned to its dtype, as readers expect.
-        places.sort_by_key(|&(n, out)| std::cmp::Reverse(mine[n].outs[out].declared.dtype.size()));
-        let declared: Vec<TensorSpec> =
-            places.iter().map(|&(n, out)| mine[n].outs[out].declared.clone()).collect();
-        let (text, plan) = safetensors::write::header(&path, &metadata, &declared)?;
-        let mut header = (text.len() as u64).to_le_bytes().to_vec();
-        header.extend(text);
-        let mut offsets: Vec<Vec<u64>> = mine.iter().map(|item| vec![0; item.outs.len()]).collect();
-        let mut len = header.len() as u64;
-        for ((n, out), (_, bytes)) in places.into_iter().zip(plan) {
-            offsets[n][out] = len;
-            len += bytes;
-        }
-        Ok(FolderFile { path, items: (begin, end), offsets, header, len })
-    };
-    cuts.iter().enumerate().map(plan).collect()
+        plan_file(path, items, cut, &metadata)
+    });
+    files.collect()
+}
+
+/// Plans the file of the items from `begin` to `end`.
+fn plan_file(
+    path: PathBuf,
+    items: &[FolderItem<'_>],
+    (begin, end): (usize, usize),
+    metadata: &BTreeMap<String, String>,
+) -> Result<FolderFile, safetensors::Error> {
+    let mine = &items[begin..end];
+    let places = mine.iter().enumerate();
+    let places = places.flat_map(|(n, item)| (0..item.outs.len()).map(move |out| (n, out)));
+    let mut places: Vec<(usize, usize)> = places.collect();
+    // The widest dtypes come first, so that every tensor is aligned to its dtype, as readers expect.
+    places.sort_by_key(|&(n, out)| std::cmp::Reverse(mine[n].outs[out].declared.dtype.size()));
+    let declared: Vec<TensorSpec> =
+        places.iter().map(|&(n, out)| mine[n].outs[out].declared.clone()).collect();
+    let (text, plan) = safetensors::write::header(&path, metadata, &declared)?;
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.extend(text);
+    let mut offsets: Vec<Vec<u64>> = mine.iter().map(|item| vec![0; item.outs.len()]).collect();
+    let mut len = header.len() as u64;
+    for ((n, out), (_, bytes)) in places.into_iter().zip(plan) {
+        offsets[n][out] = len;
+        len += bytes;
+    }
+    Ok(FolderFile { path, items: (begin, end), offsets, header, len })
 }
 
 /// Returns the smallest limit that gives at most `count` files.
@@ -87,13 +97,13 @@ fn bytes(item: &FolderItem<'_>) -> u64 {
         .sum()
 }
 
-fn cut(items: &[FolderItem<'_>], most: u64) -> Vec<(usize, usize)> {
+fn cut(items: &[FolderItem<'_>], limit: u64) -> Vec<(usize, usize)> {
     let mut cuts = Vec::new();
     let mut begin = 0;
     let mut size = 0_u64;
     for (n, item) in items.iter().enumerate() {
         let more = bytes(item);
-        if n > begin && size.saturating_add(more) > most {
+        if n > begin && size.saturating_add(more) > limit {
             cuts.push((begin, n));
             (begin, size) = (n, 0);
         }
@@ -112,16 +122,17 @@ pub fn work<'a>(
 ) -> Work<'a> {
     let mut files = Vec::new();
     let mut tasks = Vec::new();
-    let wanted = planned.iter().enumerate().filter(|(n, _)| shard.is_none_or(|shard| shard == *n));
-    for (_, plan) in wanted {
+    let chosen = planned.iter().enumerate().filter(|(n, _)| shard.is_none_or(|shard| shard == *n));
+    for (_, plan) in chosen {
         for (item, offsets) in items[plan.items.0..plan.items.1].iter().zip(&plan.offsets) {
-            let target = |(out, &offset): (&OutTensor, &u64)| TaskTarget {
+            let outs = item.outs.iter().zip(offsets);
+            let targets = outs.map(|(out, &offset): (&OutTensor, &u64)| TaskTarget {
                 file: files.len(),
                 name: out.declared.name.clone(),
                 offset,
                 encode: Arc::clone(&out.encode),
-            };
-            let targets = item.outs.iter().zip(offsets).map(target).collect();
+            });
+            let targets = targets.collect();
             tasks.push(Task { flow: item.flow.clone(), targets, place: item.place });
         }
         let path = plan.path.clone();

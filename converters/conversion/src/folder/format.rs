@@ -24,8 +24,8 @@ impl FolderFormat {
 
     /// Parses the name of a format.
     pub fn parse(name: &str) -> Option<Self> {
-        let found = Self::listed().find(|declared| declared.name.eq_ignore_ascii_case(name));
-        found.map(|declared| declared.format)
+        let declaration = Self::listed().find(|declared| declared.name.eq_ignore_ascii_case(name));
+        declaration.map(|declared| declared.format)
     }
 
     /// Returns every format with its name and description.
@@ -57,9 +57,10 @@ impl FolderFormat {
             (tensors.map(|(_, info)| info.elements() as u128).sum::<u128>(), dtype)
         });
         let coded = checkpoint.tensors().keys().any(|name| checkpoint.is_quantized(name));
-        let most =
+        let commonest =
             counts.into_iter().max_by_key(|(count, _)| *count).filter(|(count, _)| *count > 0);
-        let dtype = most.filter(|_| !quantized && !coded).map_or(Dtype::Bf16, |(_, dtype)| dtype);
+        let dtype =
+            commonest.filter(|_| !quantized && !coded).map_or(Dtype::Bf16, |(_, dtype)| dtype);
         Self::Plain { dtype: Some(dtype) }
     }
 
@@ -94,13 +95,13 @@ impl FolderFormat {
     }
 
     /// Returns `quantization_config`; none for plain bf16. `ignored` lists the modules that are not quantized.
-    pub fn quantization(self, ignored: &[String], asked: ScaleKinds) -> Option<Value> {
-        self.declaration().config.map(|config| config(&ConfigFacts { ignored, asked }))
+    pub fn quantization(self, ignored: &[String], kinds: ScaleKinds) -> Option<Value> {
+        self.declaration().config.map(|config| config(&ConfigFacts { ignored, asked: kinds }))
     }
 
     /// Returns `hf_quant_config.json`, for the formats that have one.
-    pub fn beside(self, ignored: &[String], asked: ScaleKinds) -> Option<Value> {
-        self.declaration().beside.map(|beside| beside(&ConfigFacts { ignored, asked }))
+    pub fn beside(self, ignored: &[String], kinds: ScaleKinds) -> Option<Value> {
+        self.declaration().beside.map(|beside| beside(&ConfigFacts { ignored, asked: kinds }))
     }
 
     /// True if matrices are quantized, which requires experts to be split.
@@ -126,12 +127,8 @@ impl FolderFormat {
                 _ => plain(tensors),
             };
         };
-        let refuses = |tensor: &FolderTensor<'_>| match (&tensor.matrix, &tensor.shape[..]) {
-            (Err(why), _) => Some(why.to_string()),
-            (Ok(()), &[rows, row]) if tensor.name.ends_with(".weight") => scheme.refuses(rows, row),
-            (Ok(()), _) => Some("it is no module's weight".to_owned()),
-        };
-        let mut refused: Vec<Option<String>> = tensors.iter().map(refuses).collect();
+        let mut refused: Vec<Option<String>> =
+            tensors.iter().map(|tensor| refusal(scheme, tensor)).collect();
         if matches!(scheme, ScaleScheme::Fp8Blocks(..)) {
             // Engines stack fused matrices: all of them are quantized, or none.
             let named = tensors.iter().enumerate().map(|(n, tensor)| (tensor.weight.as_str(), n));
@@ -142,8 +139,8 @@ impl FolderFormat {
                 };
                 let name = &tensors[n].name;
                 let fused = quant.scale_group(&tensors[n].weight);
-                let others = fused.iter().filter_map(|name| places.get(name.as_str()));
-                for &other in others.filter(|&&other| other != n) {
+                let fused = fused.iter().filter_map(|name| places.get(name.as_str()));
+                for &other in fused.filter(|&&other| other != n) {
                     refused[other].get_or_insert(format!("fused with `{name}`: {why}"));
                 }
             }
@@ -174,32 +171,45 @@ impl FolderFormat {
     }
 }
 
+/// Returns the reason why a scheme cannot quantize a tensor.
+fn refusal(scheme: ScaleScheme, tensor: &FolderTensor<'_>) -> Option<String> {
+    match (&tensor.matrix, &tensor.shape[..]) {
+        (Err(why), _) => Some(why.to_string()),
+        (Ok(()), &[rows, row]) if tensor.name.ends_with(".weight") => scheme.refuses(rows, row),
+        (Ok(()), _) => Some("it is no module's weight".to_owned()),
+    }
+}
+
 /// Chooses one dtype for all values, except those that the reference keeps in f32.
 fn uniform(tensors: &[FolderTensor<'_>], dtype: Dtype) -> Vec<DtypeChoice> {
-    let choice = |tensor: &FolderTensor<'_>| {
+    let choices = tensors.iter().map(|tensor| {
         let wide = tensor.always_wide && dtype != Dtype::F32;
-        let wanted = if wide { FileDtype::F32 } else { dtype.into() };
-        let kept = Some(if tensor.dtype.is_float() { wanted } else { tensor.dtype });
+        let target = if wide { FileDtype::F32 } else { dtype.into() };
+        let kept = Some(if tensor.dtype.is_float() { target } else { tensor.dtype });
         DtypeChoice { kept, why: if wide { WIDER.to_owned() } else { String::new() } }
-    };
-    tensors.iter().map(choice).collect()
+    });
+    choices.collect()
 }
 
 /// Chooses the dtypes of a plain bf16 checkpoint. In a 16-bit checkpoint, f32 tensors are deliberate and
 /// stay. In an f32 checkpoint, only tensors stay f32 that the reference always keeps in f32.
 fn plain(tensors: &[FolderTensor<'_>]) -> Vec<DtypeChoice> {
-    let count = |wanted: &dyn Fn(&FolderTensor<'_>) -> bool| -> u128 {
-        tensors.iter().filter(|tensor| wanted(tensor)).map(|tensor| tensor.flow.len() as u128).sum()
-    };
-    let wide = |tensor: &FolderTensor<'_>| tensor.dtype == FileDtype::F32;
-    let mostly_wide = 2 * count(&wide) > count(&|tensor| tensor.dtype.is_float());
-    let choice = |tensor: &FolderTensor<'_>| {
-        let stays = wide(tensor) && (tensor.always_wide || !mostly_wide);
+    let mut wide = 0_u128;
+    let mut floats = 0_u128;
+    for tensor in tensors.iter().filter(|tensor| tensor.dtype.is_float()) {
+        let count = tensor.flow.len() as u128;
+        floats += count;
+        wide += if tensor.dtype == FileDtype::F32 { count } else { 0 };
+    }
+    let mostly_wide = 2 * wide > floats;
+    let choices = tensors.iter().map(|tensor| {
+        let is_wide = tensor.dtype == FileDtype::F32;
+        let stays = is_wide && (tensor.always_wide || !mostly_wide);
         let kept = if stays || !tensor.dtype.is_float() { tensor.dtype } else { FileDtype::Bf16 };
         let why = if stays { WIDER.to_owned() } else { String::new() };
         DtypeChoice { kept: Some(kept), why }
-    };
-    tensors.iter().map(choice).collect()
+    });
+    choices.collect()
 }
 
 /// Reason for leaving a tensor in a dtype wider than bf16.
@@ -209,16 +219,21 @@ const WIDER: &str = "it is wider than the rest on purpose";
 pub fn split_limits(format: FolderFormat, rows: usize, row: usize) -> Vec<String> {
     let Some(run) = format.scheme(1.0).and_then(ScaleScheme::run) else { return Vec::new() };
     let mut limits = Vec::new();
-    let most = |size: usize| {
-        [2, 4, 8, 16, 32].into_iter().take_while(|n| size.is_multiple_of(run * n)).last()
-    };
-    if run == BLOCK && most(rows) != Some(32) {
-        limits.push(format!("its rows over more than {} devices", most(rows).unwrap_or(1)));
+    let devices = most_devices(rows, run);
+    if run == BLOCK && devices != 32 {
+        limits.push(format!("its rows over more than {devices} devices"));
     }
-    if most(row) != Some(32) {
-        limits.push(format!("its columns over more than {} devices", most(row).unwrap_or(1)));
+    let devices = most_devices(row, run);
+    if devices != 32 {
+        limits.push(format!("its columns over more than {devices} devices"));
     }
     limits
+}
+
+/// Returns the largest number of devices, up to 32, that can share this many numbers in whole runs.
+fn most_devices(size: usize, run: usize) -> usize {
+    let counts = [2, 4, 8, 16, 32].into_iter();
+    counts.take_while(|n| size.is_multiple_of(run * n)).last().unwrap_or(1)
 }
 
 #[cfg(test)]

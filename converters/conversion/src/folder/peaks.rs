@@ -17,7 +17,7 @@ pub fn peaks(
     threads: usize,
 ) -> Result<Vec<f32>, Error> {
     let all = tensors.par_iter().zip(choices);
-    let own: Vec<f32> = in_threads(threads, || {
+    let tensor_peaks: Vec<f32> = in_threads(threads, || {
         all.map(|(tensor, choice): (&FolderTensor<'_>, &DtypeChoice)| match choice.kept {
             Some(_) => Ok(0.0),
             None => peak(&tensor.name, &tensor.flow, 0..tensor.flow.len()),
@@ -30,7 +30,7 @@ pub fn peaks(
         let group = quant.scale_group(&tensor.weight);
         group
             .iter()
-            .map(|name: &String| places.get(name.as_str()).map_or(0.0, |&n| own[n]))
+            .map(|name: &String| places.get(name.as_str()).map_or(0.0, |&n| tensor_peaks[n]))
             .fold(0.0, f32::max)
     });
     Ok(shared.collect())

@@ -142,8 +142,12 @@ fn exponent(run: &[f32], peak: f32) -> u8 {
     }
     let low = numbers::f32_to_f8_e8m0_floor(peak).saturating_sub(2);
     let high = low.saturating_add(1).min(254);
-    let error = |bits: u8| numbers::f4_e2m1_error(run, numbers::f8_e8m0_to_f32(bits));
-    if error(high) < error(low) { high } else { low }
+    if exponent_error(run, high) < exponent_error(run, low) { high } else { low }
+}
+
+/// Returns the error of a run with this exponent as its scale.
+fn exponent_error(run: &[f32], bits: u8) -> f64 {
+    numbers::f4_e2m1_error(run, numbers::f8_e8m0_to_f32(bits))
 }
 
 impl QuantizedEncoder {

@@ -77,14 +77,11 @@ pub fn tensors<'c>(
     checkpoint: &'c Checkpoint,
     model: &Model,
     weights: &[WeightFlow<'c>],
-    wanted: ListingOptions,
+    options: ListingOptions,
 ) -> Result<Vec<FolderTensor<'c>>, Error> {
     let graph = &model.graph;
     let mut stays = unquantized_matrices(graph);
-    stays.retain(|_, why| !(wanted.output && *why == UnquantizedReason::OutputMatrix));
-    let fixed = DtypeRule::Fixed(Dtype::F32);
-    let always_wide = |mine: &[usize]| mine.iter().any(|&n| graph.weights[n].dtype == fixed);
-    let stays = |mine: &[usize]| mine.iter().find_map(|n| stays.get(&WeightId(*n))).copied();
+    stays.retain(|_, why| !(options.output && *why == UnquantizedReason::OutputMatrix));
     let uses = uses(graph);
     let experts = experts(graph);
     let mut makes: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
@@ -93,16 +90,18 @@ pub fn tensors<'c>(
             makes.entry(tensor).or_default().push(n);
         }
     }
-    let mut made = Vec::new();
+    let mut listed = Vec::new();
     let mut done = BTreeSet::new();
     for (name, info) in checkpoint.tensors() {
         let mine = makes.get(name.as_str()).map_or(&[][..], Vec::as_slice);
-        let renamed = |n: &usize| weights[*n].rule.is_some() && graph.weights[*n].name != *name;
-        // Stacked tensors that no loader can restack stay as they are.
-        let kept = |n: &usize| model.quant.keep_reason(&graph.weights[*n].name).is_some();
-        if wanted.apart
+        if options.apart
             && mine.len() > 1
-            && mine.iter().all(|n: &usize| experts.contains_key(n) && renamed(n) && !kept(n))
+            && mine.iter().all(|n: &usize| {
+                let weight = &graph.weights[*n].name;
+                let renamed = weights[*n].rule.is_some() && weight != name;
+                // Stacked tensors that no loader can restack stay as they are.
+                experts.contains_key(n) && renamed && model.quant.keep_reason(weight).is_none()
+            })
         {
             for &n in mine.iter().filter(|&&n| done.insert(n)) {
                 let weight = &graph.weights[n];
@@ -112,19 +111,24 @@ pub fn tensors<'c>(
                     Some(dtype) if dtype.run().is_some() => dtype,
                     _ => FileDtype::Bf16,
                 };
-                let matrix =
-                    quantizable(model, &[&weight.name], uses[n], stays(&[n]), flow.shape());
+                let matrix = quantizable(
+                    model,
+                    &[&weight.name],
+                    uses[n],
+                    stay_reason(&stays, &[n]),
+                    flow.shape(),
+                );
                 let shape = flow.shape().to_vec();
                 let name = split_name(model, name, &weight.name);
                 let weight = weight.name.clone();
                 let mixture = experts.get(&n).copied();
                 let weights = vec![WeightId(n)];
-                made.push(FolderTensor {
+                listed.push(FolderTensor {
                     name,
                     flow,
                     place,
                     dtype,
-                    always_wide: always_wide(&[n]),
+                    always_wide: is_always_wide(graph, &[n]),
                     shape,
                     weight,
                     weights,
@@ -147,8 +151,8 @@ pub fn tensors<'c>(
             let weight = name.clone();
             let mixture = None;
             let weights = mine.iter().copied().map(WeightId).collect();
-            let always_wide = always_wide(mine);
-            made.push(FolderTensor {
+            let always_wide = is_always_wide(graph, mine);
+            listed.push(FolderTensor {
                 name,
                 flow,
                 place,
@@ -177,37 +181,53 @@ pub fn tensors<'c>(
         });
         let used = if !mine.is_empty() && whole { WeightUse::Matrix } else { WeightUse::Other };
         let names: Vec<&str> = mine.iter().map(|&n| graph.weights[n].name.as_str()).collect();
-        made.push(FolderTensor {
+        listed.push(FolderTensor {
             name: name.clone(),
             weight: if let [one] = names[..] { one.to_owned() } else { name.clone() },
             weights: mine.iter().copied().map(WeightId).collect(),
             mixture: mine.iter().find_map(|n| experts.get(n).copied()),
-            matrix: quantizable(model, &names, used, stays(mine), &info.shape),
+            matrix: quantizable(model, &names, used, stay_reason(&stays, mine), &info.shape),
             flow,
             place: (info.file, info.range.0),
             dtype: if coded { FileDtype::Bf16 } else { info.dtype },
-            always_wide: always_wide(mine),
+            always_wide: is_always_wide(graph, mine),
             shape: info.shape.clone(),
         });
     }
-    made.sort_by_cached_key(|tensor| natural_order_key(&tensor.name));
-    Ok(made)
+    listed.sort_by_cached_key(|tensor| natural_order_key(&tensor.name));
+    Ok(listed)
+}
+
+/// True if one of these weights is f32 by the spec.
+fn is_always_wide(graph: &Graph, weights: &[usize]) -> bool {
+    let fixed = DtypeRule::Fixed(Dtype::F32);
+    weights.iter().any(|&n| graph.weights[n].dtype == fixed)
+}
+
+/// Returns the first reason to leave one of these weights unquantized.
+fn stay_reason(
+    stays: &BTreeMap<WeightId, UnquantizedReason>,
+    weights: &[usize],
+) -> Option<UnquantizedReason> {
+    weights.iter().find_map(|n| stays.get(&WeightId(*n))).copied()
 }
 
 /// Returns the name of a weight that is split from a tensor. The name shares the tensor's prefix.
 fn split_name(model: &Model, tensor: &str, weight: &str) -> String {
-    let begins = |name: &str| {
-        name.split('.').zip(weight.split('.')).take_while(|(a, b)| a == b).count() >= 3
-    };
-    let found = if begins(tensor) {
+    let disk_name = if begin_alike(tensor, weight) {
         None
     } else {
         model.rules.iter().find_map(|rule: &WeightRule| {
-            let wrapped = rule.renamed(tensor).is_some_and(|name| begins(&name));
+            let wrapped = rule.renamed(tensor).is_some_and(|name| begin_alike(&name, weight));
             wrapped.then(|| rule.on_disk(weight)).flatten()
         })
     };
-    found.unwrap_or_else(|| weight.to_owned())
+    disk_name.unwrap_or_else(|| weight.to_owned())
+}
+
+/// True if two names have the same first three parts.
+fn begin_alike(one: &str, other: &str) -> bool {
+    one.split('.').zip(other.split('.')).take_while(|(a, b)| a == b).count() >= 3
 }
 
 /// True if a rule of the spec decodes the weight from blocks and scales.
@@ -244,11 +264,11 @@ fn stacked<'c>(
             }
             parts.sort_unstable();
             let flows: Vec<_> = parts.iter().map(|&(_, n)| weights[n].flow.clone()).collect();
-            let wanted: Vec<_> = flows.iter().map(|flow| flow.shape().to_vec()).collect();
-            let fits = |shape: &Vec<usize>| {
-                shapes(&rule.steps, vec![shape.clone()]).is_ok_and(|made| made == wanted)
-            };
-            let shape = [vec![outer, rows, row], vec![outer, row, rows]].into_iter().find(fits)?;
+            let expected: Vec<_> = flows.iter().map(|flow| flow.shape().to_vec()).collect();
+            let orders = [vec![outer, rows, row], vec![outer, row, rows]];
+            let shape = orders.into_iter().find(|shape: &Vec<usize>| {
+                shapes(&rule.steps, vec![shape.clone()]).is_ok_and(|shapes| shapes == expected)
+            })?;
             Some((disk?, Flow::undo(&rule.steps, shape, flows).ok()?))
         })
 }

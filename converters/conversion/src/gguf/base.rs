@@ -34,7 +34,9 @@ pub fn base_type(name: &str, shape: &[usize], matrices: BlockType) -> BlockType 
     let fixed = ALWAYS_F32.iter().any(|end| {
         let before = stem.strip_suffix(end);
         // The entry matches a whole last part, or only its end if the entry begins with `_`.
-        before.is_some_and(|rest| rest.is_empty() || rest.ends_with('.') || end.starts_with('_'))
+        before.is_some_and(|prefix| {
+            prefix.is_empty() || prefix.ends_with('.') || end.starts_with('_')
+        })
     });
     if shape.len() <= 1 || fixed { BlockType::F32 } else { matrices }
 }

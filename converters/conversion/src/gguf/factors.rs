@@ -45,7 +45,7 @@ fn matrices(tensor: &PlannedTensor<'_>) -> usize {
 /// True if a tensor may have a `.scale` beside it.
 pub fn may_be_scaled(name: &str) -> bool {
     let Some(stem) = name.strip_suffix(".weight") else { return false };
-    let behind = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    let behind = stem.strip_prefix("blk.").and_then(|suffix| suffix.split_once('.'));
     behind.is_some_and(|(_, name)| SCALED.contains(&name))
 }
 
@@ -59,7 +59,14 @@ pub fn factors(
     let chosen = tensors.iter().zip(choices).enumerate();
     let chosen = chosen
         .filter(|(_, (tensor, choice))| choice.ty.has_factor() && may_be_scaled(&tensor.name));
-    let of = |tensor: &PlannedTensor<'_>, choice: &TypeChoice| match &tensor.packed {
+    chosen
+        .filter_map(|(n, (tensor, choice))| Some((n, factors_of(tensor, choice, bare)?)))
+        .collect()
+}
+
+/// Returns the factors of a tensor: those of its blocks in the source, or unknown ones unless it is to be `bare`.
+fn factors_of(tensor: &PlannedTensor<'_>, choice: &TypeChoice, bare: bool) -> Option<Factors> {
+    match &tensor.packed {
         Some(packed) if packed.ty == choice.ty => {
             let mut numbers = packed.factors.clone();
             // A stack of matrices has one factor per matrix, even if all are equal.
@@ -70,8 +77,7 @@ pub fn factors(
         }
         _ if bare => None,
         _ => Some(Factors::default()),
-    };
-    chosen.filter_map(|(n, (tensor, choice))| Some((n, of(tensor, choice)?))).collect()
+    }
 }
 
 /// Returns a warning about factors in the file that stock llama.cpp does not apply.
@@ -92,16 +98,13 @@ pub fn ignored_factors(
 
 /// Returns the declarations of the tensors of factors.
 pub(super) fn declared(output: &GgufOutput, tensors: &[PlannedTensor<'_>]) -> Vec<GgufTensorSpec> {
-    let name = |tensor: &PlannedTensor<'_>| {
+    let scaled = output.factors.keys().map(|n| &tensors[*n]);
+    let specs = scaled.map(|tensor| {
         let stem = tensor.name.strip_suffix(".weight").unwrap_or(&tensor.name);
-        format!("{stem}{SCALE}")
-    };
-    let one = |n: &usize| GgufTensorSpec {
-        name: name(&tensors[*n]),
-        shape: vec![matrices(&tensors[*n])],
-        ty: BlockType::F32,
-    };
-    output.factors.keys().map(one).collect()
+        let shape = vec![matrices(tensor)];
+        GgufTensorSpec { name: format!("{stem}{SCALE}"), shape, ty: BlockType::F32 }
+    });
+    specs.collect()
 }
 
 /// Computes the unknown factors, reading each such tensor once.
@@ -118,14 +121,14 @@ pub fn measure(
             let count = matrices(&tensors[n]);
             let ty = output.choices[n].ty;
             let size = tensor.flow.len() / count.max(1);
-            let of = |matrix: usize| {
+            let computed = (0..count).into_par_iter().map(|matrix: usize| -> Result<f32, Error> {
                 let numbers = matrix * size..(matrix + 1) * size;
                 let peak = peak(&tensor.name, &tensor.flow, numbers)?;
                 Ok(ty.factor(peak).unwrap_or(1.0))
-            };
-            let found = (0..count).into_par_iter().map(of).collect::<Result<Vec<f32>, Error>>()?;
+            });
+            let computed = computed.collect::<Result<Vec<f32>, Error>>()?;
             // Another thread can only have set the same value.
-            factors.0.set(found).ok();
+            factors.0.set(computed).ok();
             Ok(())
         })
     })?

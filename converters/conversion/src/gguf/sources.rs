@@ -58,17 +58,8 @@ pub(super) fn packed(group: &TensorGroup, weights: &[WeightFlow<'_>]) -> Option<
         group.weights.iter().map(|n| weights[*n].packed).collect();
     let sources = sources?;
     let first = *sources.first()?;
-    let rows = |step: &WeightStep| {
-        matches!(
-            step,
-            WeightStep::Stack(0)
-                | WeightStep::Unstack(0)
-                | WeightStep::Split { axis: 0, .. }
-                | WeightStep::PermuteHeads { .. }
-        )
-    };
     let same = sources.iter().all(|source| source.ty == first.ty);
-    if !same || !group.steps.iter().all(rows) {
+    if !same || !group.steps.iter().all(moves_rows) {
         return None;
     }
     let alike = sources.iter().all(|source| source.factor == first.factor);
@@ -78,4 +69,15 @@ pub(super) fn packed(group: &TensorGroup, weights: &[WeightFlow<'_>]) -> Option<
         _ => return None,
     };
     Some(SourceBlocks { ty: first.ty, factors })
+}
+
+/// True if a step moves whole rows, without a change of their bytes.
+fn moves_rows(step: &WeightStep) -> bool {
+    matches!(
+        step,
+        WeightStep::Stack(0)
+            | WeightStep::Unstack(0)
+            | WeightStep::Split { axis: 0, .. }
+            | WeightStep::PermuteHeads { .. }
+    )
 }

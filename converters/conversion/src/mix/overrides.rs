@@ -34,11 +34,9 @@ impl TensorType {
     /// Parses `PATTERN=TYPE`, as in `ffn_down=q8_0`. The pattern is a regular expression that may match
     /// anywhere in a name; it is converted to lower case, as in llama.cpp's tool.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let malformed = || Error::Malformed { found: shown(text) };
-        let (pattern, name) = text.split_once('=').ok_or_else(malformed)?;
-        if pattern.is_empty() || name.is_empty() {
-            return Err(malformed());
-        }
+        let parts = text.split_once('=');
+        let parts = parts.filter(|(pattern, name)| !pattern.is_empty() && !name.is_empty());
+        let (pattern, name) = parts.ok_or_else(|| Error::Malformed { found: shown(text) })?;
         let ty = parse_type(name)?;
         let pattern = Regex::new(&pattern.to_ascii_lowercase()).map_err(|error| {
             // The last line states the error; those before it point at the position.
@@ -72,10 +70,10 @@ mod tests {
 
     #[test]
     fn patterns_match_anywhere_in_small_letters() {
-        let wanted = TensorType::parse("BLK\\.[01]\\.ffn=Q8_0").unwrap();
-        assert_eq!((wanted.pattern(), wanted.ty), ("blk\\.[01]\\.ffn", BlockType::Q80));
-        assert!(wanted.fits("blk.1.ffn_up.weight") && !wanted.fits("blk.2.ffn_up.weight"));
-        assert!(!wanted.fits("BLK.1.ffn_up.weight"));
+        let rule = TensorType::parse("BLK\\.[01]\\.ffn=Q8_0").unwrap();
+        assert_eq!((rule.pattern(), rule.ty), ("blk\\.[01]\\.ffn", BlockType::Q80));
+        assert!(rule.fits("blk.1.ffn_up.weight") && !rule.fits("blk.2.ffn_up.weight"));
+        assert!(!rule.fits("BLK.1.ffn_up.weight"));
         for (text, part) in [
             ("ffn", "PATTERN=TYPE"),
             ("=q8_0", "PATTERN=TYPE"),

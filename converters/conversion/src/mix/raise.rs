@@ -19,9 +19,9 @@ pub fn levels(tensor: &MixTensor<'_>, ty: BlockType) -> [BlockType; LEVELS] {
     let mut levels = [ty; LEVELS];
     let mut last = ty;
     for (level, step) in levels[1..].iter_mut().zip(STEPS) {
-        let stand_in = fallback(tensor, step, String::new());
-        let finer = |ty: &BlockType| (bits(last) + LEAST..bits(tensor.base)).contains(&bits(*ty));
-        last = stand_in.ok().map(|found| found.0).filter(finer).unwrap_or(last);
+        let stand_in = fallback(tensor, step, String::new()).ok().map(|(ty, _)| ty);
+        let finer = bits(last) + LEAST..bits(tensor.base);
+        last = stand_in.filter(|ty| finer.contains(&bits(*ty))).unwrap_or(last);
         *level = last;
     }
     if bits(last) < bits(tensor.base) {

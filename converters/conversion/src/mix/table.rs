@@ -156,27 +156,27 @@ impl MixTable {
     }
 
     fn line(&mut self, line: &'static str) -> Option<()> {
-        let (word, rest) = line.split_once(' ')?;
+        let (word, tail) = line.split_once(' ')?;
         match word {
             "set" => {
-                let (name, words) = rest.split_once('=')?;
+                let (name, words) = tail.split_once('=')?;
                 self.sets.push((name.trim(), words.split_whitespace().collect()));
             }
             "keep" => {
-                let (part, when) = rest.split_once('|').unwrap_or((rest, ""));
+                let (part, when) = tail.split_once('|').unwrap_or((tail, ""));
                 self.keeps.push((name(part.trim()), conditions(when)?));
             }
             "role" => {
-                let (role, names) = rest.split_once('=')?;
+                let (role, names) = tail.split_once('=')?;
                 let names = names.split_whitespace().map(name).collect();
                 self.roles.push((parse_role(role.trim())?, names));
             }
             "rule" => {
-                let rule = self.rule(rest)?;
+                let rule = self.rule(tail)?;
                 self.rules.push(rule);
             }
             "raise" => {
-                let rule = self.rule(rest)?;
+                let rule = self.rule(tail)?;
                 self.raises.push(rule);
             }
             _ => return None,
@@ -202,7 +202,8 @@ impl MixTable {
     }
 
     fn choice<T>(&self, text: &'static str, parse: fn(&str) -> Option<T>) -> Option<Filter<T>> {
-        let (text, wanted) = text.strip_prefix('!').map_or((text, true), |rest| (rest, false));
+        let (text, expected) =
+            text.strip_prefix('!').map_or((text, true), |negated| (negated, false));
         let mut list = Vec::new();
         for word in text.split_whitespace().filter(|&word| word != "*") {
             let set = self.sets.iter().find(|set| set.0 == word);
@@ -211,7 +212,7 @@ impl MixTable {
                 list.push(parse(word)?);
             }
         }
-        Some(Filter { list, wanted })
+        Some(Filter { list, wanted: expected })
     }
 }
 
@@ -231,17 +232,18 @@ fn conditions(text: &'static str) -> Option<Vec<Condition>> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     parts
         .map(|part| {
-            let (part, wanted) = part.strip_prefix('!').map_or((part, true), |rest| (rest, false));
-            Some(Condition { test: test(part)?, wanted })
+            let (part, expected) =
+                part.strip_prefix('!').map_or((part, true), |negated| (negated, false));
+            Some(Condition { test: test(part)?, wanted: expected })
         })
         .collect()
 }
 
 fn test(text: &'static str) -> Option<MixTest> {
     let at = text.find(['<', '>', '=']).unwrap_or(text.len());
-    let (word, rest) = text.split_at(at);
-    let value = rest.trim_start_matches(['<', '>', '=']);
-    Some(match (word, &rest[..rest.len() - value.len()]) {
+    let (word, tail) = text.split_at(at);
+    let value = tail.trim_start_matches(['<', '>', '=']);
+    Some(match (word, &tail[..tail.len() - value.len()]) {
         ("gqa", ">=") => MixTest::GqaFrom(value.parse().ok()?),
         ("grouped", "") => MixTest::Grouped,
         ("experts", "=") => MixTest::Experts(value.parse().ok()?),
@@ -286,8 +288,9 @@ mod tests {
 
     #[test]
     fn bounds_are_whole_numbers() {
-        let of = |text: &str, n| bound(text).unwrap().of(n);
-        assert_eq!((of("n/8", 15), of("7n/8", 15), of("3", 15)), (1, 13, 3));
+        for (text, expected) in [("n/8", 1), ("7n/8", 13), ("3", 3)] {
+            assert_eq!(bound(text).unwrap().of(15), expected);
+        }
         assert!(bound("n/0").is_none() && bound("x").is_none());
     }
 }

@@ -24,8 +24,8 @@ impl MixTarget {
     pub fn parse(name: &str) -> Result<Self, Error> {
         let alias = ALIASES.iter().find(|alias| alias.0.eq_ignore_ascii_case(name));
         let full = alias.map_or(name, |alias| alias.1);
-        let found = Self::all().find(|target| target.name().eq_ignore_ascii_case(full));
-        found.ok_or_else(|| Error::UnknownTarget { found: formats::shown(name) })
+        let target = Self::all().find(|target| target.name().eq_ignore_ascii_case(full));
+        target.ok_or_else(|| Error::UnknownTarget { found: formats::shown(name) })
     }
 
     /// Returns the target's name, such as `Q4_K_M`.

@@ -17,29 +17,33 @@ pub(super) fn files(
 ) -> Vec<SideFile> {
     let paths = work.hash_paths();
     let tensors = tensor_files(work, jobs, done);
-    let all_beside = |folder: &Path| -> Vec<HashedFile> {
-        work.beside
-            .iter()
-            .map(|side: &SideFile| HashedFile::whole(relative(folder, &side.path), &side.bytes))
-            .collect()
-    };
-    let side = |path: PathBuf, hashed: &[HashedFile]| SideFile {
-        bytes: hashes::text(hashed).into_bytes(),
-        path,
-    };
     match &paths[..] {
         [path] if work.folder.is_some() => {
-            let beside = all_beside(folder_of(path));
-            vec![side(path.clone(), &[tensors, beside].concat())]
+            let beside = all_beside(work, folder_of(path));
+            vec![hash_file(path.clone(), &[tensors, beside].concat())]
         }
         _ => {
-            let beside = work.folder.as_ref().map(|folder| all_beside(&folder.path));
+            let beside = work.folder.as_ref().map(|folder| all_beside(work, &folder.path));
             let beside = beside.unwrap_or_default();
-            let with_beside = |file: HashedFile| [vec![file], beside.clone()].concat();
             let files = paths.into_iter().zip(tensors);
-            files.map(|(path, file)| side(path, &with_beside(file))).collect()
+            files
+                .map(|(path, file)| hash_file(path, &[vec![file], beside.clone()].concat()))
+                .collect()
         }
     }
+}
+
+/// Returns the hashes of all files beside those of tensors, with names relative to a folder.
+fn all_beside(work: &Work<'_>, folder: &Path) -> Vec<HashedFile> {
+    work.beside
+        .iter()
+        .map(|side: &SideFile| HashedFile::whole(relative(folder, &side.path), &side.bytes))
+        .collect()
+}
+
+/// Returns a file with hashes.
+fn hash_file(path: PathBuf, hashed: &[HashedFile]) -> SideFile {
+    SideFile { bytes: hashes::text(hashed).into_bytes(), path }
 }
 
 /// Returns the hashes of each file of tensors: its header, and its tensors by offset.
@@ -94,13 +98,12 @@ fn relative(folder: &Path, path: &Path) -> String {
 
 /// True unless there are hashes of the files and a file has other bytes.
 pub(super) fn hold(work: &Work<'_>) -> bool {
-    let sound = |path: &PathBuf| {
-        let hashed = hashes::read(path);
-        hashed.is_ok_and(|files| {
-            files
-                .iter()
-                .all(|file| file.check(folder_of(path)).is_ok_and(|damage| damage.is_empty()))
-        })
-    };
-    work.hash_paths().iter().filter(|path| path.exists()).all(sound)
+    work.hash_paths().iter().filter(|path| path.exists()).all(|path| is_sound(path))
+}
+
+/// True if no file is damaged by a file with hashes.
+fn is_sound(path: &Path) -> bool {
+    hashes::read(path).is_ok_and(|files| {
+        files.iter().all(|file| file.check(folder_of(path)).is_ok_and(|damage| damage.is_empty()))
+    })
 }

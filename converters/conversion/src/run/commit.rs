@@ -58,11 +58,12 @@ fn name(
     disk: &dyn Disk,
     gates: bool,
 ) -> io::Result<()> {
-    let wanted = |path: &PathBuf| work.gates.contains(path) == gates;
-    for (part, _) in parts.iter().zip(&work.files).filter(|(_, out)| wanted(&out.path)) {
-        part.finish(disk)?;
+    for (part, out) in parts.iter().zip(&work.files) {
+        if work.gates.contains(&out.path) == gates {
+            part.finish(disk)?;
+        }
     }
-    for side in beside.iter().filter(|side| wanted(&side.path)) {
+    for side in beside.iter().filter(|side| work.gates.contains(&side.path) == gates) {
         disk.rename(&staged(work, side), &side.path)?;
     }
     Ok(())

@@ -113,23 +113,23 @@ fn build(
         return Ok(false);
     }
     fs_err::set_permissions(new, old_facts.permissions())?;
-    let within = |path: &Path| path.strip_prefix(folder).ok().map(Path::to_owned);
     let tensors = parts.iter().zip(&work.files).map(|(part, out)| (part.path.clone(), &out.path));
     let small = beside.iter().map(|side| (staged(work, side), &side.path));
     let mut dropped = BTreeSet::from([PathBuf::from(LIST)]);
     for (from, to) in tensors.chain(small) {
-        let Some(name) = within(to) else { return Ok(false) };
+        let Some(name) = within(folder, to) else { return Ok(false) };
         let place = new.join(&name);
         fs_err::create_dir_all(place.parent().unwrap_or(new))?;
         fs_err::hard_link(&from, &place)?;
-        dropped.extend(within(&from));
+        dropped.extend(within(folder, &from));
         dropped.insert(name);
     }
     let journal = work.files.first().map(|file| journal_path(&file.path));
     let written = outputs(work).map(|path| part_path(&path));
     let stale = work.gates.iter().chain(&work.stale).cloned();
-    dropped
-        .extend(journal.into_iter().chain(written).chain(stale).filter_map(|path| within(&path)));
+    dropped.extend(
+        journal.into_iter().chain(written).chain(stale).filter_map(|path| within(folder, &path)),
+    );
     let mut left = MOST;
     if !link(current, new, Path::new(""), &dropped, &mut left)? {
         return Ok(false);
@@ -139,6 +139,11 @@ fn build(
     io::Write::write_all(&mut list, lines.collect::<String>().as_bytes())?;
     list.publish(&formats::output::DirectDisk)?;
     Ok(true)
+}
+
+/// Returns the path of a file relative to its folder.
+fn within(folder: &Path, path: &Path) -> Option<PathBuf> {
+    path.strip_prefix(folder).ok().map(Path::to_owned)
 }
 
 /// Links every file that is not dropped. Returns false if there are too many.
@@ -194,11 +199,13 @@ pub(super) fn clean(folder: &Path, disk: &dyn Disk) -> io::Result<()> {
 /// Removes a new folder that has not taken the place of the old one. All of its files have another name in the old
 /// folder.
 fn clear(pair: &FolderPair) -> io::Result<()> {
-    let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     for removed in
         [fs_err::remove_file(pair.current.join(LIST)), fs_err::remove_dir_all(&pair.beside)]
     {
-        removed.or_else(|error| if absent(&error) { Ok(()) } else { Err(error) })?;
+        removed.or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })?;
     }
     Ok(())
 }

@@ -112,13 +112,9 @@ pub(super) fn check(work: &Work<'_>, settings: &RunOptions) -> Result<(), Error>
         .iter()
         .filter_map(|path| Some((path.clone(), FileIdentity::of(path)?)))
         .collect();
-    let read = |path: &Path| {
-        let identity = FileIdentity::of(path)?;
-        inputs.iter().find(|(_, read)| *read == identity).map(|(input, _)| input.clone())
-    };
     for output in outputs(work).chain(work.stale.clone()).chain(work.gates.clone()) {
         for path in [output.clone(), part_path(&output), journal_path(&output)] {
-            if let Some(input) = read(&path) {
+            if let Some(input) = input_at(&inputs, &path) {
                 return Err(Error::Overwrites { output: path, input });
             }
         }
@@ -140,6 +136,12 @@ pub(super) fn check(work: &Work<'_>, settings: &RunOptions) -> Result<(), Error>
         }
     }
     Ok(())
+}
+
+/// Returns the input that is the same file as a path.
+fn input_at(inputs: &[(PathBuf, FileIdentity)], path: &Path) -> Option<PathBuf> {
+    let identity = FileIdentity::of(path)?;
+    inputs.iter().find(|(_, read)| *read == identity).map(|(input, _)| input.clone())
 }
 
 /// Returns an error if a file to be written exists. Small files may exist if they have the same bytes, as
@@ -165,15 +167,15 @@ impl SideFile {
     /// True if the file exists with these bytes.
     pub(super) fn is_there(&self) -> bool {
         // The length is compared first: the existing file may be of any size.
-        let len = |path: &Path| std::fs::symlink_metadata(path).map(|found| found.len());
         is_regular(&self.path)
-            && len(&self.path).is_ok_and(|len| len == self.bytes.len() as u64)
+            && std::fs::symlink_metadata(&self.path)
+                .is_ok_and(|metadata| metadata.len() == self.bytes.len() as u64)
             && file::read(&self.path, file::COPIED).is_ok_and(|bytes| bytes == self.bytes)
     }
 }
 
 fn is_regular(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
+    std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
 /// Device and inode of a file, whatever its path.

@@ -28,7 +28,7 @@ pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Er
         return Ok(false);
     }
     let mut buffers = slab::Buffers::default();
-    let mut found = Vec::new();
+    let mut on_disk = Vec::new();
     let filled = work.tasks.iter().enumerate().filter(|(_, tensor)| tensor.rows() > 0);
     let ends = filled.flat_map(|(task, tensor)| {
         let rows = tensor.rows();
@@ -41,9 +41,9 @@ pub(super) fn is_finished(work: &Work<'_>, sources: &[Stamp]) -> Result<bool, Er
         slab::encode(work, &job, &mut buffers)?;
         let task = &work.tasks[job.task];
         for (target, bytes) in task.targets.iter().zip(&buffers.bytes) {
-            found.resize(bytes.len(), 0);
-            parts[target.file].read(&mut found, slab::place(task, target, &job).0)?;
-            if found != *bytes {
+            on_disk.resize(bytes.len(), 0);
+            parts[target.file].read(&mut on_disk, slab::place(task, target, &job).0)?;
+            if on_disk != *bytes {
                 return Ok(false);
             }
         }

@@ -114,11 +114,10 @@ impl ConversionLock {
                 None => PartFile::begin(out, duplicate(file)?, resume)?,
             });
         }
-        let is_there = |parts: &[PartFile], slab: usize, written: &[SlabRecord]| {
-            jobs.get(slab).is_some_and(|job| slab::is_there(work, job, parts, written))
-        };
         let mut known = notes.slabs;
-        known.retain(|&slab, written| is_there(&parts, slab, written));
+        known.retain(|&n, written| {
+            jobs.get(n).is_some_and(|job| slab::is_there(work, job, &parts, written))
+        });
         let padding = slab::padding(work);
         for (n, out) in work.files.iter().enumerate() {
             if parts[n].is_named()
@@ -134,7 +133,9 @@ impl ConversionLock {
                 padding[n].iter().try_for_each(|&gap| zero(&parts[n], gap))?;
             }
         }
-        known.retain(|&slab, written| is_there(&parts, slab, written));
+        known.retain(|&n, written| {
+            jobs.get(n).is_some_and(|job| slab::is_there(work, job, &parts, written))
+        });
         Ok((journal, parts, known))
     }
 }
@@ -171,15 +172,18 @@ fn lock_file(
     lock: fn(&File) -> Result<(), TryLockError>,
     output: &Path,
 ) -> Result<(), Error> {
-    let busy = || Error::Busy { output: output.into() };
     match lock(file) {
         // Some file systems have no locks.
         Ok(()) | Err(TryLockError::Error(_)) => {}
-        Err(TryLockError::WouldBlock) => return Err(busy()),
+        Err(TryLockError::WouldBlock) => return Err(Error::Busy { output: output.into() }),
     }
     // The file may have been renamed or removed between the opening and the lock.
     let opened = FileIdentity::from(&file.metadata()?);
-    if FileIdentity::of(path) == Some(opened) { Ok(()) } else { Err(busy()) }
+    if FileIdentity::of(path) == Some(opened) {
+        Ok(())
+    } else {
+        Err(Error::Busy { output: output.into() })
+    }
 }
 
 #[cfg(test)]
@@ -193,9 +197,10 @@ mod tests {
         let (file, _) = continue_or_create(&path).unwrap();
         lock_file(file.file(), &path, File::try_lock, &path).unwrap();
         fs_err::rename(&path, dir.path().join("a")).unwrap();
-        let owned = || lock_file(file.file(), &path, File::try_lock, &path);
-        assert!(matches!(owned(), Err(Error::Busy { .. })));
+        let owned = lock_file(file.file(), &path, File::try_lock, &path);
+        assert!(matches!(owned, Err(Error::Busy { .. })));
         fs_err::write(&path, "another").unwrap();
-        assert!(matches!(owned(), Err(Error::Busy { .. })));
+        let owned = lock_file(file.file(), &path, File::try_lock, &path);
+        assert!(matches!(owned, Err(Error::Busy { .. })));
     }
 }

@@ -56,7 +56,7 @@ impl WriteQueue {
         state.slabs.push_back(slab);
         if state.writing < self.writers {
             state.writing += 1;
-            let turn = WriterTurn(self);
+            let writer = WriterTurn(self);
             while let Some(slab) = state.slabs.pop_front() {
                 drop(state);
                 self.room.notify_one();
@@ -66,7 +66,7 @@ impl WriteQueue {
             }
             // Under the lock: a slab that comes later finds nobody writing.
             state.writing -= 1;
-            std::mem::forget(turn);
+            std::mem::forget(writer);
         }
         Ok(state.spare.pop().unwrap_or_default())
     }
@@ -103,23 +103,27 @@ mod tests {
             let next = AtomicUsize::new(0);
             let now = AtomicUsize::new(0);
             let written = Mutex::new(Vec::new());
-            let write = |slab: &EncodedSlab| {
-                assert!(now.fetch_add(1, Ordering::SeqCst) < writers);
-                std::thread::yield_now();
-                written.lock().unwrap().push(slab.number);
-                now.fetch_sub(1, Ordering::SeqCst);
-                Ok(())
-            };
-            let worker = || {
-                loop {
-                    let number = next.fetch_add(1, Ordering::SeqCst);
-                    if number >= 200 {
-                        return;
-                    }
-                    queue.push(slab(number), write).unwrap();
+            std::thread::scope(|scope| {
+                for _ in 0..workers {
+                    scope.spawn(|| {
+                        loop {
+                            let number = next.fetch_add(1, Ordering::SeqCst);
+                            if number >= 200 {
+                                return;
+                            }
+                            queue
+                                .push(slab(number), |slab: &EncodedSlab| {
+                                    assert!(now.fetch_add(1, Ordering::SeqCst) < writers);
+                                    std::thread::yield_now();
+                                    written.lock().unwrap().push(slab.number);
+                                    now.fetch_sub(1, Ordering::SeqCst);
+                                    Ok(())
+                                })
+                                .unwrap();
+                        }
+                    });
                 }
-            };
-            std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(worker))));
+            });
             let mut written = written.into_inner().unwrap();
             written.sort_unstable();
             assert_eq!(written, (0..200).collect::<Vec<_>>());
@@ -130,20 +134,23 @@ mod tests {
     fn a_failed_write_holds_up_nobody() {
         let queue = WriteQueue::new(1, 1);
         let failed = AtomicUsize::new(0);
-        let worker = || {
-            for number in 0..50 {
-                if queue
-                    .push(slab(number), |_: &EncodedSlab| {
-                        Err(std::io::Error::other("the disk is full").into())
-                    })
-                    .is_err()
-                {
-                    failed.fetch_add(1, Ordering::SeqCst);
-                    return;
-                }
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for number in 0..50 {
+                        if queue
+                            .push(slab(number), |_: &EncodedSlab| {
+                                Err(std::io::Error::other("the disk is full").into())
+                            })
+                            .is_err()
+                        {
+                            failed.fetch_add(1, Ordering::SeqCst);
+                            return;
+                        }
+                    }
+                });
             }
-        };
-        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(worker))));
+        });
         assert!(failed.into_inner() > 0);
     }
 }

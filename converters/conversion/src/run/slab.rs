@@ -247,29 +247,26 @@ fn check_finite(
         return Ok(());
     }
     let Some(n) = first_not_finite(seen) else { return Ok(()) };
-    let found = numbers[n];
-    let seen = seen[n];
-    Err(EncodeError::OutOfReach { at: at + n, found, seen })
+    Err(EncodeError::OutOfReach { at: at + n, found: numbers[n], seen: seen[n] })
 }
 
 /// Returns an error if a copied value is not finite.
 fn finite(dtype: FileDtype, bytes: &[u8]) -> Result<(), EncodeError> {
-    let sixteen = |mask: u16| {
-        let bits = bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
-        // Counting is faster than searching: the common case has none and reads everything.
-        (bits.filter(|bits| bits & mask == mask).count() > 0).then_some(())
-    };
-    let found = match dtype {
-        FileDtype::Bf16 => sixteen(0x7f80),
-        FileDtype::F16 => sixteen(0x7c00),
+    let is_finite = match dtype {
+        FileDtype::Bf16 => !has_all_bits(bytes, 0x7f80),
+        FileDtype::F16 => !has_all_bits(bytes, 0x7c00),
         FileDtype::F32 => {
             let bits = bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b));
-            (bits.filter(|bits| bits & 0x7f80_0000 == 0x7f80_0000).count() > 0).then_some(())
+            bits.filter(|bits| bits & 0x7f80_0000 == 0x7f80_0000).count() == 0
         }
-        _ => None,
+        _ => true,
     };
-    match found {
-        None => Ok(()),
-        Some(()) => Err(EncodeError::CopyNotFinite),
-    }
+    if is_finite { Ok(()) } else { Err(EncodeError::CopyNotFinite) }
+}
+
+/// True if one of the numbers of 16 bits has all bits of a mask.
+fn has_all_bits(bytes: &[u8], mask: u16) -> bool {
+    let bits = bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
+    // Counting is faster than searching: the common case has none and reads everything.
+    bits.filter(|bits| bits & mask == mask).count() > 0
 }

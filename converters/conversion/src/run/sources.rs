@@ -29,7 +29,7 @@ pub(super) fn check(
             let Some((job, written)) = slabs.get(n) else { return };
             if !slab::is_same_source(work, job, &mut buffers, written) {
                 let mut first = first_changed.lock().unwrap_or_else(PoisonError::into_inner);
-                *first = Some(first.map_or(n, |found| found.min(n)));
+                *first = Some(first.map_or(n, |earlier| earlier.min(n)));
                 return;
             }
         }

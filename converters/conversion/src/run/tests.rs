@@ -12,38 +12,38 @@ const ROWS: usize = 12;
 const ROW: usize = 64;
 
 fn numbers(seed: u32) -> Vec<u8> {
-    let number = |n: usize| {
+    let numbers = (0..ROWS * ROW).map(|n| {
         ((n as u32).wrapping_mul(2_654_435_761).wrapping_add(seed) >> 8) as f32 / 1e6 - 8.0
-    };
-    (0..ROWS * ROW).flat_map(|n| number(n).to_le_bytes()).collect()
+    });
+    numbers.flat_map(f32::to_le_bytes).collect()
 }
 
 /// Returns the work for two tensors, each as f32 in one file and as bf16 in another.
 fn work<'a>(folder: &Path, sources: &'a [Vec<u8>]) -> Work<'a> {
     let header = b"header".to_vec();
     let tensor = (ROWS * ROW) as u64;
-    let file = |name: &str, size| OutFile {
+    let types = [(BlockType::F32, 4), (BlockType::Bf16, 2)];
+    let tasks = sources.iter().enumerate().map(|(n, source)| Task {
+        flow: Flow::plain(&[ROWS, ROW], FileDtype::F32, source).unwrap(),
+        targets: types
+            .into_iter()
+            .enumerate()
+            .map(|(file, (ty, size)): (usize, (BlockType, u64))| TaskTarget {
+                file,
+                name: format!("t{n}"),
+                offset: 32 + n as u64 * tensor * size,
+                encode: Arc::new(BlockEncoder { matrix: ROWS, ..BlockEncoder::plain(ty) }),
+            })
+            .collect(),
+        place: (0, 9 - n as u64),
+    });
+    let tasks = tasks.collect();
+    let files = [("a", 4), ("b", 2)].map(|(name, size)| OutFile {
         path: folder.join(name),
         header: header.clone(),
         len: 32 + 2 * tensor * size,
-    };
-    let types = [(BlockType::F32, 4), (BlockType::Bf16, 2)];
-    let tasks = sources.iter().enumerate().map(|(n, source)| {
-        let target = |(file, (ty, size)): (usize, (BlockType, u64))| TaskTarget {
-            file,
-            name: format!("t{n}"),
-            offset: 32 + n as u64 * tensor * size,
-            encode: Arc::new(BlockEncoder { matrix: ROWS, ..BlockEncoder::plain(ty) }),
-        };
-        Task {
-            flow: Flow::plain(&[ROWS, ROW], FileDtype::F32, source).unwrap(),
-            targets: types.into_iter().enumerate().map(target).collect(),
-            place: (0, 9 - n as u64),
-        }
     });
-    let tasks = tasks.collect();
-    let files = vec![file("a", 4), file("b", 2)];
-    Work { files, tasks, fingerprint: "f".into(), ..Work::default() }
+    Work { files: files.into(), tasks, fingerprint: "f".into(), ..Work::default() }
 }
 
 /// Stops after a number of values.

@@ -1,10 +1,11 @@
 //! Tests of checkpoints of 8 and 4 bits: written values are read back, with any slab size.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use checkpoints::checkpoint::Checkpoint;
 use checkpoints::weights::flows;
-use formats::safetensors::{FileDtype, TensorSpec, Writer};
+use formats::safetensors::{FileDtype, SafetensorsFile, TensorSpec, Writer};
 use onboard_conversion::folder::calibrated::{PeakSite, scales};
 use onboard_conversion::folder::{
     self, CalibratedScales, DtypeChoice, FolderFormat, FolderTensor, ListingOptions, ScaleKinds,
@@ -39,8 +40,8 @@ fn plan<'c>(
     format: FolderFormat,
 ) -> (Vec<FolderTensor<'c>>, Vec<DtypeChoice>) {
     let (weights, _) = flows(checkpoint, &model.graph.weights, &model.rules).unwrap();
-    let wanted = ListingOptions { apart: format.quantizes(), output: false };
-    let tensors = folder::tensors(checkpoint, model, &weights, wanted).unwrap();
+    let options = ListingOptions { apart: format.quantizes(), output: false };
+    let tensors = folder::tensors(checkpoint, model, &weights, options).unwrap();
     let choices = format.choose(&tensors, &model.quant);
     (tensors, choices)
 }
@@ -50,7 +51,7 @@ fn write(
     source: &Path,
     format: FolderFormat,
     out: &Path,
-    (threads, slab, most): (usize, usize, u64),
+    (threads, slab, limit): (usize, usize, u64),
 ) -> Result<(), String> {
     let checkpoint = Checkpoint::open(source).unwrap();
     let model = model(source);
@@ -58,7 +59,7 @@ fn write(
     let peaks = peaks::peaks(&tensors, &choices, &model.quant, 2).map_err(|e| e.to_string())?;
     let items =
         folder::items(format, &tensors, &choices, Some(&peaks), &CalibratedScales::default());
-    let files = folder::lay_out(out, &items, most, "").unwrap();
+    let files = folder::lay_out(out, &items, limit, "").unwrap();
     let work = folder::work(&items, &files, None, "test".to_owned());
     let settings = RunOptions { threads, slab, ..RunOptions::default() };
     run(&work, &settings, &()).map_err(|e| e.to_string())?;
@@ -133,24 +134,24 @@ fn every_format_is_read_back_as_it_was_meant() {
                 if flow.numeric().is_err() {
                     continue;
                 }
-                let mut wanted = vec![0.0; tensor.flow.len()];
-                let mut found = wanted.clone();
-                tensor.flow.read(0, &mut wanted);
-                flow.read(0, &mut found);
+                let mut expected = vec![0.0; tensor.flow.len()];
+                let mut decoded = expected.clone();
+                tensor.flow.read(0, &mut expected);
+                flow.read(0, &mut decoded);
                 if choice.kept.is_some() && !word.starts_with("hf:") {
-                    assert_eq!(found, wanted, "{name} {word} `{}`", tensor.name);
+                    assert_eq!(decoded, expected, "{name} {word} `{}`", tensor.name);
                     continue;
                 }
-                for (x, y) in wanted.iter().zip(&found) {
+                for (x, y) in expected.iter().zip(&decoded) {
                     error += f64::from(x - y) * f64::from(x - y);
                     power += f64::from(*x) * f64::from(*x);
                 }
             }
             let relative = if power > 0.0 { (error / power).sqrt() } else { 0.0 };
-            let (least, most) = band(format);
+            let (least, largest) = band(format);
             // Values decoded from four bits may fit into them again, and into eight always.
             let least = if name == "gpt_oss_mxfp4" { 0.0 } else { least };
-            assert!((least..=most).contains(&relative), "{name} {word}: {relative}");
+            assert!((least..=largest).contains(&relative), "{name} {word}: {relative}");
         }
     }
 }
@@ -161,9 +162,9 @@ fn shards_together_are_the_whole() {
     let source = fixture("llama_256");
     let one = dir.path().join("one");
     let many = dir.path().join("many");
-    for (out, most) in [(&one, u64::MAX), (&many, 200_000)] {
+    for (out, limit) in [(&one, u64::MAX), (&many, 200_000)] {
         fs_err::create_dir(out).unwrap();
-        write(&source, FolderFormat::Fp8, out, (2, 5000, most)).unwrap();
+        write(&source, FolderFormat::Fp8, out, (2, 5000, limit)).unwrap();
     }
     let one = Checkpoint::open(&one).unwrap();
     let many = Checkpoint::open(&many).unwrap();
@@ -176,10 +177,10 @@ fn shards_together_are_the_whole() {
     let items =
         folder::items(FolderFormat::Fp8, &tensors, &choices, None, &CalibratedScales::default());
     for count in [1, 2, 3, 5] {
-        let most = folder::even_limit(&items, count);
-        let files = folder::lay_out(Path::new("x"), &items, most, "").unwrap();
+        let limit = folder::even_limit(&items, count);
+        let files = folder::lay_out(Path::new("x"), &items, limit, "").unwrap();
         assert!(files.len() <= count, "{count}");
-        let less = folder::lay_out(Path::new("x"), &items, most - 1, "").unwrap();
+        let less = folder::lay_out(Path::new("x"), &items, limit - 1, "").unwrap();
         assert!(less.len() > count || count == 1, "{count}");
     }
 }
@@ -194,17 +195,26 @@ fn fused_matrices_share_a_scale() {
         let out = dir.path().join(format!("{format:?}"));
         fs_err::create_dir(&out).unwrap();
         write(&source, format, &out, (1, 1 << 20, u64::MAX)).unwrap();
-        let file =
-            formats::safetensors::SafetensorsFile::open(&out.join("model.safetensors")).unwrap();
-        let scale = |module: &str| {
-            let name = format!("model.layers.1.{module}.weight{end}");
-            file.tensor(&name).unwrap().unwrap().1.to_vec()
-        };
-        assert_eq!(scale("self_attn.q_proj"), scale("self_attn.k_proj"));
-        assert_eq!(scale("self_attn.q_proj"), scale("self_attn.v_proj"));
-        assert_eq!(scale("mlp.gate_proj"), scale("mlp.up_proj"));
-        assert_ne!(scale("self_attn.q_proj"), scale("self_attn.o_proj"));
+        let file = SafetensorsFile::open(&out.join("model.safetensors")).unwrap();
+        assert_eq!(
+            scale_of(&file, end, "self_attn.q_proj"),
+            scale_of(&file, end, "self_attn.k_proj")
+        );
+        assert_eq!(
+            scale_of(&file, end, "self_attn.q_proj"),
+            scale_of(&file, end, "self_attn.v_proj")
+        );
+        assert_eq!(scale_of(&file, end, "mlp.gate_proj"), scale_of(&file, end, "mlp.up_proj"));
+        assert_ne!(
+            scale_of(&file, end, "self_attn.q_proj"),
+            scale_of(&file, end, "self_attn.o_proj")
+        );
     }
+}
+
+fn scale_of(file: &SafetensorsFile, end: &str, module: &str) -> Vec<u8> {
+    let name = format!("model.layers.1.{module}.weight{end}");
+    file.tensor(&name).unwrap().unwrap().1.to_vec()
 }
 
 #[test]
@@ -219,13 +229,12 @@ fn experts_keep_their_names_and_are_quantized_all_or_none() {
             assert!(tensors.iter().any(|tensor| tensor.name.ends_with(part)), "{name}");
             for (tensor, choice) in tensors.iter().zip(&choices) {
                 let Some(mixture) = tensor.mixture else { continue };
-                let others = tensors.iter().zip(&choices);
-                let mut others = others.filter(|(other, _)| other.mixture == Some(mixture));
-                assert!(others.all(|(_, other)| other.kept.is_some() == choice.kept.is_some()));
+                let pairs = tensors.iter().zip(&choices);
+                let mut experts = pairs.filter(|(other, _)| other.mixture == Some(mixture));
+                assert!(experts.all(|(_, other)| other.kept.is_some() == choice.kept.is_some()));
             }
             let peaks = peaks::peaks(&tensors, &choices, &model.quant, 2).unwrap();
-            let quantized = |n: &usize| choices[*n].kept.is_none();
-            for n in (0..tensors.len()).filter(quantized) {
+            for n in (0..tensors.len()).filter(|n| choices[*n].kept.is_none()) {
                 for other in model.quant.scale_group(&tensors[n].weight) {
                     let m = tensors.iter().position(|tensor| tensor.weight == other).unwrap();
                     assert_eq!(peaks[n], peaks[m], "{} {}", tensors[n].name, tensors[m].name);
@@ -254,8 +263,7 @@ fn numbers_that_are_not_finite_are_refused_by_name() {
             })
             .collect();
         let path = broken.join("model.safetensors");
-        let mut writer =
-            Writer::create(&path, &std::collections::BTreeMap::new(), &declared).unwrap();
+        let mut writer = Writer::create(&path, &BTreeMap::new(), &declared).unwrap();
         for tensor in &declared {
             let mut bytes = old.bytes(&tensor.name).unwrap().to_vec();
             if tensor.name.ends_with("1.mlp.up_proj.weight") {
@@ -281,34 +289,32 @@ fn scales_follow_from_what_was_seen_or_are_refused() {
     let checkpoint = Checkpoint::open(&source).unwrap();
     let model = model(&source);
     let (tensors, choices) = plan(&checkpoint, &model, FolderFormat::Fp8);
-    let of = |peak: &dyn Fn(PeakSite) -> Option<f32>| {
-        scales(FolderFormat::Fp8, both, &model, (&tensors[..], &choices[..]), peak)
-    };
+    let chosen = (&tensors[..], &choices[..]);
     // The two cached parts of latent attention share one scale: that of the larger.
-    let made = of(&|seen| match seen {
+    let outcome = scales(FolderFormat::Fp8, both, &model, chosen, &|seen| match seen {
         PeakSite::Cache(state, part) => Some(448.0 * (1 + state.0 * 2 + part) as f32),
         // An expert without tokens has the scale of the others.
         PeakSite::Input(id) => (model.graph.weights[id.0].name.contains("experts.1.gate")
             || !model.graph.weights[id.0].name.contains(".experts."))
         .then_some(448.0 * 64.0),
     });
-    let faults: Vec<String> = made.unwrap_err().iter().map(ToString::to_string).collect();
+    let faults: Vec<String> = outcome.unwrap_err().iter().map(ToString::to_string).collect();
     assert!(
         faults.iter().all(|fault| fault.contains("down_proj") && fault.contains("longer text"))
     );
     assert_eq!(faults.len(), 2, "one for each mixture: {faults:?}");
-    let made = of(&|seen| match seen {
+    let outcome = scales(FolderFormat::Fp8, both, &model, chosen, &|seen| match seen {
         PeakSite::Cache(state, part) => Some(448.0 * (1 + state.0 * 2 + part) as f32),
         PeakSite::Input(_) => Some(448.0 * 64.0),
     });
-    let made = made.unwrap();
-    let get = |name: &str| made.all.iter().find(|(own, _)| own == name).unwrap().1;
-    assert_eq!(get("model.layers.0.self_attn.k_scale"), 2.0);
-    assert_eq!(get("model.layers.0.self_attn.v_scale"), 2.0);
+    let by_name: BTreeMap<String, f32> = outcome.unwrap().all.into_iter().collect();
+    assert_eq!(by_name["model.layers.0.self_attn.k_scale"], 2.0);
+    assert_eq!(by_name["model.layers.0.self_attn.v_scale"], 2.0);
     // The weight that expands the latent multiplies its first part.
-    assert_eq!(get("model.layers.1.self_attn.kv_b_proj.input_scale"), 3.0);
-    assert_eq!(get("model.layers.1.mlp.experts.0.down_proj.input_scale"), 64.0);
-    let faults = of(&|_| Some(f32::NAN)).unwrap_err();
+    assert_eq!(by_name["model.layers.1.self_attn.kv_b_proj.input_scale"], 3.0);
+    assert_eq!(by_name["model.layers.1.mlp.experts.0.down_proj.input_scale"], 64.0);
+    let outcome = scales(FolderFormat::Fp8, both, &model, chosen, &|_| Some(f32::NAN));
+    let faults = outcome.unwrap_err();
     assert!(faults.iter().all(|fault| fault.to_string().contains("not finite")), "{faults:?}");
 }
 
@@ -325,7 +331,7 @@ fn a_stored_scale_that_is_none_is_refused_by_name() {
         })
         .collect();
     let path = dir.path().join("model.safetensors");
-    let mut writer = Writer::create(&path, &std::collections::BTreeMap::new(), &declared).unwrap();
+    let mut writer = Writer::create(&path, &BTreeMap::new(), &declared).unwrap();
     for (name, numbers) in &stored {
         let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
         writer.write(&format!("a.{name}.input_scale"), &bytes).unwrap();
@@ -358,22 +364,29 @@ fn the_output_matrix_and_embeddings_stay_in_every_format() {
     let (weights, _) = flows(&checkpoint, &model.graph.weights, &model.rules).unwrap();
     for (name, format, _) in FolderFormat::all().filter(|(_, format, _)| format.quantizes()) {
         for output in [false, true] {
-            let wanted = ListingOptions { apart: true, output };
-            let tensors = folder::tensors(&checkpoint, &model, &weights, wanted).unwrap();
+            let options = ListingOptions { apart: true, output };
+            let tensors = folder::tensors(&checkpoint, &model, &weights, options).unwrap();
             let choices = format.choose(&tensors, &model.quant);
-            let kept = |name: &str| {
-                let place = tensors.iter().position(|tensor| tensor.name == name).unwrap();
-                choices[place].kept.is_some()
-            };
             // Square blocks do not fit its rows; then the reason is another one.
             let place = tensors.iter().position(|tensor| tensor.name == "lm_head.weight").unwrap();
             let final_matrix = choices[place].why.contains("its product is the logits");
             assert_eq!(final_matrix, !output, "{name}");
-            assert!(!output || kept("lm_head.weight") == name.contains("block"), "{name}");
-            assert!(kept("model.embed_tokens.weight"), "{name}");
-            assert!(!kept("model.layers.0.self_attn.o_proj.weight"), "{name}");
+            assert!(
+                !output || is_kept(&tensors, &choices, "lm_head.weight") == name.contains("block"),
+                "{name}"
+            );
+            assert!(is_kept(&tensors, &choices, "model.embed_tokens.weight"), "{name}");
+            assert!(
+                !is_kept(&tensors, &choices, "model.layers.0.self_attn.o_proj.weight"),
+                "{name}"
+            );
         }
     }
+}
+
+fn is_kept(tensors: &[FolderTensor<'_>], choices: &[DtypeChoice], name: &str) -> bool {
+    let place = tensors.iter().position(|tensor| tensor.name == name).unwrap();
+    choices[place].kept.is_some()
 }
 
 #[test]
@@ -383,16 +396,11 @@ fn plain_numbers_are_bf16_but_for_what_is_wider_on_purpose() {
     let model = model(&source);
     let (mut tensors, _) = plan(&checkpoint, &model, FolderFormat::Bf16);
     let correction = "model.layers.1.mlp.gate.e_score_correction_bias";
-    let wide = |tensors: &[FolderTensor<'_>]| {
-        let choices = FolderFormat::Bf16.choose(tensors, &model.quant);
-        let wide = tensors.iter().zip(&choices).filter(|(_, c)| c.kept == Some(FileDtype::F32));
-        wide.map(|(tensor, _)| tensor.name.clone()).collect::<Vec<_>>()
-    };
     // Everything is f32, whatever its config declares: tensors that the reference keeps in f32 stay.
     for tensor in &mut tensors {
         tensor.dtype = FileDtype::F32;
     }
-    let stays = wide(&tensors);
+    let stays = wide_names(&tensors, &model);
     assert!(stays.iter().all(|name| name.ends_with("e_score_correction_bias")), "{stays:?}");
     assert!(stays.contains(&correction.to_owned()));
     // One tensor of a 16-bit checkpoint is.
@@ -401,5 +409,11 @@ fn plain_numbers_are_bf16_but_for_what_is_wider_on_purpose() {
     }
     tensors.iter_mut().find(|tensor| tensor.name == "model.norm.weight").unwrap().dtype =
         FileDtype::F32;
-    assert_eq!(wide(&tensors), ["model.norm.weight"]);
+    assert_eq!(wide_names(&tensors, &model), ["model.norm.weight"]);
+}
+
+fn wide_names(tensors: &[FolderTensor<'_>], model: &Model) -> Vec<String> {
+    let choices = FolderFormat::Bf16.choose(tensors, &model.quant);
+    let wide = tensors.iter().zip(&choices).filter(|(_, c)| c.kept == Some(FileDtype::F32));
+    wide.map(|(tensor, _)| tensor.name.clone()).collect()
 }

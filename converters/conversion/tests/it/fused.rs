@@ -24,21 +24,21 @@ fn parts_of_a_matrix_are_found() {
         let file = GgufFile::open(&plain).unwrap();
         fuse(&file, stems, whole, &fused);
         let gguf = &gguf_of(&model);
-        let wanted = &model.graph.weights;
-        let expected = GgufWeights::new(file, gguf, wanted).unwrap();
+        let weights = &model.graph.weights;
+        let expected = GgufWeights::new(file, gguf, weights).unwrap();
         let file = GgufFile::open(&fused).unwrap();
         assert!(file.tensors().len() < expected.file().tensors().len(), "{name}");
         let arch = gguf.arch.as_str();
         let told = formats::gguf::evidence(&file, arch);
         assert_eq!(
-            registry::gguf::differences(gguf, wanted, &told),
+            registry::gguf::differences(gguf, weights, &told),
             Vec::<String>::new(),
             "{name}"
         );
-        let found = GgufWeights::new(file, gguf, wanted).unwrap();
-        for (n, weight) in wanted.iter().enumerate() {
+        let reread = GgufWeights::new(file, gguf, weights).unwrap();
+        for (n, weight) in weights.iter().enumerate() {
             let a = expected.view(WeightId(n));
-            let b = found.view(WeightId(n));
+            let b = reread.view(WeightId(n));
             assert_eq!((a.ty, a.shape), (b.ty, b.shape), "{name}: {}", weight.name);
             assert!(a.bytes == b.bytes, "{name}: {}", weight.name);
         }

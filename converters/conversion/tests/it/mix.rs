@@ -7,22 +7,20 @@ use onboard_conversion::mix::{self, MixFacts, MixTarget, MixTensor, Overrides, T
 fn reasons_are_those_of_the_table() {
     let facts =
         MixFacts { layers: 8, heads: 8, kv_heads: 2, arch: "x".into(), ..MixFacts::default() };
-    let shape = [4, 256];
-    let tensor = |name| MixTensor { name, shape: &shape, base: BlockType::Bf16 };
     let tensors = [
-        tensor("blk.0.attn_v.weight"),
-        tensor("blk.1.attn_v.weight"),
-        tensor("blk.0.attn_q.weight"),
-        tensor("blk.0.attn_q_norm.weight"),
-        tensor("blk.0.ffn_down.weight"),
-        tensor("token_embd.weight"),
+        bf16_tensor("blk.0.attn_v.weight"),
+        bf16_tensor("blk.1.attn_v.weight"),
+        bf16_tensor("blk.0.attn_q.weight"),
+        bf16_tensor("blk.0.attn_q_norm.weight"),
+        bf16_tensor("blk.0.ffn_down.weight"),
+        bf16_tensor("token_embd.weight"),
         MixTensor { name: "blk.0.attn_k.weight", shape: &[4, 96], base: BlockType::Bf16 },
     ];
-    let wanted = TensorType::parse("ffn_down=q2_k").unwrap();
-    let overrides = Overrides { tensors: vec![wanted], ..Overrides::default() };
-    let found =
+    let down = TensorType::parse("ffn_down=q2_k").unwrap();
+    let overrides = Overrides { tensors: vec![down], ..Overrides::default() };
+    let choices =
         mix::assign(MixTarget::parse("q4_k_m").unwrap(), &tensors, &facts, &overrides).unwrap();
-    let found: Vec<_> = found.iter().map(|one| (one.ty.name(), one.why.as_str())).collect();
+    let reasons: Vec<_> = choices.iter().map(|one| (one.ty.name(), one.why.as_str())).collect();
     let want = [
         ("Q4_K", "default"),
         ("Q6_K", "attn_v: more"),
@@ -32,7 +30,11 @@ fn reasons_are_those_of_the_table() {
         ("Q6_K", "embedding as output"),
         ("Q5_0", "default; rows of 96 do not fit Q4_K"),
     ];
-    assert_eq!(found, want);
+    assert_eq!(reasons, want);
+}
+
+fn bf16_tensor(name: &str) -> MixTensor<'_> {
+    MixTensor { name, shape: &[4, 256], base: BlockType::Bf16 }
 }
 
 #[test]
@@ -40,20 +42,21 @@ fn low_types_need_an_importance_matrix() {
     let facts = MixFacts { layers: 1, ..MixFacts::default() };
     let names = ["blk.0.attn_q.weight", "blk.0.attn_norm.weight", "token_embd.weight"];
     let tensors = names.map(|name| MixTensor { name, shape: &[4, 256], base: BlockType::F32 });
-    let need = |name: &str| {
-        let target = MixTarget::parse(name).expect("a target");
-        let found = mix::assign(target, &tensors, &facts, &Overrides::default());
-        let found = found.expect("types");
-        found.iter().map(|one| one.needs_importance).collect::<Vec<_>>()
-    };
     for name in
         ["iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "q2_k_s"]
     {
-        assert_eq!(need(name), [true, false, false], "{name}");
+        assert_eq!(needs_of(name, &tensors, &facts), [true, false, false], "{name}");
     }
     for name in ["q2_k", "iq3_s", "iq4_xs", "q4_k_m", "tq1_0", "f16"] {
-        assert_eq!(need(name), [false; 3], "{name}");
+        assert_eq!(needs_of(name, &tensors, &facts), [false; 3], "{name}");
     }
+}
+
+fn needs_of(name: &str, tensors: &[MixTensor<'_>], facts: &MixFacts) -> Vec<bool> {
+    let target = MixTarget::parse(name).expect("a target");
+    let choices = mix::assign(target, tensors, facts, &Overrides::default());
+    let choices = choices.expect("types");
+    choices.iter().map(|choice| choice.needs_importance).collect()
 }
 
 #[test]
@@ -62,15 +65,16 @@ fn what_has_no_layer_is_named() {
     let shape = [4, 256];
     for name in ["enc.ffn_down.weight", "blk.4.ffn_down.weight", "blk.x.ffn_down.weight"] {
         let tensors = [MixTensor { name, shape: &shape, base: BlockType::F32 }];
-        let assign = |target: &str, overrides: &Overrides| {
-            mix::assign(MixTarget::parse(target)?, &tensors, &facts, overrides)
-        };
-        let message = assign("q4_k_m", &Overrides::default()).unwrap_err().to_string();
+        let q4 = MixTarget::parse("q4_k_m").unwrap();
+        let q8 = MixTarget::parse("q8_0").unwrap();
+        let none = Overrides::default();
+        let message = mix::assign(q4, &tensors, &facts, &none).unwrap_err().to_string();
         assert!(message.contains(name) && message.contains("N below 4"), "{message}");
-        assert_eq!(assign("q8_0", &Overrides::default()).unwrap()[0].ty, BlockType::Q80);
-        let tensors = vec![TensorType::parse("ffn_down=q6_k").unwrap()];
-        let wanted = Overrides { tensors, ..Overrides::default() };
-        assert_eq!(assign("q4_k_m", &wanted).unwrap()[0].ty, BlockType::Q6K);
+        assert_eq!(mix::assign(q8, &tensors, &facts, &none).unwrap()[0].ty, BlockType::Q80);
+        let types = vec![TensorType::parse("ffn_down=q6_k").unwrap()];
+        let overrides = Overrides { tensors: types, ..Overrides::default() };
+        let choices = mix::assign(q4, &tensors, &facts, &overrides).unwrap();
+        assert_eq!(choices[0].ty, BlockType::Q6K);
     }
     let message = MixTarget::parse("iq3").unwrap_err().to_string();
     assert!(message.contains("there is no target `iq3`"), "{message}");

@@ -13,22 +13,15 @@ pub(crate) const CASES: [(&str, &[&str], &str); 3] = [
 
 /// Writes the same file with matrices concatenated along the axis of their rows.
 pub(crate) fn fuse(file: &GgufFile, stems: &[&str], fused: &str, path: &Path) {
-    let part = |name: &str| {
-        let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
-        let (stem, end) = rest.split_once('.')?;
-        let place = stems.iter().position(|known| *known == stem)?;
-        Some((format!("blk.{layer}.{fused}.{end}"), place, layer.to_owned(), end.to_owned()))
-    };
-    let mut made: Vec<(GgufTensorSpec, Vec<u8>)> = Vec::new();
+    let mut tensors: Vec<(GgufTensorSpec, Vec<u8>)> = Vec::new();
     for info in file.tensors() {
-        let bytes = |name: &str| file.bytes(name).unwrap().to_vec();
-        let declared = |name: &str, shape: Vec<usize>| GgufTensorSpec {
-            name: name.to_owned(),
-            shape,
-            ty: info.ty,
-        };
-        match part(&info.name) {
-            None => made.push((declared(&info.name, info.shape.clone()), bytes(&info.name))),
+        match fused_part(&info.name, stems, fused) {
+            None => {
+                let bytes = file.bytes(&info.name).unwrap().to_vec();
+                let shape = info.shape.clone();
+                tensors
+                    .push((GgufTensorSpec { name: info.name.clone(), shape, ty: info.ty }, bytes));
+            }
             Some((name, 0, layer, end)) => {
                 let parts: Vec<_> = stems
                     .iter()
@@ -42,26 +35,34 @@ pub(crate) fn fuse(file: &GgufFile, stems: &[&str], fused: &str, path: &Path) {
                 let mut all = Vec::new();
                 for matrix in 0..matrices {
                     for part in &parts {
-                        let bytes = bytes(&part.name);
+                        let bytes = file.bytes(&part.name).unwrap();
                         let size = bytes.len() / matrices;
                         all.extend_from_slice(&bytes[matrix * size..(matrix + 1) * size]);
                     }
                 }
-                made.push((declared(&name, shape), all));
+                tensors.push((GgufTensorSpec { name, shape, ty: info.ty }, all));
             }
             Some(_) => {}
         }
     }
-    write(file.metadata(), &made, path);
+    write(file.metadata(), &tensors, path);
+}
+
+fn fused_part(name: &str, stems: &[&str], fused: &str) -> Option<(String, usize, String, String)> {
+    let (layer, suffix) = name.strip_prefix("blk.")?.split_once('.')?;
+    let (stem, end) = suffix.split_once('.')?;
+    let place = stems.iter().position(|known| *known == stem)?;
+    Some((format!("blk.{layer}.{fused}.{end}"), place, layer.to_owned(), end.to_owned()))
 }
 
 /// Writes a file of these keys and tensors.
-pub(crate) fn write(keys: &Metadata, made: &[(GgufTensorSpec, Vec<u8>)], path: &Path) {
-    let declared: Vec<GgufTensorSpec> = made.iter().map(|(declared, _)| declared.clone()).collect();
+pub(crate) fn write(keys: &Metadata, tensors: &[(GgufTensorSpec, Vec<u8>)], path: &Path) {
+    let declared: Vec<GgufTensorSpec> =
+        tensors.iter().map(|(declared, _)| declared.clone()).collect();
     let layout = GgufLayout::new(path, keys, &declared, DimsStyle::Trimmed).unwrap();
     let mut bytes = layout.header.clone();
     bytes.resize(usize::try_from(layout.file_len).unwrap(), 0);
-    for (info, (_, data)) in layout.tensors.iter().zip(made) {
+    for (info, (_, data)) in layout.tensors.iter().zip(tensors) {
         let at = usize::try_from(info.offset).unwrap();
         bytes[at..at + data.len()].copy_from_slice(data);
     }

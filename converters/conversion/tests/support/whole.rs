@@ -42,15 +42,15 @@ pub(crate) fn write(
     let (sourced, _) = flows(checkpoint, weights, &model.rules).unwrap();
     let gguf = with_scalars(gguf_of(model), &model.graph.weights, &sourced).unwrap();
     let tensors = tensors(&gguf, &model.graph.weights, &sourced, Arithmetic::Wide).unwrap();
-    let choice = |name: &str, shape: &[usize]| {
-        let ty = base_type(name, shape, types(name));
+    let choices = tensors.iter().map(|tensor| {
+        let shape = tensor.flow.shape();
+        let ty = base_type(&tensor.name, shape, types(&tensor.name));
         let fits = shape.last().is_some_and(|row| ty.row_bytes(*row).is_some());
         TypeChoice { ty: if fits { ty } else { BlockType::F32 }, why: String::new() }
-    };
-    let choices = tensors.iter().map(|tensor| choice(&tensor.name, tensor.flow.shape())).collect();
+    });
     let output = GgufOutput {
         path: path.to_owned(),
-        choices,
+        choices: choices.collect(),
         file_type: 0,
         split: None,
         shard: None,

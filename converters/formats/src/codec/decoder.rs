@@ -215,13 +215,13 @@ impl<V: VectorCode<B>, const B: usize, const N: usize> VectorBlocks<V, B, N> {
             let len = x.len() / N * B;
             // A visit of one block has enough work of its own.
             let together = if N < VISIT { rows.len() / TOGETHER * TOGETHER } else { 0 };
-            let (tiles, rest) = rows.split_at(together);
-            let (sums_of_tiles, sums_of_rest) = sums.split_at_mut(together);
+            let (tiles, remaining) = rows.split_at(together);
+            let (sums_of_tiles, sums_of_remaining) = sums.split_at_mut(together);
             let tiles = tiles.as_chunks::<TOGETHER>().0.iter();
             for (rows, sums) in tiles.zip(sums_of_tiles.as_chunks_mut().0) {
                 Self::visit(ops, rows.map(|row| &row[start..][..len]), ahead, x, sums);
             }
-            for (row, sums) in rest.iter().zip(sums_of_rest) {
+            for (row, sums) in remaining.iter().zip(sums_of_remaining) {
                 Self::visit(ops, [&row[start..][..len]], ahead, x, std::array::from_mut(sums));
             }
         }
@@ -445,30 +445,34 @@ mod tests {
                 let blocks = 1 + round % 3;
                 let mut bytes = vec![0; blocks * ty.bytes()];
                 random_bytes(&mut state, round as u64 % 6, &mut bytes);
-                let decode = |lanes| {
-                    let mut out = vec![0.0; blocks * ty.elements()];
-                    codec::decode_in(lanes, ty, &bytes, &mut out).unwrap();
-                    // Which of several NaN a sum keeps is up to the compiler.
-                    out.into_iter()
-                        .map(|x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() })
-                        .collect::<Vec<_>>()
-                };
-                let expected = decode(LaneCount::One);
+                let expected = decoded_bits(LaneCount::One, ty, &bytes, blocks * ty.elements());
                 for lanes in LaneCount::available() {
-                    assert_eq!(decode(lanes), expected, "{ty} {lanes:?} {bytes:02x?}");
+                    assert_eq!(
+                        decoded_bits(lanes, ty, &bytes, blocks * ty.elements()),
+                        expected,
+                        "{ty} {lanes:?} {bytes:02x?}"
+                    );
                 }
             }
         }
     }
 
+    fn decoded_bits(lanes: LaneCount, ty: BlockType, bytes: &[u8], count: usize) -> Vec<u32> {
+        let mut out = vec![0.0; count];
+        codec::decode_in(lanes, ty, bytes, &mut out).unwrap();
+        // Which of several NaN a sum keeps is up to the compiler.
+        out.into_iter()
+            .map(|x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() })
+            .collect()
+    }
+
     #[test]
     fn products_are_added_in_the_order_of_the_numbers() {
         let mut state = 7;
-        let readers = |lanes| {
-            BlockType::all().filter_map(move |ty| Some((ty, BlockReader::in_lanes(lanes, ty)?)))
-        };
         let mut multiplied = 0;
-        for (ty, reader) in LaneCount::available().flat_map(readers) {
+        for (ty, reader) in LaneCount::available().flat_map(|lanes| {
+            BlockType::all().filter_map(move |ty| Some((ty, BlockReader::in_lanes(lanes, ty)?)))
+        }) {
             if !reader.multiplies() {
                 continue;
             }
@@ -492,15 +496,20 @@ mod tests {
                 }
                 let mut sums = start;
                 reader.add_products(&rows, 0, &x, &mut sums);
-                let bits = |sums: &[LaneSums]| {
-                    sums.as_flattened()
-                        .iter()
-                        .map(|x: &f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() })
-                        .collect::<Vec<_>>()
-                };
-                assert_eq!(bits(&sums), bits(&expected), "{ty} {count} rows of {blocks} blocks");
+                assert_eq!(
+                    sum_bits(&sums),
+                    sum_bits(&expected),
+                    "{ty} {count} rows of {blocks} blocks"
+                );
             }
         }
         assert!(multiplied >= 13, "only {multiplied} decoders multiply");
+    }
+
+    fn sum_bits(sums: &[LaneSums]) -> Vec<u32> {
+        sums.as_flattened()
+            .iter()
+            .map(|x: &f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() })
+            .collect()
     }
 }

@@ -191,38 +191,45 @@ mod tests {
 
     #[test]
     fn exponents_are_those_of_the_rounded_logarithm() {
-        let reference =
-            |max: f32| match cut(((max as f64).log2() as f32).floor() - 2.0 + 127.0) as u8 {
-                255 => 0,
-                e => e,
-            };
         for power in 1..255_u32 {
             let edge = power << 23;
             let near = (edge - 600..edge + 600).chain((edge..edge + (1 << 23)).step_by(99_991));
             for max in near.map(f32::from_bits) {
-                assert_eq!(exponent(max), reference(max), "{max:e}");
+                assert_eq!(exponent(max), reference_exponent(max), "{max:e}");
             }
+        }
+    }
+
+    fn reference_exponent(max: f32) -> u8 {
+        match cut(((max as f64).log2() as f32).floor() - 2.0 + 127.0) as u8 {
+            255 => 0,
+            e => e,
         }
     }
 
     #[test]
     fn the_nearest_level_is_the_first_of_all() {
-        let reference = |x: f32, scale: f32| {
-            let off = |level: usize| (HALVES[level] * scale - x).abs();
-            (0..16).fold(0, |best, level| if off(level) < off(best) { level } else { best }) as u8
-        };
         for scale in [0.0_f32, 1e-45, 1e-40, 0.37, 0.5, 1.0, 3.3e37] {
             for n in -2000..=2000 {
                 let x = n as f32 * scale.max(1e-40) / 150.0;
                 assert_eq!(
                     nearest_halves(&[x; 3], scale),
-                    [reference(x, scale); 3],
+                    [reference_level(x, scale); 3],
                     "{x} of {scale}"
                 );
             }
             for x in [f32::MAX, f32::MIN, -0.0, 1e-45] {
-                assert_eq!(nearest_halves(&[x], scale), [reference(x, scale)], "{x} of {scale}");
+                assert_eq!(
+                    nearest_halves(&[x], scale),
+                    [reference_level(x, scale)],
+                    "{x} of {scale}"
+                );
             }
         }
+    }
+
+    fn reference_level(x: f32, scale: f32) -> u8 {
+        let off = HALVES.map(|half| (half * scale - x).abs());
+        (0..16).fold(0, |best, level| if off[level] < off[best] { level } else { best }) as u8
     }
 }

@@ -136,28 +136,30 @@ fn fit(x: &[f32; 32], weights: &[f32; 32]) -> f32 {
     if max.abs() < TINY {
         return 0.0;
     }
-    let sums = |inverse: f32| {
-        let mut xq = 0.0_f32;
-        let mut q2 = 0.0_f32;
-        for (&x, &w) in x.iter().zip(weights) {
-            let q = value(level(inverse * x));
-            xq += w * q * x;
-            q2 += w * q * q;
-        }
-        (xq, q2)
-    };
     let lowest = value(0);
-    let (xq, q2) = sums(1.0 / (-max / lowest));
+    let (xq, q2) = sums(x, weights, 1.0 / (-max / lowest));
     let mut scale = if q2 > 0.0 { xq / q2 } else { 0.0 };
     let mut best = scale * xq;
     for step in -7_i8..=7 {
-        let (xq, q2) = sums((step as f32 + lowest) / max);
+        let (xq, q2) = sums(x, weights, (step as f32 + lowest) / max);
         if q2 > 0.0 && xq * xq > best * q2 {
             scale = xq / q2;
             best = scale * xq;
         }
     }
     scale
+}
+
+/// Returns the weighted sums of value times level and of squared levels, for an inverse scale.
+fn sums(x: &[f32; 32], weights: &[f32; 32], inverse: f32) -> (f32, f32) {
+    let mut xq = 0.0_f32;
+    let mut q2 = 0.0_f32;
+    for (&x, &w) in x.iter().zip(weights) {
+        let q = value(level(inverse * x));
+        xq += w * q * x;
+        q2 += w * q * q;
+    }
+    (xq, q2)
 }
 
 /// Returns the error weights: by importance, or `x*x`.
@@ -269,7 +271,7 @@ impl<const B: usize> SimdEncoder for Iq4Lanes<B> {
 #[inline(always)]
 fn fit_lanes<S: Simd>(s: S, x: &[S::F; 32], weights: &[S::F; 32]) -> [f32; 16] {
     let zero = s.splat(0.0);
-    let (max, most) = s.peak(x);
+    let (max, magnitude) = s.peak(x);
     let lowest = s.splat(value(0));
     let (xq, q2) = sums_lanes(s, s.splat(1.0) / (s.splat(-1.0) * max / lowest), x, weights);
     let mut scale = s.select(s.lt(zero, q2), xq / q2, zero);
@@ -281,7 +283,7 @@ fn fit_lanes<S: Simd>(s: S, x: &[S::F; 32], weights: &[S::F; 32]) -> [f32; 16] {
         scale = s.select(better, xq / q2, scale);
         best = s.select(better, scale * xq, best);
     }
-    s.array(s.select(s.lt(most, s.splat(TINY)), zero, scale))
+    s.array(s.select(s.lt(magnitude, s.splat(TINY)), zero, scale))
 }
 
 /// Returns the weighted sums of products of numbers and their nearest values, and of squared values.

@@ -14,15 +14,20 @@ pub enum LaneCount {
 impl LaneCount {
     /// Returns the lanes that this CPU supports, the widest last.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
-        #[cfg(target_arch = "x86_64")]
-        let eight = crate::features::avx2();
-        let sixteen = crate::features::avx512();
-        #[cfg(not(target_arch = "x86_64"))]
-        let eight = false;
-        let sixteen = false;
-        [(Self::One, true), (Self::Eight, eight), (Self::Sixteen, sixteen)]
-            .into_iter()
-            .filter_map(|(lanes, there)| there.then_some(lanes))
+        [Self::One, Self::Eight, Self::Sixteen].into_iter().filter(|lanes| lanes.is_supported())
+    }
+
+    /// True if this CPU has the instructions.
+    fn is_supported(self) -> bool {
+        match self {
+            Self::One => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Eight => crate::features::avx2(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Sixteen => crate::features::avx512(),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Eight | Self::Sixteen => false,
+        }
     }
 
     /// Returns the widest lanes that this CPU supports.

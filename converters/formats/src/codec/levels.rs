@@ -85,14 +85,14 @@ mod tests {
     #[test]
     fn levels_have_the_values_of_the_decoder() {
         let mut seed = 11_u32;
-        let mut random = || {
-            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (seed >> 24) as u8
-        };
-        let mut found = 0;
+        let mut count = 0;
         for ty in BlockType::all().filter(|ty| ty.is_quantized()) {
             for _ in 0..200 {
-                let block: Vec<u8> = (0..ty.bytes()).map(|_| random()).collect();
+                let bytes = (0..ty.bytes()).map(|_| {
+                    seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (seed >> 24) as u8
+                });
+                let block: Vec<u8> = bytes.collect();
                 let mut levels = Levels::default();
                 if !super::levels(ty, &block, &mut levels) {
                     break;
@@ -107,9 +107,9 @@ mod tests {
                         || *a == 0.0 && *b == 0.0;
                     assert!(same, "{ty}, value {at}: {a:e} {b:e}");
                 }
-                found += 1;
+                count += 1;
             }
         }
-        assert!(found >= 15 * 200);
+        assert!(count >= 15 * 200);
     }
 }

@@ -80,16 +80,20 @@ pub(super) fn join5(levels: &[u8; 32], out: &mut [u8]) {
 fn fifth_bits(levels: &[u8; 32]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_mm_loadu_si128, _mm_movemask_epi8, _mm_slli_epi16};
         let (halves, _) = levels.as_chunks::<16>();
-        // SAFETY: every CPU of this kind has SSE2, and sixteen bytes are read.
-        let bits = |half: &[u8; 16]| unsafe {
-            _mm_movemask_epi8(_mm_slli_epi16::<3>(_mm_loadu_si128(half.as_ptr().cast())))
-        };
-        (bits(&halves[0]) | bits(&halves[1]) << 16).cast_unsigned()
+        (sixteen_fifth_bits(&halves[0]) | sixteen_fifth_bits(&halves[1]) << 16).cast_unsigned()
     }
     #[cfg(not(target_arch = "x86_64"))]
     plain_fifth_bits(levels)
+}
+
+/// Returns the fifth bits of sixteen levels, that of level `j` at bit `j`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn sixteen_fifth_bits(levels: &[u8; 16]) -> i32 {
+    use std::arch::x86_64::{_mm_loadu_si128, _mm_movemask_epi8, _mm_slli_epi16};
+    // SAFETY: every CPU of this kind has SSE2, and sixteen bytes are read.
+    unsafe { _mm_movemask_epi8(_mm_slli_epi16::<3>(_mm_loadu_si128(levels.as_ptr().cast()))) }
 }
 
 /// Scalar form of [`fifth_bits`].

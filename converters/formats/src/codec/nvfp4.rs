@@ -38,22 +38,29 @@ fn encode(numbers: &[f32], factor: f32, out: &mut [u8]) {
 
 /// Returns the scale of a group: one that reproduces every value, else the one that maps the largest to 6.
 fn scale(x: &[f32; 16]) -> u8 {
-    let most = peak(x).abs();
-    if most == 0.0 {
+    let largest = peak(x).abs();
+    if largest == 0.0 {
         return 0;
     }
-    let round = |x: f32| numbers::f32_to_f8_e4m3(x.min(numbers::F8_E4M3_MAX)) & 0x7f;
-    let explains = |scale: &u8| {
-        let half = half_e4m3(*scale);
-        let levels = nearest_halves(x, half);
-        half > 0.0
-            && x.iter().zip(levels).all(|(&x, level): (&f32, u8)| {
-                (HALVES[level as usize] * half - x).abs() <= ROUNDING * x.abs()
-            })
-    };
-    let exact = MAGNITUDES.iter().map(|magnitude| round(most / magnitude)).find(explains);
+    let mut scales = MAGNITUDES.iter().map(|magnitude| rounded_scale(largest / magnitude));
+    let exact = scales.find(|&scale| reproduces(scale, x));
     // A scale of zero would turn the whole group into zeros.
-    exact.unwrap_or_else(|| round(most / 6.0).max(1))
+    exact.unwrap_or_else(|| rounded_scale(largest / 6.0).max(1))
+}
+
+/// Returns the E4M3 bits of the nearest scale, without its sign.
+fn rounded_scale(x: f32) -> u8 {
+    numbers::f32_to_f8_e4m3(x.min(numbers::F8_E4M3_MAX)) & 0x7f
+}
+
+/// True if a scale reproduces every value of a group, up to rounding.
+fn reproduces(scale: u8, x: &[f32; 16]) -> bool {
+    let half = half_e4m3(scale);
+    let levels = nearest_halves(x, half);
+    half > 0.0
+        && x.iter().zip(levels).all(|(&x, level): (&f32, u8)| {
+            (HALVES[level as usize] * half - x).abs() <= ROUNDING * x.abs()
+        })
 }
 
 #[cfg(test)]
@@ -103,17 +110,20 @@ mod tests {
             .collect();
         for size in [1.0, 2e-2, 2e-3, 1e-6] {
             let numbers: Vec<f32> = normal.iter().map(|x| x * size).collect();
-            let factor = factor(numbers.iter().fold(0.0, |most, x| most.max(x.abs())));
+            let factor = factor(numbers.iter().fold(0.0, |largest, x| largest.max(x.abs())));
             let mut bytes = vec![0; 6400 / 64 * 36];
             let mut back = vec![0.0; 6400];
             encode_nvfp4(&numbers, factor, &mut bytes).unwrap();
             decode(BlockType::Nvfp4, &bytes, &mut back).unwrap();
-            let square = |x: f32| f64::from(x) * f64::from(x);
             let off: f64 = numbers.iter().zip(&back).map(|(x, y)| square(y * factor - x)).sum();
             let all: f64 = numbers.iter().map(|x| square(*x)).sum();
             let error = (off / all).sqrt();
             assert!((0.085..0.105).contains(&error), "{size}: {error}");
         }
+    }
+
+    fn square(x: f32) -> f64 {
+        f64::from(x) * f64::from(x)
     }
 
     #[test]

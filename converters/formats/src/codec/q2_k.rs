@@ -156,8 +156,8 @@ impl GroupFits {
 /// Writes the levels of scales and minima, with the greatest of each at level 15, and returns the values of
 /// level 1.
 fn plain_scales(scales: &[f32; 16], mins: &[f32; 16], block: &mut [u8; 84]) -> (f32, f32) {
-    let max_scale = most(scales);
-    let max_min = most(mins);
+    let max_scale = greatest(scales);
+    let max_min = greatest(mins);
     block[..16].fill(0);
     if max_scale > 0.0 {
         for (to, scale) in block.iter_mut().zip(scales) {
@@ -222,6 +222,6 @@ pub(super) fn pairs<'a>(
 }
 
 /// Returns the greatest value, at least 0.
-pub(super) fn most(values: &[f32]) -> f32 {
-    values.iter().fold(0.0, |most, &value| if value > most { value } else { most })
+pub(super) fn greatest(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |greatest, &value| if value > greatest { value } else { greatest })
 }

@@ -125,17 +125,28 @@ fn plain_lanes<S: Simd>(s: S, numbers: &[f32], out: &mut [u8]) {
     let mut x = [[s.splat(0.0); 16]; 2];
     s.columns(&groups[..S::LANES.min(groups.len())], &mut x[0]);
     s.columns(&groups[S::LANES.min(groups.len() - 1)..], &mut x[1]);
-    let found = simd::descend(s, 4.0, &x);
+    let fits = simd::descend(s, 4.0, &x);
     for (n, (x, block)) in blocks::<256, 110>(numbers, out).enumerate() {
-        let place = |j: usize| ((16 * n + j) / S::LANES, (16 * n + j) % S::LANES);
-        let scales = std::array::from_fn(|j| found[place(j).0].scale[place(j).1]);
+        let scales = std::array::from_fn(|j| {
+            let (vector, lane) = vector_and_lane::<S>(16 * n + j);
+            fits[vector].scale[lane]
+        });
         finish(
             x,
             plain_scales(&scales, block),
-            |j: usize| found[place(j).0].levels(s, place(j).1, 4),
+            |j: usize| {
+                let (vector, lane) = vector_and_lane::<S>(16 * n + j);
+                fits[vector].levels(s, lane, 4)
+            },
             block,
         );
     }
+}
+
+/// Returns the vector that holds a group, and the group's lane in it.
+#[inline(always)]
+fn vector_and_lane<S: Simd>(group: usize) -> (usize, usize) {
+    (group / S::LANES, group % S::LANES)
 }
 
 #[inline(always)]
@@ -148,21 +159,21 @@ fn weighted_lanes<S: Simd>(
 ) {
     let mut scales = [0.0; 16];
     let mut sums = [0.0; 16];
-    let mut found = [SignedLanes::default(), SignedLanes::default()];
-    for (part, found) in found.iter_mut().enumerate().take(16 / S::LANES) {
+    let mut fits = [SignedLanes::default(), SignedLanes::default()];
+    for (part, fit) in fits.iter_mut().enumerate().take(16 / S::LANES) {
         let at = part * S::LANES * 16..(part + 1) * S::LANES * 16;
         let (x, weights) =
             s.weighted_columns::<16>(&numbers[at.clone()], &importance[at], variance);
         let sum = weights.iter().fold(s.splat(0.0), |sum, &weight| sum + weight);
-        *found = simd::signed(s, 4.0, &x, &weights);
+        *fit = simd::signed(s, 4.0, &x, &weights);
         sums[part * S::LANES..][..S::LANES].copy_from_slice(&s.array(sum)[..S::LANES]);
-        scales[part * S::LANES..][..S::LANES].copy_from_slice(&found.scale[..S::LANES]);
+        scales[part * S::LANES..][..S::LANES].copy_from_slice(&fit.scale[..S::LANES]);
     }
     let groups = numbers.as_chunks::<16>().0;
     finish(
         numbers,
         weighted_scales(&scales, &sums, block),
-        |j: usize| found[j / S::LANES].levels(j % S::LANES, 4, &groups[j]),
+        |j: usize| fits[j / S::LANES].levels(j % S::LANES, 4, &groups[j]),
         block,
     );
 }

@@ -89,9 +89,9 @@ impl<const B: usize> SimdEncoder for SignedBlocks<B> {
                 let parts = numbers.chunks(32 * S::LANES).zip(importance.chunks(32 * S::LANES));
                 for ((numbers, importance), out) in parts.zip(out.chunks_mut(B * S::LANES)) {
                     let (x, weights) = s.weighted_columns::<32>(numbers, importance, variance);
-                    let found = simd::signed(s, half as f32, &x, &weights);
+                    let fit = simd::signed(s, half as f32, &x, &weights);
                     for (lane, (x, block)) in blocks::<32, B>(numbers, out).enumerate() {
-                        put(block, found.scale[lane], &found.levels(lane, half, x));
+                        put(block, fit.scale[lane], &fit.levels(lane, half, x));
                     }
                 }
             }

@@ -40,8 +40,9 @@ pub(super) const Q5_1: BlockDeclaration = BlockDeclaration {
         let d = ops.f16(block, 0);
         let m = ops.f16(block, 2);
         let values = const { [values_from(0), values_from(16)] };
-        let table = |n: usize| ops.plus(ops.times(ops.load(&values[n]), d), m);
-        values5(ops, [table(0), table(1)], &block[4..], out);
+        let low = ops.plus(ops.times(ops.load(&values[0]), d), m);
+        let high = ops.plus(ops.times(ops.load(&values[1]), d), m);
+        values5(ops, [low, high], &block[4..], out);
     }),
     ..BlockDeclaration::new("Q5_1", 7, 32, 24)
 };
@@ -93,10 +94,10 @@ impl<const B: usize> SimdEncoder for AffineBlocks<B> {
                 let parts = numbers.chunks(32 * S::LANES).zip(importance.chunks(32 * S::LANES));
                 for ((numbers, importance), out) in parts.zip(out.chunks_mut(B * S::LANES)) {
                     let (x, weights) = s.weighted_columns::<32>(numbers, importance, variance);
-                    let found = simd::climb(s, ladder(top), &x, &weights);
+                    let fit = simd::climb(s, ladder(top), &x, &weights);
                     for (lane, (x, block)) in blocks::<32, B>(numbers, out).enumerate() {
-                        let levels = found.levels(lane, top, x);
-                        put(block, found.scale[lane], -found.minus_min[lane], &levels);
+                        let levels = fit.levels(lane, top, x);
+                        put(block, fit.scale[lane], -fit.minus_min[lane], &levels);
                     }
                 }
             }
@@ -159,10 +160,10 @@ fn encode_plain_lanes<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut 
 fn plain<const B: usize>(x: &[f32; 32], (min, max): (f32, f32), block: &mut [u8; B]) {
     let d = (max - min) / top::<B>() as f32;
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-    let level = |x: f32| {
+    let levels = each(x, |x| {
         let level = cut((x - min) * inverse + 0.5);
         // Only the shorter format clamps (quantize_row_q4_1_ref, quantize_row_q5_1_ref).
         if B == 20 { (level as i8).min(15) as u8 } else { level as u8 }
-    };
-    put(block, d, min, &each(x, level));
+    });
+    put(block, d, min, &levels);
 }

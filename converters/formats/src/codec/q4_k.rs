@@ -14,7 +14,7 @@ use super::layout::{
 };
 use super::levels::Levels;
 use super::nibbles::values_from;
-use super::q2_k::most;
+use super::q2_k::greatest;
 use super::q4_1::ladder;
 use super::rounding::nearest;
 use super::search::{Ladder, positive};
@@ -81,8 +81,9 @@ fn decode<O: DecoderOps, const B: usize>(ops: O, block: &[u8; B], out: &mut impl
         } else {
             let tables = [[table(low, 0), table(low, 1)], [table(high, 0), table(high, 1)]];
             let [first5, last5] = block[16..48].as_chunks::<16>().0 else { return };
-            let fifths = |bytes: &[u8; 16]| [ops.bits(bytes, low), ops.bits(bytes, high)];
-            [ops.lookup5(tables, first, fifths(first5)), ops.lookup5(tables, last, fifths(last5))]
+            let fifths_of_first = [ops.bits(first5, low), ops.bits(first5, high)];
+            let fifths_of_last = [ops.bits(last5, low), ops.bits(last5, high)];
+            [ops.lookup5(tables, first, fifths_of_first), ops.lookup5(tables, last, fifths_of_last)]
         };
         for values in [low0, low1, high0, high1] {
             out.push(values);
@@ -162,12 +163,7 @@ pub(super) const fn top<const B: usize>() -> i32 {
 impl ScalesAndMins {
     /// Returns stored scales and minima, with the greatest of each at level 63.
     pub(super) fn stored(&self) -> (StoredScales, StoredScales) {
-        let stored = |scales: &[f32; 8]| {
-            let max = most(scales);
-            let inverse = if max > 0.0 { 63.0 / max } else { 0.0 };
-            (max / 63.0, scales.map(|scale| (nearest(inverse * scale) as u8).min(63)))
-        };
-        (stored(&self.scales), stored(&self.mins))
+        (stored_by_greatest(&self.scales), stored_by_greatest(&self.mins))
     }
 
     /// Searches for the levels, with errors weighted by the sum of their group's weights.
@@ -175,13 +171,7 @@ impl ScalesAndMins {
         &self,
         sums: &[f32; 8],
     ) -> (StoredScales, StoredScales) {
-        let stored = |scales: &[f32; 8]| {
-            let mut levels = [0; 8];
-            let d = positive(scales, sums, 63, &mut levels);
-            // Only Q5_K clamps here; a level that wrapped below zero stays as it is in Q4_K.
-            (d, if B == 176 { levels.map(|level| level.min(63)) } else { levels })
-        };
-        (stored(&self.scales), stored(&self.mins))
+        (stored_by_search::<B>(&self.scales, sums), stored_by_search::<B>(&self.mins, sums))
     }
 }
 
@@ -248,21 +238,42 @@ fn join_scales(scales: [u8; 8], mins: [u8; 8], out: &mut [u8]) {
     }
 }
 
+/// Returns scales as levels of 6 bits, with the greatest at level 63.
+fn stored_by_greatest(scales: &[f32; 8]) -> StoredScales {
+    let max = greatest(scales);
+    let inverse = if max > 0.0 { 63.0 / max } else { 0.0 };
+    (max / 63.0, scales.map(|scale| (nearest(inverse * scale) as u8).min(63)))
+}
+
+/// Returns scales as levels of 6 bits, found by a search with weighted errors.
+fn stored_by_search<const B: usize>(scales: &[f32; 8], sums: &[f32; 8]) -> StoredScales {
+    let mut levels = [0; 8];
+    let d = positive(scales, sums, 63, &mut levels);
+    // Only Q5_K clamps here; a level that wrapped below zero stays as it is in Q4_K.
+    (d, if B == 176 { levels.map(|level| level.min(63)) } else { levels })
+}
+
 /// Unpacks 8 scales and 8 minima of 6 bits.
 #[inline(always)]
 fn split_scales(bytes: &[u8]) -> ([u8; 8], [u8; 8]) {
     // Four bytes at a time.
-    let word =
-        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    let scales = word(0);
-    let mins = word(4);
-    let last = word(8);
-    let upper = |word: u32| word >> 2 & 0x3030_3030;
-    let join = |first: u32, last: u32| {
-        (u64::from(first & 0x3f3f_3f3f) | u64::from(last) << 32).to_le_bytes()
-    };
+    let scales = word_at(bytes, 0);
+    let mins = word_at(bytes, 4);
+    let last = word_at(bytes, 8);
     (
-        join(scales, last & 0x0f0f_0f0f | upper(scales)),
-        join(mins, last >> 4 & 0x0f0f_0f0f | upper(mins)),
+        joined_levels(scales, last & 0x0f0f_0f0f | scales >> 2 & 0x3030_3030),
+        joined_levels(mins, last >> 4 & 0x0f0f_0f0f | mins >> 2 & 0x3030_3030),
     )
+}
+
+/// Returns the four bytes from `at` on as a word.
+#[inline(always)]
+fn word_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Returns eight levels: the low six bits of the bytes of `first`, then the bytes of `last`.
+#[inline(always)]
+fn joined_levels(first: u32, last: u32) -> [u8; 8] {
+    (u64::from(first & 0x3f3f_3f3f) | u64::from(last) << 32).to_le_bytes()
 }

@@ -61,13 +61,13 @@ fn a_file_can_hold_it() {
     assert_eq!((info.ty, info.bytes), (new_type(), 6));
 }
 
-fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs_err::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            rust_files(&path, found);
+            rust_files(&path, files);
         } else if path.extension().is_some_and(|end| end == "rs") {
-            found.push(path);
+            files.push(path);
         }
     }
 }
@@ -79,14 +79,14 @@ fn two_files_know_it() {
     // Its name, and the name of its variant.
     let variant = format!("{:?}", new_type());
     let words = [format!("\"{}\"", made_up::MADE_UP.name), format!("{variant}:")];
-    let mut found: Vec<_> = files
+    let mut matches: Vec<_> = files
         .into_iter()
         .filter(|path: &PathBuf| {
             let text = fs_err::read_to_string(path).unwrap();
             words.iter().any(|word| text.contains(word))
         })
         .collect();
-    found.sort();
-    let names: Vec<_> = found.iter().map(|path| path.file_name().unwrap()).collect();
+    matches.sort();
+    let names: Vec<_> = matches.iter().map(|path| path.file_name().unwrap()).collect();
     assert_eq!(names, ["made_up.rs", "codec.rs"]);
 }

@@ -28,25 +28,31 @@ pub fn validate(ty: BlockType, bytes: &[u8]) -> Result<(), BadBlock> {
     if declared.decode.is_none() {
         return Err(BadBlock::NotWritten { ty });
     }
-    let finite = |value: &dyn Fn(&[u8]) -> f64| {
-        let blocks = bytes.chunks_exact(ty.bytes()).map(value);
-        match blocks.enumerate().find(|(_, value)| !value.is_finite()) {
-            Some((block, value)) => Err(BadBlock::Scale { ty, block, value: value.to_string() }),
-            None => Ok(()),
-        }
-    };
     match declared.scales {
         ScaleRule::Free => Ok(()),
         // The sum is finite only if all are: finite f16 values do not add up to infinity in f32.
-        ScaleRule::F16(places) => {
-            finite(&|block| places.iter().map(|&at| get_f16(block, at)).sum::<f32>().into())
-        }
-        ScaleRule::Number(value) => finite(&value),
+        ScaleRule::F16(places) => finite_scales(ty, bytes, |block| {
+            places.iter().map(|&at| get_f16(block, at)).sum::<f32>().into()
+        }),
+        ScaleRule::Number(value) => finite_scales(ty, bytes, value),
         ScaleRule::Exponent(at) => {
             match bytes.chunks_exact(ty.bytes()).position(|block| block[at] == 255) {
                 Some(block) => Err(BadBlock::Exponent { ty, block }),
                 None => Ok(()),
             }
         }
+    }
+}
+
+/// Checks that every block has a finite scale, as `scale` computes it.
+fn finite_scales(
+    ty: BlockType,
+    bytes: &[u8],
+    scale: impl Fn(&[u8]) -> f64,
+) -> Result<(), BadBlock> {
+    let scales = bytes.chunks_exact(ty.bytes()).map(scale);
+    match scales.enumerate().find(|(_, scale)| !scale.is_finite()) {
+        Some((block, scale)) => Err(BadBlock::Scale { ty, block, value: scale.to_string() }),
+        None => Ok(()),
     }
 }

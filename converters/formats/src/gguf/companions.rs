@@ -34,15 +34,15 @@ pub fn one_of(factors: &[f32], matrix: usize) -> Option<f32> {
 pub fn multiply(factors: &[f32], matrix: usize, at: usize, numbers: &mut [f32]) {
     let matrix = matrix.max(1);
     let mut at = at;
-    let mut rest = numbers;
-    while !rest.is_empty() {
-        let (now, later) = rest.split_at_mut((matrix - at % matrix).min(rest.len()));
+    let mut remaining = numbers;
+    while !remaining.is_empty() {
+        let (now, later) = remaining.split_at_mut((matrix - at % matrix).min(remaining.len()));
         let factor = one_of(factors, at / matrix).unwrap_or(f32::NAN);
         for x in &mut *now {
             *x *= factor;
         }
         at += now.len();
-        rest = later;
+        remaining = later;
     }
 }
 
@@ -61,17 +61,17 @@ impl GgufFile {
         let Some(name) = stem.map(|stem| format!("{stem}{SCALE}")) else { return Ok(None) };
         let Some(scale) = self.info(&name) else { return Ok(None) };
         let matrices: usize = info.shape.iter().rev().skip(2).product();
-        let found = scale.ty;
+        let ty = scale.ty;
         let count = scale.elements();
-        if found != BlockType::F32 || (count != 1 && count != matrices as u64) {
+        if ty != BlockType::F32 || (count != 1 && count != matrices as u64) {
             let scale = shown(&name);
             let tensor = shown(&info.name);
-            return Err(Error::Form { scale, count, found, matrices, tensor });
+            return Err(Error::Form { scale, count, found: ty, matrices, tensor });
         }
         let bytes = self.bytes(&name).unwrap_or_default().as_chunks::<4>().0;
         let numbers: Vec<f32> = bytes.iter().map(|four| f32::from_le_bytes(*four)).collect();
         match numbers.iter().find(|x| !x.is_finite()) {
-            Some(&found) => Err(Error::NotFinite { scale: shown(&name), found }),
+            Some(&factor) => Err(Error::NotFinite { scale: shown(&name), found: factor }),
             None => Ok(Some(numbers)),
         }
     }

@@ -80,8 +80,8 @@ impl GgufFile {
 
     /// Returns a tensor by its name.
     pub fn info(&self, name: &str) -> Option<&GgufTensor> {
-        let found = self.by_name.binary_search_by(|&n| self.tensors[n].name.as_str().cmp(name));
-        found.ok().map(|at| &self.tensors[self.by_name[at]])
+        let position = self.by_name.binary_search_by(|&n| self.tensors[n].name.as_str().cmp(name));
+        position.ok().map(|at| &self.tensors[self.by_name[at]])
     }
 
     /// Returns the bytes of a tensor, without padding.

@@ -3,7 +3,7 @@
 
 use registry::weight_map::{SplitSizes, WeightStep};
 
-use super::{GgufFile, GgufTensor, MetadataValue};
+use super::{GgufFile, GgufTensor, Metadata, MetadataValue};
 
 /// Tensor that is a part of another.
 pub struct FusedPart<'f> {
@@ -33,19 +33,17 @@ const ATTENTION: (&str, [&str; 3]) = ("attn_qkv", ["attn_q", "attn_k", "attn_v"]
 impl GgufFile {
     /// Returns the fused tensor that contains a tensor, if the file has it only in fused form.
     pub fn cut(&self, name: &str) -> Option<FusedPart<'_>> {
-        let rest = name.strip_prefix("blk.")?;
-        let (layer, rest) = rest.split_once('.')?;
-        let (stem, end) = rest.split_once('.')?;
-        let whole = |fused: &str| self.info(&format!("blk.{layer}.{fused}.{end}"));
+        let (layer, suffix) = name.strip_prefix("blk.")?.split_once('.')?;
+        let (stem, end) = suffix.split_once('.')?;
         let (whole, axis, sizes, part) =
             if let Some(part) = EXPERTS.1.iter().position(|known| *known == stem) {
-                let whole = whole(EXPERTS.0)?;
+                let whole = self.info(&format!("blk.{layer}.{}.{end}", EXPERTS.0))?;
                 let axis = 1;
                 let rows = *whole.shape.get(axis)?;
                 (whole, axis, (rows % 2 == 0).then(|| vec![rows / 2; 2])?, part)
             } else {
                 let part = ATTENTION.1.iter().position(|known| *known == stem)?;
-                let whole = whole(ATTENTION.0)?;
+                let whole = self.info(&format!("blk.{layer}.{}.{end}", ATTENTION.0))?;
                 let [keys, values] = self.sizes(layer.parse().ok()?)?;
                 let queries = whole.shape.first()?.checked_sub(keys.checked_add(values)?)?;
                 (whole, 0, vec![queries, keys, values], part)
@@ -70,9 +68,9 @@ impl GgufFile {
 
     /// Returns the names and shapes of a tensor's parts, if it may be a fused tensor.
     pub fn parts(&self, name: &str) -> Vec<(String, Vec<usize>)> {
-        let split = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+        let split = name.strip_prefix("blk.").and_then(|suffix| suffix.split_once('.'));
         let Some((layer, (stem, end))) =
-            split.and_then(|(layer, rest)| Some((layer, rest.split_once('.')?)))
+            split.and_then(|(layer, suffix)| Some((layer, suffix.split_once('.')?)))
         else {
             return Vec::new();
         };
@@ -90,17 +88,20 @@ impl GgufFile {
     fn sizes(&self, layer: usize) -> Option<[usize; 2]> {
         let keys = self.metadata();
         let arch = keys.str("general.architecture").ok()??;
-        let of = |name: &str| match keys.get(&format!("{arch}.attention.{name}"))? {
-            MetadataValue::Array(array) => {
-                usize::try_from(array.integers()?.get(layer).copied()?).ok()
-            }
-            one => usize::try_from(one.integer()?).ok(),
-        };
-        let heads = of("head_count")?;
-        let groups = of("head_count_kv").unwrap_or(heads);
+        let heads = attention_value(keys, arch, "head_count", layer)?;
+        let groups = attention_value(keys, arch, "head_count_kv", layer).unwrap_or(heads);
         let width = keys.u32(&format!("{arch}.embedding_length")).ok()?? as usize;
-        let size = |name: &str| of(name).or_else(|| width.checked_div(heads));
-        let [key, value] = [size("key_length")?, size("value_length")?];
+        let head = width.checked_div(heads);
+        let key = attention_value(keys, arch, "key_length", layer).or(head)?;
+        let value = attention_value(keys, arch, "value_length", layer).or(head)?;
         Some([groups.checked_mul(key)?, groups.checked_mul(value)?])
+    }
+}
+
+/// Returns the value of an attention key for a layer: its element of a list, or the one value of all layers.
+fn attention_value(keys: &Metadata, arch: &str, name: &str, layer: usize) -> Option<usize> {
+    match keys.get(&format!("{arch}.attention.{name}"))? {
+        MetadataValue::Array(array) => usize::try_from(array.integers()?.get(layer).copied()?).ok(),
+        one => usize::try_from(one.integer()?).ok(),
     }
 }

@@ -60,8 +60,9 @@ impl GgufHeader {
                 return Err(Error::DuplicateKey { file: file.into(), key: shown(key) });
             }
         }
-        let alignment =
-            metadata.alignment().map_err(|found| Error::Alignment { file: file.into(), found })?;
+        let alignment = metadata
+            .alignment()
+            .map_err(|value| Error::Alignment { file: file.into(), found: value })?;
         from.count(tensors, "tensors", 8 + 4 + 4 + 8)?;
         let mut claimed = Vec::with_capacity(tensors as usize);
         for n in 0..tensors {
@@ -79,17 +80,17 @@ impl GgufHeader {
 fn version(file: &Path, from: &mut ByteReader<'_>) -> Result<u32, Error> {
     let magic = from.magic()?;
     if magic != *b"GGUF" {
-        let found = shown(&String::from_utf8_lossy(&magic));
-        return Err(Error::NotGguf { file: file.into(), found });
+        let beginning = shown(&String::from_utf8_lossy(&magic));
+        return Err(Error::NotGguf { file: file.into(), found: beginning });
     }
-    let found = from.u32(format_args!("its version"))?;
-    match found {
-        2 | VERSION => Ok(found),
+    let version = from.u32(format_args!("its version"))?;
+    match version {
+        2 | VERSION => Ok(version),
         // Files of the other byte order keep the first four bytes and swap everything after.
-        _ if matches!(found.swap_bytes(), 1..=0xffff) => {
-            Err(Error::BigEndian { file: file.into(), found })
+        _ if matches!(version.swap_bytes(), 1..=0xffff) => {
+            Err(Error::BigEndian { file: file.into(), found: version })
         }
-        _ => Err(Error::Version { file: file.into(), found }),
+        _ => Err(Error::Version { file: file.into(), found: version }),
     }
 }
 
@@ -107,12 +108,12 @@ fn tensor(file: &Path, from: &mut ByteReader<'_>, n: u64) -> Result<HeaderTensor
     }
     let mut shape = Vec::with_capacity(dims as usize);
     for _ in 0..dims {
-        let found = from.u64(part)? as i64;
-        let dim = usize::try_from(found);
+        let size = from.u64(part)? as i64;
+        let dim = usize::try_from(size);
         shape.push(dim.map_err(|_| Error::NegativeDim {
             file: file.into(),
             tensor: text.clone(),
-            found,
+            found: size,
         })?);
     }
     // The file stores the innermost dimension first.
@@ -139,14 +140,19 @@ fn place(
 ) -> Result<Vec<GgufTensor>, Error> {
     let mut offsets = Offsets::new(alignment);
     let mut tensors = Vec::with_capacity(claimed.len());
-    for HeaderTensor { name, shape, ty, bytes, offset: found } in claimed {
-        let large = || Error::TooLarge { file: file.into(), tensor: shown(&name) };
-        let expected = offsets.place(bytes).ok_or_else(large)?;
-        if found != expected {
-            return Err(Error::Offset { file: file.into(), tensor: shown(&name), found, expected });
+    for HeaderTensor { name, shape, ty, bytes, offset: declared } in claimed {
+        let expected = offsets.place(bytes).ok_or_else(|| rules::too_large(file, &name))?;
+        if declared != expected {
+            return Err(Error::Offset {
+                file: file.into(),
+                tensor: shown(&name),
+                found: declared,
+                expected,
+            });
         }
-        let offset = data_start.checked_add(expected).ok_or_else(large)?;
-        let end = offset.checked_add(bytes).ok_or_else(large)?;
+        let offset =
+            data_start.checked_add(expected).ok_or_else(|| rules::too_large(file, &name))?;
+        let end = offset.checked_add(bytes).ok_or_else(|| rules::too_large(file, &name))?;
         if end > length {
             return Err(Error::Truncated {
                 file: file.into(),

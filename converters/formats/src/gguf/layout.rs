@@ -54,8 +54,9 @@ impl GgufLayout {
         tensors: &[GgufTensorSpec],
         dims: DimsStyle,
     ) -> Result<Self, Error> {
-        let alignment =
-            metadata.alignment().map_err(|found| Error::Alignment { file: file.into(), found })?;
+        let alignment = metadata
+            .alignment()
+            .map_err(|value| Error::Alignment { file: file.into(), found: value })?;
         let mut header = Vec::new();
         header.extend_from_slice(b"GGUF");
         header.extend_from_slice(&VERSION.to_le_bytes());
@@ -73,23 +74,20 @@ impl GgufLayout {
                 return Err(Error::DuplicateTensor { file: file.into(), tensor: shown(name) });
             }
             let bytes = rules::tensor_bytes(file, name, shape, *ty)?;
-            let offset = offsets
-                .place(bytes)
-                .ok_or_else(|| Error::TooLarge { file: file.into(), tensor: shown(name) })?;
+            let offset = offsets.place(bytes).ok_or_else(|| rules::too_large(file, name))?;
             let name = name.clone();
             let shape = shape.clone();
             let info = GgufTensor { name, shape, ty: *ty, file: 0, offset, bytes };
             write_tensor(&info, dims, &mut header);
             placed.push(info);
         }
-        let large = || Error::TooLarge {
-            file: file.into(),
-            tensor: placed.last().map_or(String::new(), |last| shown(&last.name)),
-        };
-        let start = rules::pad(header.len() as u64, alignment).ok_or_else(large)?;
-        let file_len = start.checked_add(offsets.end()).ok_or_else(large)?;
-        i64::try_from(file_len).map_err(|_| large())?;
-        header.resize(usize::try_from(start).map_err(|_| large())?, 0);
+        let last = placed.last().map_or("", |last| last.name.as_str());
+        let start = rules::pad(header.len() as u64, alignment)
+            .ok_or_else(|| rules::too_large(file, last))?;
+        let file_len =
+            start.checked_add(offsets.end()).ok_or_else(|| rules::too_large(file, last))?;
+        i64::try_from(file_len).map_err(|_| rules::too_large(file, last))?;
+        header.resize(usize::try_from(start).map_err(|_| rules::too_large(file, last))?, 0);
         for info in &mut placed {
             info.offset += start;
         }
@@ -108,10 +106,10 @@ impl GgufLayout {
 }
 
 fn write_keys(file: &Path, metadata: &Metadata, header: &mut Vec<u8>) -> Result<(), Error> {
-    metadata.check().map_err(|(key, found)| Error::Length {
+    metadata.check().map_err(|(key, length)| Error::Length {
         file: file.into(),
         part: format!("key `{key}`"),
-        found,
+        found: length,
         most: super::MAX_LENGTH,
     })?;
     for (n, (key, value)) in metadata.iter().enumerate() {
@@ -130,8 +128,8 @@ fn write_tensor(info: &GgufTensor, dims: DimsStyle, header: &mut Vec<u8>) {
     let ones = match dims {
         // A single value keeps one dimension.
         DimsStyle::Trimmed => {
-            let most = info.shape.len().saturating_sub(1);
-            info.shape.iter().take(most).take_while(|&&dim| dim == 1).count()
+            let limit = info.shape.len().saturating_sub(1);
+            info.shape.iter().take(limit).take_while(|&&dim| dim == 1).count()
         }
         DimsStyle::AsGiven => 0,
     };

@@ -126,25 +126,28 @@ impl Metadata {
 
     /// Checks the rules of the writer: no empty keys, nothing longer than the limit.
     pub(super) fn check(&self) -> Result<(), (String, u64)> {
-        let text = |key: &str, text: &str| {
-            let length = text.len() as u64;
-            if length > super::MAX_LENGTH { Err((shown(key), length)) } else { Ok(()) }
-        };
         for (key, value) in self.iter() {
-            text(key, key)?;
+            check_length(key, key)?;
             match value {
-                MetadataValue::String(long) => text(key, long)?,
+                MetadataValue::String(text) => check_length(key, text)?,
                 MetadataValue::Array(array) if array.len() as u64 > super::MAX_LENGTH => {
                     return Err((shown(key), array.len() as u64));
                 }
                 MetadataValue::Array(array) if array.kind() == MetadataKind::String => {
-                    array.strings().unwrap_or(&[]).iter().try_for_each(|long| text(key, long))?;
+                    let texts = array.strings().unwrap_or(&[]);
+                    texts.iter().try_for_each(|text| check_length(key, text))?;
                 }
                 _ => {}
             }
         }
         Ok(())
     }
+}
+
+/// Returns an error with the key and the length of a text, if the text is longer than the limit.
+fn check_length(key: &str, text: &str) -> Result<(), (String, u64)> {
+    let length = text.len() as u64;
+    if length > super::MAX_LENGTH { Err((shown(key), length)) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -66,28 +66,28 @@ impl<'a> ByteReader<'a> {
 
     /// Reads a count, and checks that at least `size` bytes follow for each element.
     fn length(&mut self, size: u64, part: Arguments<'_>) -> Result<u64, Error> {
-        let found = self.u64(part)?;
-        let most = (self.left() / size).min(MAX_LENGTH);
-        if found > most {
+        let count = self.u64(part)?;
+        let limit = (self.left() / size).min(MAX_LENGTH);
+        if count > limit {
             return Err(Error::Length {
                 file: self.file.into(),
                 part: part.to_string(),
-                found,
-                most,
+                found: count,
+                most: limit,
             });
         }
-        Ok(found)
+        Ok(count)
     }
 
     /// Checks a count of elements that take at least `size` bytes each.
-    pub(super) fn count(&self, found: u64, what: &'static str, size: u64) -> Result<u64, Error> {
-        let most = self.left() / size;
-        if found > most {
+    pub(super) fn count(&self, count: u64, what: &'static str, size: u64) -> Result<u64, Error> {
+        let limit = self.left() / size;
+        if count > limit {
             let file = self.file.into();
             let left = self.left();
-            return Err(Error::Count { file, what, found, most, left });
+            return Err(Error::Count { file, what, found: count, most: limit, left });
         }
-        Ok(found)
+        Ok(count)
     }
 
     pub(super) fn text(&mut self, part: Arguments<'_>) -> Result<&'a str, Error> {
@@ -123,9 +123,13 @@ impl<'a> ByteReader<'a> {
     }
 
     fn kind(&mut self, key: &str) -> Result<MetadataKind, Error> {
-        let found = self.i32(format_args!("the kind of key `{key}`"))?;
-        let kind = u32::try_from(found).ok().and_then(MetadataKind::from_id);
-        kind.ok_or_else(|| Error::UnknownKind { file: self.file.into(), key: key.into(), found })
+        let id = self.i32(format_args!("the kind of key `{key}`"))?;
+        let kind = u32::try_from(id).ok().and_then(MetadataKind::from_id);
+        kind.ok_or_else(|| Error::UnknownKind {
+            file: self.file.into(),
+            key: key.into(),
+            found: id,
+        })
     }
 
     fn elements(&mut self, key: &str, part: Arguments<'_>) -> Result<MetadataArray, Error> {

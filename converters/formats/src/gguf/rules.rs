@@ -14,11 +14,10 @@ pub(super) fn tensor_bytes(
     ty: BlockType,
 ) -> Result<u64, Error> {
     name_fits(file, name)?;
-    let tensor = || shown(name);
     if shape.len() > MAX_DIMS {
         return Err(Error::TooManyDims {
             file: file.into(),
-            tensor: tensor(),
+            tensor: shown(name),
             found: shape.len() as u64,
         });
     }
@@ -28,19 +27,19 @@ pub(super) fn tensor_bytes(
         let product = i64::try_from(dim).ok().and_then(|dim| elements.checked_mul(dim));
         elements = product.ok_or_else(|| Error::ShapeOverflow {
             file: file.into(),
-            tensor: tensor(),
+            tensor: shown(name),
             shape: shape.to_vec(),
             ty,
         })?;
     }
     let row = shape.last().copied().unwrap_or(1);
     if !row.is_multiple_of(ty.elements()) {
-        return Err(Error::Row { file: file.into(), tensor: tensor(), row, ty });
+        return Err(Error::Row { file: file.into(), tensor: shown(name), row, ty });
     }
     let blocks = elements as u64 / ty.elements() as u64;
     blocks.checked_mul(ty.bytes() as u64).ok_or_else(|| Error::ShapeOverflow {
         file: file.into(),
-        tensor: tensor(),
+        tensor: shown(name),
         shape: shape.to_vec(),
         ty,
     })
@@ -52,6 +51,11 @@ pub(super) fn name_fits(file: &Path, name: &str) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::NameTooLong { file: file.into(), tensor: shown(name), found: name.len() as u64 })
+}
+
+/// Returns the error for a tensor whose bytes no file can hold.
+pub(super) fn too_large(file: &Path, tensor: &str) -> Error {
+    Error::TooLarge { file: file.into(), tensor: shown(tensor) }
 }
 
 /// Returns `at` rounded up to a multiple of `alignment`, a power of two.

@@ -50,13 +50,14 @@ pub fn read(
     if numbers.len() != expected {
         return Err(Error::Count { key: shown(key), found: numbers.len(), expected });
     }
-    let mut rest = numbers.as_slice();
-    let cut = |&place: &usize| {
-        let (now, later) = rest.split_at(weights[place].shape.iter().product());
-        rest = later;
-        now.to_vec()
-    };
-    Ok(places.iter().map(cut).collect())
+    let mut remaining = numbers.as_slice();
+    let mut lists = Vec::with_capacity(places.len());
+    for &place in places {
+        let (now, later) = remaining.split_at(weights[place].shape.iter().product());
+        lists.push(now.to_vec());
+        remaining = later;
+    }
+    Ok(lists)
 }
 
 #[cfg(test)]
@@ -77,15 +78,18 @@ mod tests {
         keys.set("list", MetadataValue::Array(MetadataArray::F32(vec![1.0, 2.0, 3.0, 4.0])));
         keys.set("one", MetadataValue::F32(7.0));
         keys.set("text", MetadataValue::String("x".into()));
-        let read = |key, places: &[usize]| read(&keys, key, places, &weights);
-        assert_eq!(read("list", &[2, 0, 1]).unwrap(), [vec![1.0], vec![2.0, 3.0], vec![4.0]]);
-        assert_eq!(read("one", &[0, 1]).unwrap(), [vec![7.0, 7.0], vec![7.0]]);
+        assert_eq!(
+            read(&keys, "list", &[2, 0, 1], &weights).unwrap(),
+            [vec![1.0], vec![2.0, 3.0], vec![4.0]]
+        );
+        assert_eq!(read(&keys, "one", &[0, 1], &weights).unwrap(), [vec![7.0, 7.0], vec![7.0]]);
         for (key, places, expected) in [
             ("list", &[0][..], "the key `list` has 4 numbers, the model has 2"),
             ("text", &[0], "the key `text` is string, expected numbers of kind f32"),
             ("none", &[0], "there is no key `none`"),
         ] {
-            assert_eq!(read(key, places).unwrap_err().to_string(), expected);
+            let error = read(&keys, key, places, &weights).unwrap_err();
+            assert_eq!(error.to_string(), expected);
         }
         let huge = [weight(&[MOST]), weight(&[usize::MAX, 2])];
         assert_eq!(

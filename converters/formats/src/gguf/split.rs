@@ -45,10 +45,10 @@ pub fn layouts(
     dims: DimsStyle,
 ) -> Result<Vec<(PathBuf, GgufLayout)>, Error> {
     let parts = cut(prefix, metadata, tensors, max_bytes)?;
-    let too_many =
-        || Error::SplitTooMany { file: prefix.into(), files: parts.len(), found: tensors.len() };
-    let count = u16::try_from(parts.len()).map_err(|_| too_many())?;
-    let total = i32::try_from(tensors.len()).map_err(|_| too_many())?;
+    let (Ok(count), Ok(total)) = (u16::try_from(parts.len()), i32::try_from(tensors.len())) else {
+        let file = prefix.into();
+        return Err(Error::SplitTooMany { file, files: parts.len(), found: tensors.len() });
+    };
     let mut set = Vec::with_capacity(parts.len());
     for (no, part) in (0..count).zip(&parts) {
         let mut keys = Metadata::new();
@@ -105,8 +105,9 @@ fn cut<'a>(
     tensors: &'a [GgufTensorSpec],
     max_bytes: u64,
 ) -> Result<Vec<&'a [GgufTensorSpec]>, Error> {
-    let alignment =
-        metadata.alignment().map_err(|found| Error::Alignment { file: prefix.into(), found })?;
+    let alignment = metadata
+        .alignment()
+        .map_err(|value| Error::Alignment { file: prefix.into(), found: value })?;
     let mut parts = Vec::new();
     let mut begin = 0;
     let mut sum = 0_u64;
@@ -173,29 +174,22 @@ impl SplitSet {
 
     /// Checks that a file with these keys is file `no` of this set.
     pub(super) fn check(&self, file: &Path, metadata: &Metadata, no: u32) -> Result<(), Error> {
-        let expect = |name, expected: Option<u32>, required: bool| {
-            let Some(expected) = expected else { return Ok(()) };
-            match number(file, metadata, name, u32::MAX)? {
-                Some(found) if found == expected => Ok(()),
-                Some(found) => Err(key(file, name, found.to_string(), expected.to_string())),
-                None if required => Err(key(file, name, "missing", expected.to_string())),
-                None => Ok(()),
-            }
-        };
         let made_of = metadata.str(SET_KEY)?;
         if made_of != self.made_of.as_deref() {
-            let said = |key: Option<&str>| key.map_or("missing".to_owned(), crate::shown);
-            return Err(key(file, SET_KEY, said(made_of), said(self.made_of.as_deref())));
+            let actual = made_of.map_or("missing".to_owned(), crate::shown);
+            let expected = self.made_of.as_deref().map_or("missing".to_owned(), crate::shown);
+            return Err(key(file, SET_KEY, actual, expected));
         }
-        expect(NO, Some(no), true)?;
-        expect(COUNT, Some(self.count), false)?;
-        expect(TENSORS, self.tensors.and_then(|count| u32::try_from(count).ok()), false)
+        expect_number(file, metadata, NO, Some(no), true)?;
+        expect_number(file, metadata, COUNT, Some(self.count), false)?;
+        let tensors = self.tensors.and_then(|count| u32::try_from(count).ok());
+        expect_number(file, metadata, TENSORS, tensors, false)
     }
 
-    pub(super) fn check_tensors(&self, file: &Path, found: u64) -> Result<(), Error> {
+    pub(super) fn check_tensors(&self, file: &Path, count: u64) -> Result<(), Error> {
         match self.tensors {
-            Some(expected) if expected != found => {
-                Err(Error::SplitTensors { file: file.into(), found, expected })
+            Some(expected) if expected != count => {
+                Err(Error::SplitTensors { file: file.into(), found: count, expected })
             }
             _ => Ok(()),
         }
@@ -205,28 +199,43 @@ impl SplitSet {
 fn key(
     file: &Path,
     key: &'static str,
-    found: impl Into<String>,
+    actual: impl Into<String>,
     expected: impl Into<String>,
 ) -> Error {
-    let found = found.into();
-    let expected = expected.into();
-    Error::SplitKey { file: file.into(), key, found, expected }
+    Error::SplitKey { file: file.into(), key, found: actual.into(), expected: expected.into() }
 }
 
 fn number(
     file: &Path,
     metadata: &Metadata,
     name: &'static str,
-    most: u32,
+    limit: u32,
 ) -> Result<Option<u32>, Error> {
     let Some(value) = metadata.get(name) else { return Ok(None) };
-    let found = value.integer().and_then(|x| u32::try_from(x).ok()).filter(|&x| x <= most);
-    let wrong = || {
-        let found = match value {
-            MetadataValue::String(_) | MetadataValue::Array(_) => value.kind_name(),
-            other => other.integer().map_or(other.kind_name(), |x| x.to_string()),
-        };
-        key(file, name, found, format!("an integer from 0 to {most}"))
+    let number = value.integer().and_then(|x| u32::try_from(x).ok()).filter(|&x| x <= limit);
+    if number.is_some() {
+        return Ok(number);
+    }
+    let actual = match value {
+        MetadataValue::String(_) | MetadataValue::Array(_) => value.kind_name(),
+        other => other.integer().map_or(other.kind_name(), |x| x.to_string()),
     };
-    found.map(Some).ok_or_else(wrong)
+    Err(key(file, name, actual, format!("an integer from 0 to {limit}")))
+}
+
+/// Checks that a key has the expected number, if one is expected. A key that is not required may be missing.
+fn expect_number(
+    file: &Path,
+    metadata: &Metadata,
+    name: &'static str,
+    expected: Option<u32>,
+    required: bool,
+) -> Result<(), Error> {
+    let Some(expected) = expected else { return Ok(()) };
+    match number(file, metadata, name, u32::MAX)? {
+        Some(number) if number == expected => Ok(()),
+        Some(number) => Err(key(file, name, number.to_string(), expected.to_string())),
+        None if required => Err(key(file, name, "missing", expected.to_string())),
+        None => Ok(()),
+    }
 }

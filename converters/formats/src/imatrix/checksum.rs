@@ -37,10 +37,10 @@ impl Checksum {
     }
 
     /// Returns an error if a checksum is not the one in the file.
-    pub(super) fn check(path: &Path, found: String, expected: &str) -> Result<(), Error> {
-        if found == expected {
+    pub(super) fn check(path: &Path, checksum: String, expected: &str) -> Result<(), Error> {
+        if checksum == expected {
             return Ok(());
         }
-        Err(Error::Checksum { file: path.into(), found, expected: shown(expected) })
+        Err(Error::Checksum { file: path.into(), found: checksum, expected: shown(expected) })
     }
 }

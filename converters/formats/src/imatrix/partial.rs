@@ -79,18 +79,13 @@ impl PartialImatrix {
             (CHECKSUM, self.checksum()),
         ];
         let metadata = metadata.map(|(key, text)| (key.to_owned(), text)).into();
-        let tensor = |name: &str, end: &str, shape: Vec<usize>| TensorSpec {
-            name: format!("{name}.{end}"),
-            dtype: FileDtype::I64,
-            shape,
-        };
         let tensors: Vec<TensorSpec> = self
             .entries
             .iter()
             .flat_map(|(name, entry)| {
                 let sums = entry.sums.len();
                 let counts = entry.counts.len();
-                [tensor(name, SUMS, vec![sums, 2]), tensor(name, COUNTS, vec![counts])]
+                [tensor_spec(name, SUMS, vec![sums, 2]), tensor_spec(name, COUNTS, vec![counts])]
             })
             .collect();
         let mut file = Writer::create(path, &metadata, &tensors)?;
@@ -136,30 +131,26 @@ impl PartialImatrix {
     fn head(path: &Path) -> Result<(SafetensorsFile, Self), Error> {
         let file = SafetensorsFile::open(path)?;
         let metadata = &file.header().metadata;
-        let text = |key: &str| metadata.get(key).map(String::as_str).unwrap_or_default();
-        if text("schema") != SCHEMA {
-            return Err(Error::NoShard { file: path.into(), found: shown(text("schema")) });
+        let schema = text_of(metadata, "schema");
+        if schema != SCHEMA {
+            return Err(Error::NoShard { file: path.into(), found: shown(schema) });
         }
-        let number = |key: &str| -> Result<u32, Error> {
-            let wrong = |_| Error::BadKey {
-                file: path.into(),
-                key: key.to_owned(),
-                found: shown(text(key)),
-            };
-            text(key).parse().map_err(wrong)
-        };
-        let chunks = number("begin")?..number("end")?;
-        let of = number("of")?;
+        let chunks = number_of(path, metadata, "begin")?..number_of(path, metadata, "end")?;
+        let of = number_of(path, metadata, "of")?;
         if chunks.start > chunks.end || chunks.end > of {
-            let found = format!("{}..{}", chunks.start, chunks.end);
-            return Err(Error::BadKey { file: path.into(), key: "begin..end".into(), found });
+            let range = format!("{}..{}", chunks.start, chunks.end);
+            return Err(Error::BadKey {
+                file: path.into(),
+                key: "begin..end".into(),
+                found: range,
+            });
         }
         let head = Self {
-            identity: text("identity").to_owned(),
+            identity: text_of(metadata, "identity").to_owned(),
             chunks,
             of,
-            chunk_size: number("chunk_size")?,
-            dataset: text("dataset").to_owned(),
+            chunk_size: number_of(path, metadata, "chunk_size")?,
+            dataset: text_of(metadata, "dataset").to_owned(),
             entries: BTreeMap::new(),
         };
         Ok((file, head))
@@ -168,15 +159,16 @@ impl PartialImatrix {
     /// Adds the sums of other chunks of the same text.
     pub fn add(&mut self, other: BTreeMap<String, PartialEntry>) -> Result<(), Error> {
         for (name, entry) in other {
-            let Some(own) = self.entries.get_mut(&name) else {
+            let Some(total) = self.entries.get_mut(&name) else {
                 self.entries.insert(name, entry);
                 continue;
             };
-            if (own.sums.len(), own.counts.len()) != (entry.sums.len(), entry.counts.len()) {
+            if (total.sums.len(), total.counts.len()) != (entry.sums.len(), entry.counts.len()) {
                 return Err(Error::OtherShardShape { tensor: shown(&name) });
             }
-            own.sums.iter_mut().zip(&entry.sums).for_each(|(sum, &more)| sum.add(more));
-            own.counts
+            total.sums.iter_mut().zip(&entry.sums).for_each(|(sum, &more)| sum.add(more));
+            total
+                .counts
                 .iter_mut()
                 .zip(&entry.counts)
                 .for_each(|(count, more)| *count = count.saturating_add(*more));
@@ -203,10 +195,10 @@ impl PartialImatrix {
                 let other = PathBuf::clone(first_path);
                 return Err(Error::OtherShard { file, other });
             }
-            let found = head.chunks.start;
+            let start = head.chunks.start;
             let expected = whole.chunks.end;
-            if found != expected {
-                return Err(Error::ShardGap { file: PathBuf::clone(path), found, expected });
+            if start != expected {
+                return Err(Error::ShardGap { file: PathBuf::clone(path), found: start, expected });
             }
             whole.chunks.end = head.chunks.end;
             whole.add(head.clone().with_entries(path, file)?.entries)?;
@@ -232,6 +224,26 @@ impl PartialImatrix {
     }
 }
 
+/// Describes a tensor of integers, whose name is that of the weight and `end`.
+fn tensor_spec(weight: &str, end: &str, shape: Vec<usize>) -> TensorSpec {
+    TensorSpec { name: format!("{weight}.{end}"), dtype: FileDtype::I64, shape }
+}
+
+/// Returns the text of a key; an empty one if it is missing.
+fn text_of<'m>(metadata: &'m BTreeMap<String, String>, key: &str) -> &'m str {
+    metadata.get(key).map(String::as_str).unwrap_or_default()
+}
+
+/// Returns the number of a key.
+fn number_of(path: &Path, metadata: &BTreeMap<String, String>, key: &str) -> Result<u32, Error> {
+    let text = text_of(metadata, key);
+    text.parse().map_err(|_| Error::BadKey {
+        file: path.into(),
+        key: key.to_owned(),
+        found: shown(text),
+    })
+}
+
 /// Reads the sums of every weight.
 fn entries(path: &Path, file: &SafetensorsFile) -> Result<BTreeMap<String, PartialEntry>, Error> {
     let mut entries = BTreeMap::new();
@@ -254,8 +266,7 @@ fn entries(path: &Path, file: &SafetensorsFile) -> Result<BTreeMap<String, Parti
         if let Some((at, sum)) = entry.sums.iter().enumerate().find(|(_, sum)| sum.0 < 0) {
             let file = path.into();
             let tensor = shown(weight);
-            let found = sum.value();
-            return Err(Error::BadNumber { file, tensor, at, found });
+            return Err(Error::BadNumber { file, tensor, at, found: sum.value() });
         }
         entries.insert(weight.to_owned(), entry);
     }
@@ -267,8 +278,8 @@ fn joined([low, high]: [i64; 2]) -> i128 {
 }
 
 fn integers(path: &Path, file: &SafetensorsFile, name: &str) -> Result<Vec<i64>, Error> {
-    let found = file.tensor(name)?;
-    let Some((_, bytes)) = found.filter(|(entry, _)| entry.dtype == FileDtype::I64) else {
+    let tensor = file.tensor(name)?;
+    let Some((_, bytes)) = tensor.filter(|(entry, _)| entry.dtype == FileDtype::I64) else {
         return Err(Error::NoIntegers { file: path.into(), tensor: shown(name) });
     };
     Ok(bytes.as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes)).collect())
@@ -296,17 +307,18 @@ mod tests {
     #[test]
     fn sums_do_not_depend_on_their_order() {
         let numbers = [1e16, 0.1, -1e16, 3e-9, 0.7, 1e-18];
-        let add = |order: &[usize]| {
-            let mut sum = FixedSum::default();
-            for &n in order {
-                sum.add(FixedSum::of(numbers[n]));
-            }
-            sum
-        };
-        let sum = add(&[0, 1, 2, 3, 4, 5]);
-        assert_eq!(sum, add(&[5, 3, 1, 2, 4, 0]));
+        let sum = sum_in_order(&numbers, &[0, 1, 2, 3, 4, 5]);
+        assert_eq!(sum, sum_in_order(&numbers, &[5, 3, 1, 2, 4, 0]));
         assert_eq!(sum.value(), 0.800_000_003_f64 as f32);
         assert_eq!(FixedSum::of(f64::MAX).value(), FixedSum(i128::MAX).value());
+    }
+
+    fn sum_in_order(numbers: &[f64], order: &[usize]) -> FixedSum {
+        let mut sum = FixedSum::default();
+        for &n in order {
+            sum.add(FixedSum::of(numbers[n]));
+        }
+        sum
     }
 
     #[test]
@@ -342,15 +354,18 @@ mod tests {
         let whole = PartialImatrix::join(&turned).unwrap();
         assert_eq!(whole, PartialImatrix::join(&paths).unwrap());
         assert_eq!(whole.importance().entries["w"].means(), [1.75 / 3.0, (1e9 + 2.0) / 3.0]);
-        let lacks = |paths: &[PathBuf]| PartialImatrix::join(paths).unwrap_err().to_string();
-        assert!(lacks(&paths[1..]).contains("begins with chunk 2; expected chunk 0"));
-        assert!(lacks(&paths[..2]).contains("end with chunk 2; expected 3"));
-        assert!(lacks(&[&paths[..], &paths[2..]].concat()).contains("expected chunk 3"));
-        assert!(lacks(&[]).contains("no shard"));
+        assert!(join_error(&paths[1..]).contains("begins with chunk 2; expected chunk 0"));
+        assert!(join_error(&paths[..2]).contains("end with chunk 2; expected 3"));
+        assert!(join_error(&[&paths[..], &paths[2..]].concat()).contains("expected chunk 3"));
+        assert!(join_error(&[]).contains("no shard"));
         PartialImatrix { identity: "b".into(), ..parts[2].clone() }.write(&paths[2]).unwrap();
-        assert!(lacks(&paths).contains("another measurement"));
+        assert!(join_error(&paths).contains("another measurement"));
         let other = PartialImatrix { entries: part(2..3, &[1.0]).entries, ..parts[2].clone() };
         other.write(&paths[2]).unwrap();
-        assert!(lacks(&paths).contains("`w`"));
+        assert!(join_error(&paths).contains("`w`"));
+    }
+
+    fn join_error(paths: &[PathBuf]) -> String {
+        PartialImatrix::join(paths).unwrap_err().to_string()
     }
 }

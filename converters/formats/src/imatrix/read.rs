@@ -37,13 +37,13 @@ fn from_gguf(path: &Path) -> Result<Imatrix, Error> {
         let split = ends.into_iter().find_map(|(end, other)| {
             Some((info.name.strip_suffix(end)?.strip_suffix('.')?, end, other))
         });
-        let Some((weight, found, lacking)) = split else { continue };
+        let Some((weight, end, lacking)) = split else { continue };
         if file.info(&format!("{weight}.{lacking}")).is_none() {
             let file = path.into();
             let tensor = shown(weight);
-            return Err(Error::Alone { file, tensor, found, lacking });
+            return Err(Error::Alone { file, tensor, found: end, lacking });
         }
-        if found == SUMS {
+        if end == SUMS {
             let sums = numbers(path, &file, &info.name)?;
             let counts = numbers(path, &file, &format!("{weight}.{COUNTS}"))?;
             // Integers that were written as f32.
@@ -82,11 +82,11 @@ fn numbers(path: &Path, file: &gguf::GgufFile, name: &str) -> Result<Vec<f32>, E
 /// Checks that values (mean squares or counts) are finite and not negative.
 fn checked(path: &Path, name: &str, bytes: &[u8]) -> Result<Vec<f32>, Error> {
     let numbers = bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
-    let checked = numbers.enumerate().map(|(at, found)| {
-        if found.is_finite() && found >= 0.0 {
-            return Ok(found);
+    let checked = numbers.enumerate().map(|(at, number)| {
+        if number.is_finite() && number >= 0.0 {
+            return Ok(number);
         }
-        Err(Error::BadNumber { file: path.into(), tensor: shown(name), at, found })
+        Err(Error::BadNumber { file: path.into(), tensor: shown(name), at, found: number })
     });
     checked.collect()
 }
@@ -97,13 +97,13 @@ fn entry(
     sums: Vec<f32>,
     counts: Vec<u64>,
 ) -> Result<ImportanceEntry, Error> {
-    let found = sums.len();
-    let of = counts.len();
+    let sums_len = sums.len();
+    let counts_len = counts.len();
     ImportanceEntry::from_sums(sums, counts).ok_or_else(|| Error::Uneven {
         file: path.into(),
         tensor: shown(weight),
-        sums: found,
-        counts: of,
+        sums: sums_len,
+        counts: counts_len,
     })
 }
 
@@ -116,10 +116,10 @@ fn from_dat(path: &Path, bytes: &[u8]) -> Result<Imatrix, Error> {
     let mut entries = BTreeMap::new();
     for n in 0..count {
         let name = from.text(&format!("the name of weight {n}"), 1)?;
-        let part = |what: &str| format!("the number of {what} of `{}`", shown(&name));
-        let chunks = from.number(&part("chunks"), i32::MIN)?;
-        let count = from.number(&part("numbers"), 1)?;
-        let bytes = from.take(count as u64 * 4, &part("numbers"))?;
+        let chunks = from.number(&count_label("chunks", &name), i32::MIN)?;
+        let numbers = count_label("numbers", &name);
+        let count = from.number(&numbers, 1)?;
+        let bytes = from.take(count as u64 * 4, &numbers)?;
         let sums = checked(path, &name, bytes)?;
         // Without chunks, the values already are means.
         let counts = vec![u64::try_from(chunks).unwrap_or(0).max(1)];
@@ -144,6 +144,11 @@ fn from_dat(path: &Path, bytes: &[u8]) -> Result<Imatrix, Error> {
     Ok(imatrix)
 }
 
+/// Names the part of a file that counts something of a weight.
+fn count_label(what: &str, weight: &str) -> String {
+    format!("the number of {what} of `{}`", shown(weight))
+}
+
 struct DatReader<'a> {
     path: &'a Path,
     left: &'a [u8],
@@ -162,14 +167,14 @@ impl<'a> DatReader<'a> {
 
     fn number(&mut self, part: &str, least: i32) -> Result<i32, Error> {
         let bytes = self.take(4, part)?.try_into().expect("`take` gives as many as asked for");
-        let found = i32::from_le_bytes(bytes);
-        if found >= least {
-            return Ok(found);
+        let number = i32::from_le_bytes(bytes);
+        if number >= least {
+            return Ok(number);
         }
         Err(Error::Number {
             file: self.path.into(),
             part: part.into(),
-            found: found.into(),
+            found: number.into(),
             expected: if least == 0 { "no negative number" } else { "a number above zero" },
         })
     }

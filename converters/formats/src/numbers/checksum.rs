@@ -2,6 +2,8 @@
 
 /// Number of sums that are computed side by side.
 const LANES: usize = 32;
+/// Odd, so that every step can be undone: 2^32 and 2^64 over the golden ratio.
+const FACTORS: (u32, u64) = (0x9e37_79b1, 0x9e37_79b9_7f4a_7c15);
 
 widest! {
     /// Returns a checksum of values. Two lists that differ in one value have different checksums.
@@ -10,9 +12,6 @@ widest! {
 
 #[inline(always)]
 fn plain_checksum(numbers: &[f32]) -> u64 {
-    /// Odd, so that every step can be undone: 2^32 and 2^64 over the golden ratio.
-    const FACTORS: (u32, u64) = (0x9e37_79b1, 0x9e37_79b9_7f4a_7c15);
-    let step = |lane: u32, x: f32| (lane.rotate_left(5) ^ x.to_bits()).wrapping_mul(FACTORS.0);
     let mut lanes = [0_u32; LANES];
     let (whole, last) = numbers.as_chunks::<LANES>();
     for chunk in whole {
@@ -23,9 +22,15 @@ fn plain_checksum(numbers: &[f32]) -> u64 {
     for (lane, &x) in lanes.iter_mut().zip(last) {
         *lane = step(*lane, x);
     }
-    let join =
-        |sum: u64, lane: u32| (sum.rotate_left(29) ^ u64::from(lane)).wrapping_mul(FACTORS.1);
-    lanes.into_iter().fold(numbers.len() as u64, join)
+    lanes.into_iter().fold(numbers.len() as u64, |sum, lane| {
+        (sum.rotate_left(29) ^ u64::from(lane)).wrapping_mul(FACTORS.1)
+    })
+}
+
+/// Returns the sum of a lane with a value added.
+#[inline(always)]
+fn step(lane: u32, x: f32) -> u32 {
+    (lane.rotate_left(5) ^ x.to_bits()).wrapping_mul(FACTORS.0)
 }
 
 #[cfg(test)]

@@ -36,13 +36,13 @@ widest! {
 #[inline(always)]
 fn plain_largest(values: &[f32]) -> f32 {
     let mut lanes = [0.0_f32; 16];
-    let (chunks, rest) = values.as_chunks::<16>();
+    let (chunks, remaining) = values.as_chunks::<16>();
     for chunk in chunks {
-        for (most, x) in lanes.iter_mut().zip(chunk) {
-            *most = if x.abs() > *most { x.abs() } else { *most };
+        for (largest, x) in lanes.iter_mut().zip(chunk) {
+            *largest = if x.abs() > *largest { x.abs() } else { *largest };
         }
     }
-    rest.iter().fold(lanes.into_iter().fold(0.0, f32::max), |most, x| most.max(x.abs()))
+    remaining.iter().fold(lanes.into_iter().fold(0.0, f32::max), |largest, x| largest.max(x.abs()))
 }
 
 #[inline(always)]
@@ -104,18 +104,18 @@ mod tests {
     #[test]
     fn vectors_give_the_bits_of_single_values() {
         let mut seed = 5_u32;
-        let mut random = || {
-            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            f32::from_bits(seed)
-        };
         for count in [0, 2, 16, 34, 1000] {
             for scale in [0.0, 1e-42, 0.013, 1.0, 3e38] {
-                let mut values: Vec<f32> = (0..count).map(|_| random()).collect();
+                let numbers = (0..count).map(|_| {
+                    seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    f32::from_bits(seed)
+                });
+                let mut values: Vec<f32> = numbers.collect();
                 for (n, x) in values.iter_mut().enumerate().filter(|(n, _)| n % 3 > 0) {
                     *x = (n as f32 * 0.37).sin() * 7.0 * scale;
                 }
                 assert_eq!(largest_magnitude(&values), plain_largest(&values));
-                let fold = values.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+                let fold = values.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
                 assert_eq!(largest_magnitude(&values), fold);
                 let mut eight = vec![0; count];
                 let mut four = vec![0; count / 2];
@@ -130,15 +130,21 @@ mod tests {
                     assert_eq!(eight[n], f32_to_f8_e4m3(x / scale), "{x} of {scale}");
                     let code = if scale == 0.0 { 0 } else { f32_to_f4_e2m1(x / scale) };
                     assert_eq!(four[n / 2] >> (4 * (n % 2)) & 15, code, "{x} of {scale}");
-                    let bits = |x: f32| if x.is_nan() { 0 } else { x.to_bits() };
-                    assert_eq!(bits(wide[n]), bits(scale * f8_e4m3_to_f32(eight[n])));
+                    assert_eq!(
+                        bits_but_nan(wide[n]),
+                        bits_but_nan(scale * f8_e4m3_to_f32(eight[n]))
+                    );
                     assert_eq!(half[n].to_bits(), (scale * f4_e2m1_to_f32(code)).to_bits());
                     let seen = f4_e2m1_to_f32(f32_to_f4_e2m1(x / scale)) * scale;
                     error += f64::from(seen - x) * f64::from(seen - x);
                 }
-                let found = f4_e2m1_error(&values, scale);
-                assert!(found == error || found.is_nan() && error.is_nan(), "{found} {error}");
+                let actual = f4_e2m1_error(&values, scale);
+                assert!(actual == error || actual.is_nan() && error.is_nan(), "{actual} {error}");
             }
         }
+    }
+
+    fn bits_but_nan(x: f32) -> u32 {
+        if x.is_nan() { 0 } else { x.to_bits() }
     }
 }

@@ -16,8 +16,8 @@ fn sixteen_bit_formats_agree_with_half_on_every_pattern() {
     for bits in 0..=u16::MAX {
         let f16 = half::f16::from_bits(bits);
         let bf16 = half::bf16::from_bits(bits);
-        let quiet = |nan: bool, quiet: u32| if nan { quiet } else { 0 };
-        let want = f16.to_f32().to_bits() | quiet(f16.is_nan(), 0x0040_0000);
+        let quiet = if f16.is_nan() { 0x0040_0000 } else { 0 };
+        let want = f16.to_f32().to_bits() | quiet;
         assert_eq!(f16_to_f32(bits).to_bits(), want, "f16 {bits:04x}");
         // Widening bf16 is a shift: even a signalling NaN keeps its bits.
         assert_eq!(bf16_to_f32(bits).to_bits(), (bits as u32) << 16, "bf16 {bits:04x}");
@@ -52,17 +52,10 @@ fn f8_e4m3_follows_its_definition() {
         assert!(got == want || got.is_nan() && want.is_nan(), "{bits:02x}: {got} {want}");
         assert_eq!(got.is_sign_negative(), bits & 0x80 != 0);
     }
-    let nearest = |value: f32| {
-        // The nearest of all codes; in a tie, the even one.
-        let distance = |code: u8| (e4m3(code) as f64 - value.abs() as f64).abs();
-        let best = (0..0x7f)
-            .min_by(|&a, &b| distance(a).total_cmp(&distance(b)).then((a & 1).cmp(&(b & 1))));
-        best.unwrap() | if value.is_sign_negative() { 0x80 } else { 0 }
-    };
     for code in 0..0x7e {
         for value in around(e4m3(code), e4m3(code + 1)) {
             for value in [value, -value].into_iter().filter(|value| !value.is_nan()) {
-                assert_eq!(f32_to_f8_e4m3(value), nearest(value), "{value:e}");
+                assert_eq!(f32_to_f8_e4m3(value), nearest_code(value), "{value:e}");
             }
         }
     }
@@ -79,6 +72,18 @@ fn f8_e4m3_follows_its_definition() {
     ] {
         assert_eq!(f32_to_f8_e4m3(value), want, "{value}");
     }
+}
+
+fn nearest_code(value: f32) -> u8 {
+    // The nearest of all codes; in a tie, the even one.
+    let best = (0..0x7f).min_by(|&a, &b| {
+        distance(a, value).total_cmp(&distance(b, value)).then((a & 1).cmp(&(b & 1)))
+    });
+    best.unwrap() | if value.is_sign_negative() { 0x80 } else { 0 }
+}
+
+fn distance(code: u8, value: f32) -> f64 {
+    (e4m3(code) as f64 - value.abs() as f64).abs()
 }
 
 #[test]
@@ -142,17 +147,11 @@ fn splitmix(n: u64) -> u64 {
 /// `fixtures/golden_fp8/make.py` hashed torch's results for the same values.
 #[test]
 fn e4m3_rounds_as_torch_does() {
-    use sha2::Digest as _;
-
     let text = include_str!("../../../../fixtures/golden_fp8/golden.json");
     let golden: serde_json::Value = serde_json::from_str(text).unwrap();
-    let digest = |values: &mut dyn Iterator<Item = f32>| {
-        let bytes: Vec<u8> = values.map(f32_to_f8_e4m3).collect();
-        format!("{:x}", sha2::Sha256::digest(&bytes))
-    };
-    let bf16 = digest(&mut (0..=u16::MAX).map(bf16_to_f32));
+    let bf16 = digest_of_codes(&mut (0..=u16::MAX).map(bf16_to_f32));
     assert_eq!(golden["bf16"], bf16);
-    let f32s = digest(&mut (1..=1_000_000_u64).map(|n| {
+    let f32s = digest_of_codes(&mut (1..=1_000_000_u64).map(|n| {
         let z = splitmix(n);
         let bits = z as u32;
         let near = (bits & 0x807f_ffff) | (115 + ((z >> 40) as u32) % 24) << 23;
@@ -161,14 +160,21 @@ fn e4m3_rounds_as_torch_does() {
     assert_eq!(golden["f32"], f32s);
 }
 
+fn digest_of_codes(values: &mut dyn Iterator<Item = f32>) -> String {
+    use sha2::Digest as _;
+
+    let bytes: Vec<u8> = values.map(f32_to_f8_e4m3).collect();
+    format!("{:x}", sha2::Sha256::digest(&bytes))
+}
+
 #[test]
 fn four_bits_take_the_nearest_and_the_even_of_two() {
     for n in -8000..=8000_i16 {
         let x = f32::from(n) / 1000.0;
         let code = f32_to_f4_e2m1(x);
-        let off = |code: u8| (f4_e2m1_to_f32(code) - x).abs();
-        let least = (0..16).map(off).fold(f32::INFINITY, f32::min);
-        assert_eq!(off(code), least, "{x} as {code}");
+        let least =
+            (0..16).map(|code| (f4_e2m1_to_f32(code) - x).abs()).fold(f32::INFINITY, f32::min);
+        assert_eq!((f4_e2m1_to_f32(code) - x).abs(), least, "{x} as {code}");
         let ties = (0..8).filter(|size| (F4_E2M1[*size as usize] - x.abs()).abs() == least);
         if ties.count() > 1 {
             assert_eq!(code & 1, 0, "{x} as {code}");

@@ -37,7 +37,7 @@ pub fn start_writeback(file: &File, from: u64, len: u64) {
 /// take the memory at once; its pages come with the writes.
 pub fn reserve(file: &File, len: u64) -> std::io::Result<()> {
     #[cfg(target_os = "linux")]
-    if !rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC)
+    if !rustix::fs::fstatfs(file).is_ok_and(|stats| stats.f_type == libc::TMPFS_MAGIC)
         && let Err(error) = rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, len)
         && matches!(error, rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT)
     {

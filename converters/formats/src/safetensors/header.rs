@@ -52,39 +52,42 @@ impl SafetensorsHeader {
     /// Reads the header of a file that is in memory; `path` is for messages.
     pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self, Error> {
         let file_len = bytes.len() as u64;
-        let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
+        let Some((length, remaining)) = bytes.split_first_chunk::<8>() else {
             return Err(Error::TooShort { file: path.into(), found: file_len });
         };
         let length = header_len(path, *length, file_len)?;
-        Self::parse(path, &rest[..length as usize], file_len)
+        Self::parse(path, &remaining[..length as usize], file_len)
     }
 
     /// Checks the text of a header against the length of its file.
     pub fn parse(path: &Path, text: &[u8], file_len: u64) -> Result<Self, Error> {
-        let file = || path.to_path_buf();
         let data_start = 8 + text.len() as u64;
-        let text = std::str::from_utf8(text)
-            .map_err(|error| Error::HeaderNotUtf8 { file: file(), at: 8 + error.valid_up_to() })?;
+        let text = std::str::from_utf8(text).map_err(|error| Error::HeaderNotUtf8 {
+            file: path.into(),
+            at: 8 + error.valid_up_to(),
+        })?;
         let raw = json::parse(text).map_err(|fault| match fault {
-            HeaderFault::NotJson(why) => Error::HeaderNotJson { file: file(), why },
-            HeaderFault::DuplicateTensor(tensor) => Error::DuplicateTensor { file: file(), tensor },
+            HeaderFault::NotJson(why) => Error::HeaderNotJson { file: path.into(), why },
+            HeaderFault::DuplicateTensor(tensor) => {
+                Error::DuplicateTensor { file: path.into(), tensor }
+            }
             HeaderFault::DuplicateField { tensor, field } => {
-                Error::DuplicateField { file: file(), tensor, field }
+                Error::DuplicateField { file: path.into(), tensor, field }
             }
             HeaderFault::MissingField { tensor, field } => {
-                Error::MissingField { file: file(), tensor, field }
+                Error::MissingField { file: path.into(), tensor, field }
             }
             HeaderFault::UnknownField { tensor, field } => {
-                Error::UnknownField { file: file(), tensor, field }
+                Error::UnknownField { file: path.into(), tensor, field }
             }
             HeaderFault::BadField { tensor, field, why } => {
-                Error::BadField { file: file(), tensor, field, why }
+                Error::BadField { file: path.into(), tensor, field, why }
             }
-            HeaderFault::BadMetadata(why) => Error::BadMetadata { file: file(), why },
+            HeaderFault::BadMetadata(why) => Error::BadMetadata { file: path.into(), why },
         })?;
         // A caller may pass a text longer than the file it claims to be from.
         let data = file_len.checked_sub(data_start).ok_or_else(|| Error::HeaderPastEnd {
-            file: file(),
+            file: path.into(),
             found: text.len() as u64,
             left: file_len.saturating_sub(8),
         })?;
@@ -108,15 +111,15 @@ fn header_len(path: &Path, length: [u8; 8], file_len: u64) -> Result<u64, Error>
     if length == *b"version " {
         return Err(Error::Pointer { file: path.into() });
     }
-    let found = u64::from_le_bytes(length);
+    let length = u64::from_le_bytes(length);
     let left = file_len - 8;
-    if found > MAX_HEADER {
-        return Err(Error::HeaderTooLong { file: path.into(), found });
+    if length > MAX_HEADER {
+        return Err(Error::HeaderTooLong { file: path.into(), found: length });
     }
-    if found > left {
-        return Err(Error::HeaderPastEnd { file: path.into(), found, left });
+    if length > left {
+        return Err(Error::HeaderPastEnd { file: path.into(), found: length, left });
     }
-    Ok(found)
+    Ok(length)
 }
 
 /// Returns the bytes of a tensor, unless the count overflows.
@@ -127,25 +130,28 @@ pub(super) fn byte_len(shape: &[usize], dtype: FileDtype) -> Option<u64> {
 
 /// Checks one tensor on its own; its range stays relative to the data.
 fn entry(path: &Path, name: &str, raw: RawTensor) -> Result<TensorEntry, Error> {
-    let (file, tensor) = (|| path.to_path_buf(), || shown(name));
     let RawTensor { dtype, shape, begin, end } = raw;
     let Some(dtype) = FileDtype::parse(&dtype) else {
-        return Err(Error::UnknownDtype { file: file(), tensor: tensor(), found: shown(&dtype) });
+        return Err(Error::UnknownDtype {
+            file: path.into(),
+            tensor: shown(name),
+            found: shown(&dtype),
+        });
     };
     let dims: Option<Vec<usize>> = shape.iter().map(|&dim| dim.try_into().ok()).collect();
     let Some((dims, expected)) = dims.and_then(|dims| {
         let bytes = byte_len(&dims, dtype)?;
         Some((dims, bytes))
     }) else {
-        return Err(Error::ShapeOverflow { file: file(), tensor: tensor(), shape, dtype });
+        return Err(Error::ShapeOverflow { file: path.into(), tensor: shown(name), shape, dtype });
     };
-    let Some(found) = end.checked_sub(begin) else {
-        return Err(Error::BackwardRange { file: file(), tensor: tensor(), begin, end });
+    let Some(size) = end.checked_sub(begin) else {
+        return Err(Error::BackwardRange { file: path.into(), tensor: shown(name), begin, end });
     };
-    if found != expected {
-        let file = file();
-        let tensor = tensor();
-        return Err(Error::WrongSize { file, tensor, shape: dims, dtype, found, expected });
+    if size != expected {
+        let file = path.into();
+        let tensor = shown(name);
+        return Err(Error::WrongSize { file, tensor, shape: dims, dtype, found: size, expected });
     }
     Ok(TensorEntry { dtype, shape: dims, range: (begin, end) })
 }
@@ -157,7 +163,6 @@ fn cover(
     data_start: u64,
     data: u64,
 ) -> Result<(), Error> {
-    let file = || path.to_path_buf();
     let mut order: Vec<(&String, (u64, u64))> =
         tensors.iter().map(|(name, entry)| (name, entry.range)).collect();
     order.sort_by_key(|&(_, range)| range);
@@ -171,13 +176,13 @@ fn cover(
     match (gap, past) {
         // The layout is valid, but longer than the file: the end is missing.
         (None, Some((tensor, _))) => Err(Error::Truncated {
-            file: file(),
+            file: path.into(),
             tensor: shown(tensor),
             found: data_start + data,
             expected: data_start.saturating_add(at),
         }),
         (Some(_), Some((tensor, (_, end)))) => {
-            Err(Error::PastEnd { file: file(), tensor: shown(tensor), end: *end, data })
+            Err(Error::PastEnd { file: path.into(), tensor: shown(tensor), end: *end, data })
         }
         (Some(index), None) => {
             let (tensor, (begin, _)) = order[index];
@@ -185,16 +190,21 @@ fn cover(
             let end = before.map_or(0, |(_, (_, end))| end);
             match before {
                 Some((first, _)) if begin < end => Err(Error::Overlap {
-                    file: file(),
+                    file: path.into(),
                     first: shown(first),
                     second: shown(tensor),
                     begin,
                     end,
                 }),
-                _ => Err(Error::Hole { file: file(), tensor: shown(tensor), from: end, to: begin }),
+                _ => Err(Error::Hole {
+                    file: path.into(),
+                    tensor: shown(tensor),
+                    from: end,
+                    to: begin,
+                }),
             }
         }
-        (None, None) if at < data => Err(Error::Trailing { file: file(), extra: data - at }),
+        (None, None) if at < data => Err(Error::Trailing { file: path.into(), extra: data - at }),
         (None, None) => Ok(()),
     }
 }

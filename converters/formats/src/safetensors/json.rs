@@ -164,6 +164,12 @@ impl TensorSeed<'_, '_> {
         }
         value
     }
+
+    /// Returns the error for a tensor without a field, and records the fault.
+    fn missing<E: serde::de::Error>(&mut self, field: &'static str) -> E {
+        let fault = HeaderFault::MissingField { tensor: shown(self.tensor), field };
+        stop(self.fault, fault)
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for TensorSeed<'_, '_> {
@@ -214,13 +220,9 @@ impl<'de> Visitor<'de> for TensorVisitor<'_, '_, '_> {
                 _ => offsets = Some(seed.field("data_offsets", map.next_value_seed(IntegerList))?),
             }
         }
-        let mut missing = |field| {
-            let fault = HeaderFault::MissingField { tensor: shown(seed.tensor), field };
-            stop(seed.fault, fault)
-        };
-        let dtype = dtype.ok_or_else(|| missing("dtype"))?;
-        let shape = shape.ok_or_else(|| missing("shape"))?;
-        let offsets = offsets.ok_or_else(|| missing("data_offsets"))?;
+        let dtype = dtype.ok_or_else(|| seed.missing("dtype"))?;
+        let shape = shape.ok_or_else(|| seed.missing("shape"))?;
+        let offsets = offsets.ok_or_else(|| seed.missing("data_offsets"))?;
         let [begin, end] = offsets[..] else {
             let fault = HeaderFault::BadField {
                 tensor: shown(seed.tensor),

@@ -55,9 +55,9 @@ impl SafetensorsFile {
         }
         let map = FileMap::open(&self.path)?;
         let expected = self.header.file_len;
-        let found = map.len() as u64;
-        if expected != found {
-            return Err(Error::Changed { file: self.path.clone(), expected, found });
+        let length = map.len() as u64;
+        if expected != length {
+            return Err(Error::Changed { file: self.path.clone(), expected, found: length });
         }
         Ok(self.map.get_or_init(|| map))
     }

@@ -121,13 +121,6 @@ pub fn header(
     metadata: &BTreeMap<String, String>,
     tensors: &[TensorSpec],
 ) -> Result<(Vec<u8>, WritePlan), Error> {
-    let overflow = |tensor: &TensorSpec| Error::ShapeOverflow {
-        file: path.into(),
-        tensor: shown(&tensor.name),
-        shape: tensor.shape.iter().map(|&dim| dim as u64).collect(),
-        dtype: tensor.dtype,
-    };
-    let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let mut seen = BTreeSet::new();
     let mut parts = Vec::new();
     if !metadata.is_empty() {
@@ -144,8 +137,8 @@ pub fn header(
         if tensor.name == "__metadata__" || !seen.insert(&tensor.name) {
             return Err(Error::DeclaredTwice { file: path.into(), tensor: shown(&tensor.name) });
         }
-        let bytes = byte_len(&tensor.shape, tensor.dtype).ok_or_else(|| overflow(tensor))?;
-        let end = at.checked_add(bytes).ok_or_else(|| overflow(tensor))?;
+        let bytes = byte_len(&tensor.shape, tensor.dtype).ok_or_else(|| overflow(path, tensor))?;
+        let end = at.checked_add(bytes).ok_or_else(|| overflow(path, tensor))?;
         let shape: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
         parts.push(format!(
             "{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{at},{end}]}}",
@@ -162,4 +155,19 @@ pub fn header(
         return Err(Error::HeaderTooLong { file: path.into(), found: text.len() as u64 });
     }
     Ok((text, plan))
+}
+
+/// Returns the error for a tensor whose bytes cannot be counted.
+fn overflow(path: &Path, tensor: &TensorSpec) -> Error {
+    Error::ShapeOverflow {
+        file: path.into(),
+        tensor: shown(&tensor.name),
+        shape: tensor.shape.iter().map(|&dim| dim as u64).collect(),
+        dtype: tensor.dtype,
+    }
+}
+
+/// Returns a text as a JSON string, with its quotes.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }

@@ -152,8 +152,9 @@ proptest! {
         weighted: bool,
     ) {
         // Half of the cases share one exponent, so that sums cancel and scales vanish.
-        let share = |bits: u32| if exponent % 2 == 0 { bits & 0x807f_ffff | exponent << 23 } else { bits };
-        let numbers: Vec<f32> = bits.iter().map(|&bits| f32::from_bits(share(bits)))
+        let shared = bits.iter()
+            .map(|&bits| if exponent % 2 == 0 { bits & 0x807f_ffff | exponent << 23 } else { bits });
+        let numbers: Vec<f32> = shared.map(f32::from_bits)
             .map(|x| if x.is_finite() { x } else { 0.0 }).collect();
         let weights: Vec<f32> = bits.iter().map(|bits| (bits & 0xffff) as f32).collect();
         for ty in BlockType::all().filter(|ty| weighted || !ty.needs_importance()) {

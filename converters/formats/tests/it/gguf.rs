@@ -143,24 +143,29 @@ fn padding_at_the_end_may_be_missing_and_bytes_may_follow() {
 
 #[test]
 fn a_layout_breaks_no_rule() {
-    let lay = |keys: &Metadata, tensors: &[GgufTensorSpec]| {
-        GgufLayout::new(Path::new("out.gguf"), keys, tensors, DimsStyle::Trimmed).unwrap_err()
-    };
     let none = Metadata::new();
-    let one = |name: &str, shape: &[usize], ty| lay(&none, &[declared(name, shape, ty)]);
     let twice = [declared("a", &[1], BlockType::F32), declared("a", &[2], BlockType::F32)];
-    assert!(matches!(lay(&none, &twice), Error::DuplicateTensor { .. }));
-    assert!(matches!(one("", &[1], BlockType::F32), Error::EmptyName { n: 0, .. }));
+    assert!(matches!(refusal(&none, &twice), Error::DuplicateTensor { .. }));
+    assert!(matches!(refusal_of_tensor("", &[1], BlockType::F32), Error::EmptyName { n: 0, .. }));
     let name = "n".repeat(64);
-    assert!(matches!(one(&name, &[1], BlockType::F32), Error::NameTooLong { found: 64, .. }));
-    assert!(matches!(one("a", &[1; 5], BlockType::F32), Error::TooManyDims { found: 5, .. }));
+    assert!(matches!(
+        refusal_of_tensor(&name, &[1], BlockType::F32),
+        Error::NameTooLong { found: 64, .. }
+    ));
+    assert!(matches!(
+        refusal_of_tensor("a", &[1; 5], BlockType::F32),
+        Error::TooManyDims { found: 5, .. }
+    ));
     let large = [1 << 40, 1 << 40];
-    assert!(matches!(one("a", &large, BlockType::F32), Error::ShapeOverflow { .. }));
-    assert!(matches!(one("a", &[1 << 62], BlockType::F32), Error::ShapeOverflow { .. }));
-    assert!(matches!(one("a", &[4, 48], BlockType::Q40), Error::Row { row: 48, .. }));
+    assert!(matches!(refusal_of_tensor("a", &large, BlockType::F32), Error::ShapeOverflow { .. }));
+    assert!(matches!(
+        refusal_of_tensor("a", &[1 << 62], BlockType::F32),
+        Error::ShapeOverflow { .. }
+    ));
+    assert!(matches!(refusal_of_tensor("a", &[4, 48], BlockType::Q40), Error::Row { row: 48, .. }));
     let halves =
         [declared("a", &[1 << 62], BlockType::I8), declared("b", &[1 << 62], BlockType::I8)];
-    assert!(matches!(lay(&none, &halves), Error::TooLarge { .. }));
+    assert!(matches!(refusal(&none, &halves), Error::TooLarge { .. }));
     for wrong in [
         MetadataValue::from(0_u32),
         MetadataValue::from(48_u32),
@@ -169,11 +174,20 @@ fn a_layout_breaks_no_rule() {
     ] {
         let mut keys = Metadata::new();
         keys.set("general.alignment", wrong);
-        assert!(matches!(lay(&keys, &[]), Error::Alignment { .. }));
+        assert!(matches!(refusal(&keys, &[]), Error::Alignment { .. }));
     }
     let mut keys = Metadata::new();
     keys.set("", 1_u8);
-    assert!(matches!(lay(&keys, &[]), Error::EmptyKey { n: 0, .. }));
+    assert!(matches!(refusal(&keys, &[]), Error::EmptyKey { n: 0, .. }));
+}
+
+fn refusal(keys: &Metadata, tensors: &[GgufTensorSpec]) -> Error {
+    GgufLayout::new(Path::new("out.gguf"), keys, tensors, DimsStyle::Trimmed)
+        .expect_err("the keys or tensors are refused")
+}
+
+fn refusal_of_tensor(name: &str, shape: &[usize], ty: BlockType) -> Error {
+    refusal(&Metadata::new(), &[declared(name, shape, ty)])
 }
 
 fn names(set: &[(PathBuf, GgufLayout)]) -> Vec<Vec<&str>> {
@@ -195,14 +209,18 @@ fn a_set_is_cut_where_its_padded_tensors_exceed_the_size() {
         declared("e", &[2], BlockType::F32),
     ];
     let mut keys = keys();
-    let lay =
-        |keys: &Metadata, most| split::layouts(&prefix, keys, &tensors, most, DimsStyle::Trimmed);
-    assert_eq!(names(&lay(&keys, 160).unwrap()), [&["a", "b", "c"][..], &["d"], &["e"]]);
-    assert_eq!(names(&lay(&keys, 159).unwrap()), [&["a", "b"][..], &["c"], &["d"], &["e"]]);
-    assert_eq!(names(&lay(&keys, 1).unwrap()).len(), 5);
-    assert_eq!(names(&lay(&keys, 1 << 20).unwrap()).len(), 1);
+    assert_eq!(
+        names(&laid_out(&prefix, &keys, &tensors, 160)),
+        [&["a", "b", "c"][..], &["d"], &["e"]]
+    );
+    assert_eq!(
+        names(&laid_out(&prefix, &keys, &tensors, 159)),
+        [&["a", "b"][..], &["c"], &["d"], &["e"]]
+    );
+    assert_eq!(names(&laid_out(&prefix, &keys, &tensors, 1)).len(), 5);
+    assert_eq!(names(&laid_out(&prefix, &keys, &tensors, 1 << 20)).len(), 1);
     keys.set("general.alignment", 128_u32);
-    let set = lay(&keys, 256).unwrap();
+    let set = laid_out(&prefix, &keys, &tensors, 256);
     assert_eq!(names(&set), [&["a", "b"][..], &["c"], &["d"], &["e"]]);
     for (path, layout) in &set {
         write(path, layout);
@@ -228,6 +246,15 @@ fn a_set_is_cut_where_its_padded_tensors_exceed_the_size() {
     assert_eq!(left, want);
     let message = GgufFile::open(&set[2].0).unwrap_err().to_string();
     assert!(message.contains("file 3 of 4") && message.contains("-00001-of-00004"), "{message}");
+}
+
+fn laid_out(
+    prefix: &Path,
+    keys: &Metadata,
+    tensors: &[GgufTensorSpec],
+    limit: u64,
+) -> Vec<(PathBuf, GgufLayout)> {
+    split::layouts(prefix, keys, tensors, limit, DimsStyle::Trimmed).expect("the tensors fit")
 }
 
 fn value() -> impl Strategy<Value = MetadataValue> {

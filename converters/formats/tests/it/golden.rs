@@ -25,26 +25,27 @@ fn hashes() -> BTreeMap<String, String> {
 
 /// Returns the stored files: format, name, and true if made with importance.
 fn files() -> Vec<(BlockType, String, bool)> {
-    let file = |name: String| {
-        let ty = name.split('.').next().and_then(BlockType::parse).expect("a format");
-        let weighted = name.ends_with(".im.bin");
-        (ty, name, weighted)
-    };
-    hashes().into_keys().map(file).collect()
+    hashes()
+        .into_keys()
+        .map(|name: String| {
+            let ty = name.split('.').next().and_then(BlockType::parse).expect("a format");
+            let weighted = name.ends_with(".im.bin");
+            (ty, name, weighted)
+        })
+        .collect()
 }
 
 /// Describes the blocks that differ.
-fn compare(ty: BlockType, found: &[u8], expected: &[u8]) -> Option<String> {
-    let blocks = found.chunks(ty.bytes()).zip(expected.chunks(ty.bytes()));
+fn compare(ty: BlockType, actual: &[u8], expected: &[u8]) -> Option<String> {
+    let blocks = actual.chunks(ty.bytes()).zip(expected.chunks(ty.bytes()));
     let differ: Vec<_> =
         blocks.enumerate().filter(|(_, (a, b))| a != b).map(|(at, _)| at).collect();
     let first = *differ.first()?;
-    let block = |bytes: &[u8]| format!("{:02x?}", &bytes[first * ty.bytes()..][..ty.bytes()]);
+    let [actual, expected] = [actual, expected]
+        .map(|bytes| format!("{:02x?}", &bytes[first * ty.bytes()..][..ty.bytes()]));
     Some(format!(
-        "{} blocks differ: {differ:?}\nfound    {}\nexpected {}",
-        differ.len(),
-        block(found),
-        block(expected)
+        "{} blocks differ: {differ:?}\nfound    {actual}\nexpected {expected}",
+        differ.len()
     ))
 }
 
@@ -84,8 +85,8 @@ fn decoders_give_the_numbers_of_the_reference() {
         for x in &numbers {
             hasher.update(x.to_le_bytes());
         }
-        let found = format!("{:x}", hasher.finalize());
-        if found != hashes[&name] {
+        let hash = format!("{:x}", hasher.finalize());
+        if hash != hashes[&name] {
             wrong.push(name);
         }
     }

@@ -102,8 +102,6 @@ fn the_older_form_is_read() {
 #[test]
 fn damage_is_told_apart() {
     let good = dat(&[weight("a.weight", 2, &[1.0, 2.0])], &[]);
-    let with = |chunks: i32, numbers: &[f32]| dat(&[weight("w", chunks, numbers)], &[]);
-    let number = |n: i32| n.to_le_bytes().to_vec();
     let cases: &[(Vec<u8>, &[&str])] = &[
         (vec![], &["cut short in the number of weights", "4 bytes are needed, 0 are left"]),
         (number(0), &["the number of weights", "is 0; expected a number above zero"]),
@@ -128,9 +126,9 @@ fn damage_is_told_apart() {
             &["the number of numbers of `w`", "8589934588 bytes are needed"],
         ),
         ([number(1), text("w"), number(1), number(0)].concat(), &["the number of numbers", "is 0"]),
-        (with(1, &[1.0, f32::NAN]), &["number 1 of `w`", "is NaN"]),
-        (with(1, &[f32::INFINITY]), &["number 0 of `w`", "is inf"]),
-        (with(1, &[-1.0]), &["number 0 of `w`", "is -1", "not below zero"]),
+        (one_weight(1, &[1.0, f32::NAN]), &["number 1 of `w`", "is NaN"]),
+        (one_weight(1, &[f32::INFINITY]), &["number 0 of `w`", "is inf"]),
+        (one_weight(1, &[-1.0]), &["number 0 of `w`", "is -1", "not below zero"]),
         (dat(&[weight("w", 1, &[1.0]), weight("w", 1, &[1.0])], b""), &["names `w` twice"]),
         ([&good[..], &[1, 0]].concat(), &["the number of chunks", "2 are left"]),
         ([&good[..], &number(1), &number(-1)].concat(), &["the name of the text", "is -1"]),
@@ -150,31 +148,24 @@ fn damage_is_told_apart() {
     }
 }
 
+fn number(n: i32) -> Vec<u8> {
+    n.to_le_bytes().to_vec()
+}
+
+fn one_weight(chunks: i32, numbers: &[f32]) -> Vec<u8> {
+    dat(&[weight("w", chunks, numbers)], &[])
+}
+
 type Tensors<'a> = &'a [(&'a str, &'a [usize], BlockType)];
 
 #[test]
 fn a_damaged_gguf_form_is_told_apart() {
-    let make = |tensors: Tensors<'_>, byte: u8| {
-        let declared: Vec<GgufTensorSpec> = tensors
-            .iter()
-            .map(|(name, shape, ty)| GgufTensorSpec {
-                name: (*name).into(),
-                shape: (*shape).into(),
-                ty: *ty,
-            })
-            .collect();
-        let layout =
-            GgufLayout::new(Path::new("x"), &Metadata::new(), &declared, DimsStyle::Trimmed);
-        let layout = layout.expect("allowed");
-        let mut bytes = layout.header;
-        bytes.resize(layout.file_len as usize, byte);
-        read(&bytes)
-    };
     let f32 = BlockType::F32;
     let f16 = BlockType::F16;
     let sums = "w.in_sum2";
     let counts = "w.counts";
-    let good = make(&[(sums, &[2], f32), (counts, &[1], f32), ("other", &[1], f16)], 0).unwrap();
+    let good =
+        read_tensors(&[(sums, &[2], f32), (counts, &[1], f32), ("other", &[1], f16)], 0).unwrap();
     // Counts of zero: nothing was measured, and all weights are equal.
     assert_eq!(good.weights_for("w", 2, 1).unwrap(), Some(&[1.0, 1.0][..]));
     let cases: &[(Tensors<'_>, u8, &[&str])] = &[
@@ -194,8 +185,24 @@ fn a_damaged_gguf_form_is_told_apart() {
         (&[(sums, &[2], f32), (counts, &[1], f32)], 0xff, &["number 0 of `w.in_sum2`", "is NaN"]),
     ];
     for (tensors, byte, expected) in cases {
-        let message = make(tensors, *byte).unwrap_err();
+        let message = read_tensors(tensors, *byte).unwrap_err();
         let lacking: Vec<_> = expected.iter().filter(|part| !message.contains(**part)).collect();
         assert!(lacking.is_empty(), "{message}\n  lacks {lacking:?}");
     }
+}
+
+fn read_tensors(tensors: Tensors<'_>, byte: u8) -> Result<Imatrix, String> {
+    let declared: Vec<GgufTensorSpec> = tensors
+        .iter()
+        .map(|(name, shape, ty)| GgufTensorSpec {
+            name: (*name).into(),
+            shape: (*shape).into(),
+            ty: *ty,
+        })
+        .collect();
+    let layout = GgufLayout::new(Path::new("x"), &Metadata::new(), &declared, DimsStyle::Trimmed);
+    let layout = layout.expect("allowed");
+    let mut bytes = layout.header;
+    bytes.resize(layout.file_len as usize, byte);
+    read(&bytes)
 }

@@ -79,21 +79,27 @@ fn rows(row: usize) -> Vec<(String, Vec<f32>)> {
 
 fn importances(row: usize) -> Vec<(&'static str, Vec<f32>)> {
     let mut random = Random(11);
-    let mut list = |one: &mut dyn FnMut(&mut Random) -> f32| -> Vec<f32> {
-        (0..row).map(|_| one(&mut random)).collect()
-    };
     vec![
         (
             "squares",
-            list(&mut |random| random.unit() * random.unit().abs()).iter().map(|x| x * x).collect(),
+            draws(row, &mut random, &mut |random| random.unit() * random.unit().abs())
+                .iter()
+                .map(|x| x * x)
+                .collect(),
         ),
         (
             "tiny, some zero",
-            list(&mut |random| if random.one_in(3) { 0.0 } else { random.unit().abs() * 1e-20 }),
+            draws(row, &mut random, &mut |random| {
+                if random.one_in(3) { 0.0 } else { random.unit().abs() * 1e-20 }
+            }),
         ),
-        ("huge", list(&mut |random| random.unit().abs() * 1e30)),
-        ("below zero", list(&mut Random::unit)),
+        ("huge", draws(row, &mut random, &mut |random| random.unit().abs() * 1e30)),
+        ("below zero", draws(row, &mut random, &mut Random::unit)),
     ]
+}
+
+fn draws(row: usize, random: &mut Random, one: &mut dyn FnMut(&mut Random) -> f32) -> Vec<f32> {
+    (0..row).map(|_| one(random)).collect()
 }
 
 fn encoded(
@@ -131,13 +137,13 @@ fn every_width_gives_the_same_bytes() {
                 }
                 let plain = encoded(LaneCount::One, ty, &all, row, weights);
                 for lanes in LaneCount::available().skip(1) {
-                    let found = encoded(lanes, ty, &all, row, weights);
+                    let wide = encoded(lanes, ty, &all, row, weights);
                     let bytes = row / ty.elements() * ty.bytes();
-                    for ((name, _), (plain, found)) in
-                        rows.iter().zip(plain.chunks(bytes).zip(found.chunks(bytes)))
+                    for ((name, _), (plain, wide)) in
+                        rows.iter().zip(plain.chunks(bytes).zip(wide.chunks(bytes)))
                     {
-                        let block = plain.chunks(ty.bytes()).zip(found.chunks(ty.bytes()));
-                        let differs = block.clone().position(|(plain, found)| plain != found);
+                        let block = plain.chunks(ty.bytes()).zip(wide.chunks(ty.bytes()));
+                        let differs = block.clone().position(|(plain, wide)| plain != wide);
                         assert_eq!(
                             differs, None,
                             "{ty}, {lanes:?}, {weights_name} importances, row `{name}` of {row}"

@@ -199,19 +199,18 @@ fn declared(name: &str, shape: &[usize]) -> TensorSpec {
 fn the_writer_says_what_it_was_given_wrongly() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    let create = |tensors: &[TensorSpec]| Writer::create(&path, &BTreeMap::new(), tensors);
     let two = [declared("a", &[2]), declared("none", &[0, 3]), declared("b", &[1])];
 
-    let error = create(&[declared("a", &[1]), declared("a", &[2])]).unwrap_err();
+    let error = create(&path, &[declared("a", &[1]), declared("a", &[2])]).unwrap_err();
     assert!(matches!(error, Error::DeclaredTwice { tensor, .. } if tensor == "a"));
-    let error = create(&[declared("__metadata__", &[1])]).unwrap_err();
+    let error = create(&path, &[declared("__metadata__", &[1])]).unwrap_err();
     assert!(matches!(error, Error::DeclaredTwice { .. }));
-    let error = create(&[declared("a", &[usize::MAX, 2])]).unwrap_err();
+    let error = create(&path, &[declared("a", &[usize::MAX, 2])]).unwrap_err();
     assert!(matches!(error, Error::ShapeOverflow { .. }));
-    let error = create(&[declared("a", &[1 << 61]), declared("b", &[1 << 61])]).unwrap_err();
+    let error = create(&path, &[declared("a", &[1 << 61]), declared("b", &[1 << 61])]).unwrap_err();
     assert!(matches!(error, Error::ShapeOverflow { tensor, .. } if tensor == "b"));
 
-    let mut writer = create(&two).unwrap();
+    let mut writer = create(&path, &two).unwrap();
     let error = writer.write("b", &[0; 4]).unwrap_err();
     assert!(matches!(error, Error::OutOfOrder { expected, .. } if expected == "`a`"));
     writer.write("a", &[0; 3]).unwrap();
@@ -228,6 +227,10 @@ fn the_writer_says_what_it_was_given_wrongly() {
     assert!(matches!(error, Error::OutOfOrder { expected, .. } if expected == "no more tensors"));
     writer.finish().unwrap();
     assert_eq!(SafetensorsFile::open(&path).unwrap().header().tensors.len(), 3);
+}
+
+fn create(path: &Path, tensors: &[TensorSpec]) -> Result<Writer, Error> {
+    Writer::create(path, &BTreeMap::new(), tensors)
 }
 
 #[test]

@@ -142,15 +142,15 @@ impl LlamaTokenizer {
             let token = self.texts[id as usize].as_str();
             let mut split = Vec::with_capacity(pieces.len());
             for piece in pieces {
-                let TextFragment::Text(mut rest) = piece else {
+                let TextFragment::Text(mut remaining) = piece else {
                     split.push(piece);
                     continue;
                 };
-                while let Some(at) = rest.find(token) {
-                    split.extend([TextFragment::Text(&rest[..at]), TextFragment::Token(id)]);
-                    rest = &rest[at + token.len()..];
+                while let Some(at) = remaining.find(token) {
+                    split.extend([TextFragment::Text(&remaining[..at]), TextFragment::Token(id)]);
+                    remaining = &remaining[at + token.len()..];
                 }
-                split.push(TextFragment::Text(rest));
+                split.push(TextFragment::Text(remaining));
             }
             pieces = split;
         }
@@ -186,9 +186,8 @@ impl LlamaTokenizer {
         }
         while let Some(Reverse(MergeCandidate { left, right, text, .. })) = heap.pop() {
             // Pairs whose parts have changed are skipped.
-            let spells = |part: &Symbol| &word[part.from..part.to];
-            let l = spells(&parts[left]);
-            let r = spells(&parts[right]);
+            let l = &word[parts[left].from..parts[left].to];
+            let r = &word[parts[right].from..parts[right].to];
             if l.is_empty()
                 || r.is_empty()
                 || l.len() + r.len() != text.len()

@@ -82,21 +82,21 @@ impl LlamaTokenizer {
             Some(_) => return Err(LoadError::Scores),
             None => vec![0.0; texts.len()],
         };
-        let id = |n: usize| u32::try_from(n).map_err(|_| LoadError::TooMany);
         let mut ids = IndexMap::with_capacity(texts.len());
         let mut bytes = IndexMap::new();
         let mut added = Vec::new();
         let mut named = Vec::new();
         for (n, text) in texts.iter().enumerate() {
-            ids.insert(text.clone(), id(n)?);
+            let id = u32::try_from(n).map_err(|_| LoadError::TooMany)?;
+            ids.insert(text.clone(), id);
             if let Some(byte) = byte(text) {
-                bytes.insert(byte, id(n)?);
+                bytes.insert(byte, id);
             }
             if types[n] == USER_DEFINED && !text.is_empty() {
-                added.push(id(n)?);
+                added.push(id);
             }
             if matches!(types[n], CONTROL | USER_DEFINED) && !text.is_empty() {
-                named.push(id(n)?);
+                named.push(id);
             }
         }
         for list in [&mut added, &mut named] {
@@ -110,21 +110,14 @@ impl LlamaTokenizer {
             TokenizerKind::Scores | TokenizerKind::Pieces => None,
         };
         let group: Option<&'static PreTokenizer> = known.map(|(group, _)| group);
-        let special = |name: &str| {
-            let id = keys.get(&format!("tokenizer.ggml.{name}_token_id"))?.integer()?;
-            u32::try_from(id).ok().filter(|&id| (id as usize) < texts.len())
-        };
         let around = around(keys, kind, known.map(|(_, name)| name), texts.len())?;
-        let ends = ENDS.iter().filter_map(|name| special(name)).collect();
+        let ends = ENDS.iter().filter_map(|role| special_id(keys, role, texts.len())).collect();
         let blank = keys.bool("tokenizer.ggml.add_space_prefix")?;
-        let replacements = |bytes: &[u8]| {
-            Charsmap::parse(bytes).map(Some).map_err(|why| LoadError::Charsmap { why })
-        };
         let charsmap = match array(keys, "tokenizer.ggml.precompiled_charsmap")? {
-            Some(MetadataArray::U8(bytes)) => replacements(bytes)?,
+            Some(MetadataArray::U8(bytes)) => Some(parse_charsmap(bytes)?),
             Some(MetadataArray::I8(bytes)) => {
                 let bytes: Vec<u8> = bytes.iter().map(|byte| byte.cast_unsigned()).collect();
-                replacements(&bytes)?
+                Some(parse_charsmap(&bytes)?)
             }
             Some(_) => return Err(LoadError::NotCharsmap),
             None => None,
@@ -140,7 +133,7 @@ impl LlamaTokenizer {
             merges_blanks: keys.bool("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false),
             charsmap,
             // Default of the loader for this kind.
-            unknown: special("unknown").unwrap_or(2),
+            unknown: special_id(keys, "unknown", texts.len()).unwrap_or(2),
             longest: texts.iter().map(String::len).max().unwrap_or(0),
             name: known.map(|(_, name)| name),
             group,
@@ -169,8 +162,9 @@ impl LlamaTokenizer {
 
     /// Returns the readable texts of tokens.
     pub(super) fn names(&self, ids: &[u32]) -> Vec<String> {
-        let text = |id: &u32| self.texts.get(*id as usize).map_or("?", String::as_str);
-        ids.iter().map(|id| shown(text(id))).collect()
+        ids.iter()
+            .map(|&id| shown(self.texts.get(id as usize).map_or("?", String::as_str)))
+            .collect()
     }
 
     /// Returns the rank of the merge of two texts, if there is one.
@@ -206,7 +200,18 @@ impl LlamaTokenizer {
 
     /// Returns the bytes of every token, by id.
     pub fn vocabulary(&self) -> Vec<TokenBytes> {
-        let bytes = |text: &str, ty: i128| match ty {
+        let tokens = self.texts.iter().zip(&self.types);
+        tokens
+            .map(|(text, &ty)| TokenBytes {
+                bytes: self.bytes_of(text, ty),
+                special: ty == CONTROL,
+            })
+            .collect()
+    }
+
+    /// Returns the bytes of a token in the middle of an output.
+    fn bytes_of(&self, text: &str, ty: i128) -> Vec<u8> {
+        match ty {
             BYTE => byte(text).map(|byte| vec![byte]).unwrap_or_default(),
             UNKNOWN | UNUSED => Vec::new(),
             NORMAL if self.kind == TokenizerKind::Merges && self.spells_bytes() => {
@@ -214,12 +219,19 @@ impl LlamaTokenizer {
             }
             NORMAL => text.replace('▁', " ").into_bytes(),
             _ => text.as_bytes().to_vec(),
-        };
-        let tokens = self.texts.iter().zip(&self.types);
-        tokens
-            .map(|(text, ty)| TokenBytes { bytes: bytes(text, *ty), special: *ty == CONTROL })
-            .collect()
+        }
     }
+}
+
+/// Returns the id that the keys give a special token, if the vocabulary has it.
+fn special_id(keys: &Metadata, role: &str, tokens: usize) -> Option<u32> {
+    let id = keys.get(&format!("tokenizer.ggml.{role}_token_id"))?.integer()?;
+    u32::try_from(id).ok().filter(|&id| (id as usize) < tokens)
+}
+
+/// Parses a table of replacements.
+fn parse_charsmap(bytes: &[u8]) -> Result<Charsmap, LoadError> {
+    Charsmap::parse(bytes).map_err(|why| LoadError::Charsmap { why })
 }
 
 /// Returns the place of the space between the parts of a merge: the first one after the first byte.
@@ -244,16 +256,20 @@ pub(in super::super) fn around(
             ((name.is_some_and(|name| name.add_bos), id), (false, Some(11)))
         }
     };
-    let one = |role: &str, (adds, id): (bool, Option<u32>)| {
-        let key = format!("tokenizer.ggml.add_{role}_token");
-        let adds = keys.bool(&key)?.unwrap_or(adds);
-        let fits = |id: &u32| (*id as usize) < tokens;
-        let told =
-            keys.get(&format!("tokenizer.ggml.{role}_token_id")).and_then(MetadataValue::integer);
-        let told = told.and_then(|id| u32::try_from(id).ok()).filter(fits);
-        Ok::<_, gguf::Error>(told.or(id.filter(fits)).filter(|_| adds))
-    };
-    Ok((one("bos", bos)?, one("eos", eos)?))
+    Ok((surrounding(keys, "bos", bos, tokens)?, surrounding(keys, "eos", eos, tokens)?))
+}
+
+/// Returns the token of a role, if it is added to every text. The defaults are those for missing keys.
+fn surrounding(
+    keys: &Metadata,
+    role: &str,
+    (default_adds, default_id): (bool, Option<u32>),
+    tokens: usize,
+) -> Result<Option<u32>, gguf::Error> {
+    let key = format!("tokenizer.ggml.add_{role}_token");
+    let adds = keys.bool(&key)?.unwrap_or(default_adds);
+    let default_id = default_id.filter(|&id| (id as usize) < tokens);
+    Ok(special_id(keys, role, tokens).or(default_id).filter(|_| adds))
 }
 
 fn array<'a>(keys: &'a Metadata, key: &str) -> Result<Option<&'a MetadataArray>, LoadError> {

@@ -75,19 +75,20 @@ impl LlamaTokenizer {
         let mut out = String::with_capacity(text.len() + 3);
         let mut begun = false;
         let mut inside = false;
-        let mut rest = text;
-        while let Some(c) = rest.chars().next() {
+        let mut remaining = text;
+        while let Some(c) = remaining.chars().next() {
             let token = self.added.iter().map(|&id| self.texts[id as usize].as_str());
-            let token = token.into_iter().find(|token| rest.starts_with(token));
-            let replaced = || self.charsmap.as_ref()?.longest(rest.as_bytes());
-            let (used, made) = match token {
+            let token = token.into_iter().find(|token| remaining.starts_with(token));
+            let (used, replacement) = match token {
                 Some(token) => (token.len(), token),
-                None => match replaced() {
-                    Some((used, made)) if rest.is_char_boundary(used) => (used, made),
-                    _ => (c.len_utf8(), &rest[..c.len_utf8()]),
-                },
+                None => {
+                    match self.charsmap.as_ref().and_then(|map| map.longest(remaining.as_bytes())) {
+                        Some((used, text)) if remaining.is_char_boundary(used) => (used, text),
+                        _ => (c.len_utf8(), &remaining[..c.len_utf8()]),
+                    }
+                }
             };
-            for c in made.chars() {
+            for c in replacement.chars() {
                 if c == ' ' {
                     inside = false;
                     if !self.merges_blanks {
@@ -103,7 +104,7 @@ impl LlamaTokenizer {
                 }
                 out.push(c);
             }
-            rest = &rest[used..];
+            remaining = &remaining[used..];
         }
         out
     }

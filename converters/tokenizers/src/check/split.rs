@@ -46,8 +46,10 @@ pub(super) struct Splitter {
 
 /// Classes and their representatives.
 static COMPILED: LazyLock<Vec<(Regex, char)>> = LazyLock::new(|| {
-    let compile = |class: &str| Regex::new(class).expect("a class is an expression");
-    CLASSES.iter().map(|(class, stands, _)| (compile(class), *stands)).collect()
+    CLASSES
+        .iter()
+        .map(|(class, stands, _)| (Regex::new(class).expect("a class is an expression"), *stands))
+        .collect()
 });
 
 /// Cache of non-ASCII characters and their representatives.
@@ -56,12 +58,12 @@ struct Classifier {
     known: IndexMap<char, char>,
 }
 
-impl Splitter {
-    /// Compiles expressions.
-    pub(super) fn new(split: &[String]) -> Result<Self, LoadError> {
-        let step = |regex: &String| match regex.as_str() {
-            r"\p{AFMoE_digits}" | r"\d{1,3}(?=(?:\d{3})*\b)" => Ok(SplitStep::Threes),
-            r"\p{Han}+" => Ok(SplitStep::Han),
+impl SplitStep {
+    /// Compiles an expression.
+    fn new(regex: &str) -> Result<Self, LoadError> {
+        match regex {
+            r"\p{AFMoE_digits}" | r"\d{1,3}(?=(?:\d{3})*\b)" => Ok(Self::Threes),
+            r"\p{Han}+" => Ok(Self::Han),
             text => {
                 let classes = text.contains(r"\p{");
                 let compiled = Regex::new(&plain(text, classes));
@@ -69,10 +71,17 @@ impl Splitter {
                     expression: text.to_owned(),
                     why: why.to_string(),
                 })?;
-                Ok(if classes { SplitStep::Classes(compiled) } else { SplitStep::Text(compiled) })
+                Ok(if classes { Self::Classes(compiled) } else { Self::Text(compiled) })
             }
-        };
-        Ok(Self { steps: split.iter().map(step).collect::<Result<_, LoadError>>()? })
+        }
+    }
+}
+
+impl Splitter {
+    /// Compiles expressions.
+    pub(super) fn new(split: &[String]) -> Result<Self, LoadError> {
+        let steps = split.iter().map(|regex| SplitStep::new(regex));
+        Ok(Self { steps: steps.collect::<Result<_, LoadError>>()? })
     }
 
     /// Splits a text into words.
@@ -105,12 +114,12 @@ impl Splitter {
             }
             lengths = split;
         }
-        let mut rest = chars.as_slice();
+        let mut remaining = chars.as_slice();
         let mut words = Vec::with_capacity(lengths.len());
         for length in lengths {
-            let (word, after) = rest.split_at(length);
+            let (word, after) = remaining.split_at(length);
             words.push(word.iter().collect());
-            rest = after;
+            remaining = after;
         }
         Ok(words)
     }
@@ -137,58 +146,61 @@ impl Classifier {
 fn plain(regex: &str, classes: bool) -> String {
     let mut names: Vec<(String, String)> = Vec::new();
     if classes {
-        let members = |(_, stands, ascii): (&str, char, &str)| format!("{stands}{ascii}");
-        names.extend(CLASSES.map(|class| (class.0.to_owned(), members(class))));
-        names.extend(CASES.map(|case| (case.to_owned(), members(CLASSES[1]))));
+        names.extend(CLASSES.map(|class| (class.0.to_owned(), members_of(class))));
+        names.extend(CASES.map(|case| (case.to_owned(), members_of(CLASSES[1]))));
     }
     names.push((r"\s".into(), r"\t-\r\x20".into()));
     names.push((r"\d".into(), "0-9".into()));
     let mut out = String::with_capacity(regex.len() * 2);
-    let mut rest = regex;
+    let mut remaining = regex;
     let mut inside = false;
-    while let Some(c) = rest.chars().next() {
+    while let Some(c) = remaining.chars().next() {
         if let Some((name, members)) =
-            names.iter().find(|(name, _)| rest.starts_with(name.as_str()))
+            names.iter().find(|(name, _)| remaining.starts_with(name.as_str()))
         {
             let (open, close) = if inside { ("", "") } else { ("[", "]") };
             out.extend([open, members.as_str(), close]);
-            rest = &rest[name.len()..];
+            remaining = &remaining[name.len()..];
             continue;
         }
-        if let (Some(after), false) = (rest.strip_prefix(r"\S"), inside) {
+        if let (Some(after), false) = (remaining.strip_prefix(r"\S"), inside) {
             out.push_str(r"[^\t-\r\x20]");
-            rest = after;
+            remaining = after;
             continue;
         }
         let mut length = c.len_utf8();
         match c {
-            '\\' => length += rest[length..].chars().next().map_or(0, char::len_utf8),
+            '\\' => length += remaining[length..].chars().next().map_or(0, char::len_utf8),
             '[' if inside => out.push('\\'),
             '[' => inside = true,
             ']' => inside = false,
             _ => {}
         }
-        out.push_str(&rest[..length]);
-        rest = &rest[length..];
+        out.push_str(&remaining[..length]);
+        remaining = &remaining[length..];
     }
     out
+}
+
+/// Returns the members of a class, as part of an expression.
+fn members_of((_, stands, ascii): (&str, char, &str)) -> String {
+    format!("{stands}{ascii}")
 }
 
 /// Returns the lengths of matches and of the text between them.
 fn matches(regex: &Regex, part: &[char], split: &mut Vec<usize>) -> Result<(), fancy_regex::Error> {
     let text: String = part.iter().collect();
-    let count = |range: std::ops::Range<usize>| text[range].chars().count();
     let mut at = 0;
-    for found in regex.find_iter(&text) {
-        let found = found?;
-        if found.start() > at {
-            split.push(count(at..found.start()));
+    for matched in regex.find_iter(&text) {
+        let matched = matched?;
+        if matched.start() > at {
+            split.push(text[at..matched.start()].chars().count());
         }
-        split.push(count(found.range()));
-        at = found.end();
+        split.push(text[matched.range()].chars().count());
+        at = matched.end();
     }
     if at < text.len() {
-        split.push(count(at..text.len()));
+        split.push(text[at..].chars().count());
     }
     Ok(())
 }
@@ -203,6 +215,14 @@ fn is_letter(class: char) -> bool {
 
 fn is_blank(class: char) -> bool {
     matches!(class, '\t'..='\r' | ' ')
+}
+
+fn is_sign(class: char) -> bool {
+    !is_blank(class) && !is_letter(class) && !is_number(class)
+}
+
+fn is_line_end(class: char) -> bool {
+    class == '\r' || class == '\n'
 }
 
 /// Splits runs of digits into groups of three, preceded by one or two remaining digits; other text stays.
@@ -226,40 +246,59 @@ fn is_han(c: char) -> bool {
         | 0x2b740..=0x2b81f | 0x2b820..=0x2ceaf | 0x2ceb0..=0x2ebef | 0xf900..=0xfaff | 0x2f800..=0x2fa1f)
 }
 
+/// Characters of a text, and their classes.
+struct ClassifiedText<'a> {
+    chars: &'a [char],
+    classes: &'a [char],
+}
+
+impl ClassifiedText<'_> {
+    /// True if there is a character at a place, and its class meets a condition.
+    fn is(&self, at: usize, condition: fn(char) -> bool) -> bool {
+        self.classes.get(at).copied().is_some_and(condition)
+    }
+
+    /// True if a place has a letter other than a Han character.
+    fn is_other_letter(&self, at: usize) -> bool {
+        self.is(at, is_letter) && !is_han(self.chars[at])
+    }
+
+    /// Returns the number of consecutive places that meet a condition.
+    fn run(&self, from: usize, condition: impl Fn(usize) -> bool) -> usize {
+        (from..self.chars.len()).take_while(|&at| condition(at)).count()
+    }
+}
+
 /// Splits text by script and character class. The parts are runs of Han characters, words of other letters
 /// with one character before them and a contraction after, up to three digits, other symbols with line
 /// ends, and whitespace.
 fn han(chars: &[char], classes: &[char], split: &mut Vec<usize>) {
-    let class = |at: usize| classes.get(at).copied();
-    let is = |at: usize, what: fn(char) -> bool| class(at).is_some_and(what);
-    let letter = |at: usize| is(at, is_letter) && !is_han(chars[at]);
-    let sign = |at: usize| is(at, |c| !is_blank(c) && !is_letter(c) && !is_number(c));
-    let line = |at: usize| is(at, |c| c == '\r' || c == '\n');
-    let run = |from: usize, what: &dyn Fn(usize) -> bool| {
-        (from..chars.len()).take_while(|&at| what(at)).count()
-    };
+    let text = ClassifiedText { chars, classes };
     let mut at = 0;
     while at < chars.len() {
         let begin = at;
-        let leads = !line(at) && !is(at, is_letter) && !is(at, is_number) && letter(at + 1);
+        let leads = !text.is(at, is_line_end)
+            && !text.is(at, is_letter)
+            && !text.is(at, is_number)
+            && text.is_other_letter(at + 1);
         let signs = at + usize::from(chars[at] == ' ');
         if is_han(chars[at]) {
-            at += run(at, &|at| at < chars.len() && is_han(chars[at]));
-        } else if letter(at) || leads {
+            at += text.run(at, |at| is_han(chars[at]));
+        } else if text.is_other_letter(at) || leads {
             at += usize::from(leads);
-            at += run(at, &letter);
+            at += text.run(at, |at| text.is_other_letter(at));
             let tail: String = chars[at..].iter().take(3).map(char::to_ascii_lowercase).collect();
             let contractions = ["'s", "'t", "'m", "'d", "'re", "'ve", "'ll"];
             at +=
                 contractions.iter().find(|end| tail.starts_with(**end)).map_or(0, |end| end.len());
-        } else if is(at, is_number) {
-            at += run(at, &|at| is(at, is_number)).min(3);
-        } else if sign(signs) {
-            at = signs + run(signs, &sign);
-            at += run(at, &line);
+        } else if text.is(at, is_number) {
+            at += text.run(at, |at| text.is(at, is_number)).min(3);
+        } else if text.is(signs, is_sign) {
+            at = signs + text.run(signs, |at| text.is(at, is_sign));
+            at += text.run(at, |at| text.is(at, is_line_end));
         } else {
-            let blanks = run(at, &|at| is(at, is_blank));
-            let last_line = (at..at + blanks).rev().find(|&at| line(at));
+            let blanks = text.run(at, |at| text.is(at, is_blank));
+            let last_line = (at..at + blanks).rev().find(|&at| text.is(at, is_line_end));
             at = match last_line {
                 Some(line) => line + 1,
                 None if blanks > 1 && at + blanks < chars.len() => at + blanks - 1,

@@ -14,10 +14,10 @@ pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
             word = word << 6 | value(byte)?;
         }
         word <<= 6 * (4 - group.len());
-        let [_, made @ ..] = word.to_be_bytes();
-        let (whole, rest) = made.split_at(group.len().checked_sub(1).filter(|&n| n > 0)?);
+        let [_, bytes @ ..] = word.to_be_bytes();
+        let (whole, partial) = bytes.split_at(group.len().checked_sub(1).filter(|&n| n > 0)?);
         // Bits after the last byte must be zero.
-        if rest.iter().any(|&byte| byte != 0) {
+        if partial.iter().any(|&byte| byte != 0) {
             return None;
         }
         out.extend_from_slice(whole);

@@ -17,16 +17,16 @@ pub(crate) struct Charsmap {
 impl Charsmap {
     /// Checks the bytes of a table. The error is the reason, as part of a sentence.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let (length, rest) =
+        let (length, remaining) =
             bytes.split_first_chunk::<4>().ok_or("it is shorter than its length field")?;
         let length = u32::from_le_bytes(*length) as usize;
-        if length > rest.len() {
+        if length > remaining.len() {
             return Err(format!(
                 "its trie is said to have {length} bytes, and {} follow",
-                rest.len()
+                remaining.len()
             ));
         }
-        let (trie, texts) = rest.split_at(length / 4 * 4);
+        let (trie, texts) = remaining.split_at(length / 4 * 4);
         let units: Vec<u32> = trie
             .chunks_exact(4)
             .map(|unit| u32::from_le_bytes([unit[0], unit[1], unit[2], unit[3]]))
@@ -73,14 +73,13 @@ impl Charsmap {
     }
 
     fn text(&self, at: usize) -> Option<&str> {
-        let rest = self.texts.get(at..)?;
-        rest.split('\0').next()
+        self.texts.get(at..)?.split('\0').next()
     }
 
     /// Returns the longest replaced prefix of `text`, and its replacement.
     pub(crate) fn longest(&self, text: &[u8]) -> Option<(usize, &str)> {
         let mut at = offset(*self.units.first()?);
-        let mut found = None;
+        let mut replacement = None;
         for (n, &byte) in text.iter().enumerate() {
             if byte == 0 {
                 break;
@@ -91,10 +90,10 @@ impl Charsmap {
             }
             at ^= usize::from(byte) ^ offset(unit);
             if leaf(unit) {
-                found = self.text(value(*self.units.get(at)?)).map(|text| (n + 1, text));
+                replacement = self.text(value(*self.units.get(at)?)).map(|text| (n + 1, text));
             }
         }
-        found
+        replacement
     }
 }
 

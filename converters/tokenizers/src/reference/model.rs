@@ -15,7 +15,7 @@ type VocabFault = (String, String);
 
 /// Checks a model. The error is the place and the reason.
 pub(super) fn check(json: &TokenizerJson) -> Result<(), VocabFault> {
-    let most = u64::from(u32::MAX) - 1;
+    let largest = u64::from(u32::MAX) - 1;
     let texts = json.vocab.iter().map(|(text, id)| ("model.vocab", text, id));
     let added = json.added.iter().map(|token| ("added_tokens", &token.text, &token.id));
     for (at, text, &id) in texts.chain(added) {
@@ -24,8 +24,8 @@ pub(super) fn check(json: &TokenizerJson) -> Result<(), VocabFault> {
                 format!("token `{}` has {} bytes, more than {TOKEN}", shown(text), text.len());
             return Err((at.to_owned(), why));
         }
-        if id > most {
-            let why = format!("token `{}` has id {id}, more than {most}", shown(text));
+        if id > largest {
+            let why = format!("token `{}` has id {id}, more than {largest}", shown(text));
             return Err((at.to_owned(), why));
         }
     }
@@ -44,8 +44,8 @@ pub(super) fn check(json: &TokenizerJson) -> Result<(), VocabFault> {
 fn merges(json: &TokenizerJson, prefix: &str) -> Result<(), VocabFault> {
     let longest = json.vocab.iter().map(|(text, _)| text.len()).max().unwrap_or(0);
     for (n, (left, right)) in json.merges.iter().enumerate() {
-        let rest = right.get(prefix.len()..);
-        if rest.is_none_or(|rest| left.len() + rest.len() > longest) {
+        let suffix = right.get(prefix.len()..);
+        if suffix.is_none_or(|suffix| left.len() + suffix.len() > longest) {
             let why = format!("`{}` and `{}` make no token", shown(left), shown(right));
             return Err((format!("model.merges[{n}]"), why));
         }
@@ -56,7 +56,8 @@ fn merges(json: &TokenizerJson, prefix: &str) -> Result<(), VocabFault> {
 fn pieces(json: &TokenizerJson) -> Result<(), VocabFault> {
     let mut texts: Vec<&[u8]> = json.vocab.iter().map(|(text, _)| text.as_bytes()).collect();
     texts.sort_unstable();
-    let (mut nodes, mut before): (usize, &[u8]) = (0, b"");
+    let mut nodes = 0_usize;
+    let mut before: &[u8] = b"";
     for text in texts {
         nodes += text.len() - text.iter().zip(before).take_while(|(a, b)| a == b).count();
         before = text;

@@ -156,12 +156,12 @@ pub(super) fn check(
     if value.is_null() {
         return Ok((Value::Null, 1.0));
     }
-    let (made, growth) = step(role, role.key(), value, 0, budget)?;
+    let (fields, growth) = step(role, role.key(), value, 0, budget)?;
     if growth > GROWTH {
         let why = format!("its steps may make {growth:.0} bytes of one, more than {GROWTH:.0}");
         return Err((role.key().to_owned(), why));
     }
-    Ok((made, growth))
+    Ok((fields, growth))
 }
 
 fn step(
@@ -171,39 +171,34 @@ fn step(
     depth: usize,
     budget: &mut Budget<'_>,
 ) -> Result<(Value, f64), ComponentFault> {
-    let fault = |why: String| (at.to_owned(), why);
     budget.steps += 1;
     if budget.steps > STEPS || depth > DEEPEST {
-        return Err(fault(format!(
-            "there are more than {STEPS} steps, or {DEEPEST} sequences in another"
-        )));
+        return Err(fault(
+            at,
+            format!("there are more than {STEPS} steps, or {DEEPEST} sequences in another"),
+        ));
     }
-    let Some(map) = value.as_object() else { return Err(fault("it is not an object".into())) };
+    let Some(map) = value.as_object() else { return Err(fault(at, "it is not an object".into())) };
     let known = TYPES.iter().find(|(known, _)| *known == role).map_or(&[][..], |(_, types)| types);
     let name = map.get("type").and_then(Value::as_str).unwrap_or_default();
     let Some((name, fields)) = known.iter().find(|(known, _)| *known == name) else {
         let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-        return Err(fault(format!("its type is `{}`; expected {}", shown(name), names.join(", "))));
+        return Err(fault(
+            at,
+            format!("its type is `{}`; expected {}", shown(name), names.join(", ")),
+        ));
     };
-    let mut made = Map::from_iter([("type".to_owned(), Value::from(*name))]);
+    let mut rebuilt = Map::from_iter([("type".to_owned(), Value::from(*name))]);
     for field in *fields {
         if let Some(value) = map.get(*field) {
-            made.insert((*field).to_owned(), value.clone());
+            rebuilt.insert((*field).to_owned(), value.clone());
         }
     }
-    let text = |key: &str| made.get(key).and_then(Value::as_str).unwrap_or_default();
-    for field in ["content", "prepend", "suffix", "prefix", "pad_token", "word_delimiter_token"] {
-        if text(field).len() > TEXT {
-            return Err(fault(format!(
-                "`{field}` has {} bytes, more than {TEXT}",
-                text(field).len()
-            )));
-        }
-    }
+    check_texts(&rebuilt).map_err(|why| fault(at, why))?;
     let mut growth = match *name {
         "Sequence" => {
             let Some(list) = map.get(role.steps()).and_then(Value::as_array) else {
-                return Err(fault(format!("`{}` is not a list", role.steps())));
+                return Err(fault(at, format!("`{}` is not a list", role.steps())));
             };
             let mut steps = Vec::with_capacity(list.len());
             let mut growth = 1.0;
@@ -213,13 +208,13 @@ fn step(
                 growth *= grown;
                 steps.push(inner);
             }
-            made.insert(role.steps().to_owned(), Value::Array(steps));
+            rebuilt.insert(role.steps().to_owned(), Value::Array(steps));
             growth
         }
         "Replace" | "Split" => {
-            let pattern = pattern(map.get("pattern"), budget).map_err(&fault)?;
+            let pattern = pattern(map.get("pattern"), budget).map_err(|why| fault(at, why))?;
             // An expression may match every byte, and the empty text before it.
-            let content = text("content").len() as f64;
+            let content = text_of(&rebuilt, "content").len() as f64;
             if name == &"Split" {
                 1.0
             } else if pattern > 0 {
@@ -229,16 +224,18 @@ fn step(
             }
         }
         "Precompiled" => {
-            let bytes = base64::decode(text("precompiled_charsmap"));
+            let bytes = base64::decode(text_of(&rebuilt, "precompiled_charsmap"));
             let Some(bytes) = bytes else {
-                return Err(fault("`precompiled_charsmap` is not base64".into()));
+                return Err(fault(at, "`precompiled_charsmap` is not base64".into()));
             };
             match Charsmap::parse(&bytes) {
                 Ok(map) => map.growth,
-                Err(why) => return Err(fault(format!("`precompiled_charsmap` is damaged: {why}"))),
+                Err(why) => {
+                    return Err(fault(at, format!("`precompiled_charsmap` is damaged: {why}")));
+                }
             }
         }
-        "Prepend" => 1.0 + text("prepend").len() as f64,
+        "Prepend" => 1.0 + text_of(&rebuilt, "prepend").len() as f64,
         "NFKC" | "NFKD" | "BertNormalizer" => 12.0,
         "NFC" | "NFD" => 4.0,
         "Lowercase" | "ByteLevel" | "BPEDecoder" | "CTC" | "WordPiece" => 2.0,
@@ -246,14 +243,14 @@ fn step(
         _ => 1.0,
     };
     match *name {
-        "FixedLength" if made.get("length").is_some_and(|length| length.as_u64() == Some(0)) => {
-            return Err(fault("`length` is 0; expected at least 1".into()));
+        "FixedLength" if rebuilt.get("length").is_some_and(|length| length.as_u64() == Some(0)) => {
+            return Err(fault(at, "`length` is 0; expected at least 1".into()));
         }
-        "TemplateProcessing" => template(&made, budget).map_err(&fault)?,
+        "TemplateProcessing" => template(&rebuilt, budget).map_err(|why| fault(at, why))?,
         "RobertaProcessing" | "BertProcessing" => {
             for key in ["sep", "cls"] {
-                let id = made.get(key).and_then(|pair| pair.get(1)).and_then(Value::as_u64);
-                listed(key, id, budget).map_err(&fault)?;
+                let id = rebuilt.get(key).and_then(|pair| pair.get(1)).and_then(Value::as_u64);
+                listed(key, id, budget).map_err(|why| fault(at, why))?;
             }
         }
         _ => {}
@@ -261,7 +258,27 @@ fn step(
     if !growth.is_finite() || growth < 1.0 {
         growth = GROWTH * 2.0;
     }
-    Ok((Value::Object(made), growth))
+    Ok((Value::Object(rebuilt), growth))
+}
+
+fn fault(at: &str, why: String) -> ComponentFault {
+    (at.to_owned(), why)
+}
+
+/// Returns the text of a field; empty if it is missing.
+fn text_of<'a>(map: &'a Map<String, Value>, key: &str) -> &'a str {
+    map.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Checks the lengths of the texts of a step.
+fn check_texts(fields: &Map<String, Value>) -> Result<(), String> {
+    for field in ["content", "prepend", "suffix", "prefix", "pad_token", "word_delimiter_token"] {
+        let length = text_of(fields, field).len();
+        if length > TEXT {
+            return Err(format!("`{field}` has {length} bytes, more than {TEXT}"));
+        }
+    }
+    Ok(())
 }
 
 /// Checks a pattern. Returns the length of a plain text, or 0 for an expression.
@@ -313,8 +330,9 @@ fn template(map: &Map<String, Value>, budget: &Budget<'_>) -> Result<(), String>
             let token = tokens.get(name).ok_or_else(|| {
                 format!("`{key}` names `{}`, which `special_tokens` does not list", shown(name))
             })?;
-            let list = |key: &str| token.get(key).and_then(Value::as_array);
-            let (Some(ids), Some(texts)) = (list("ids"), list("tokens")) else {
+            let ids = token.get("ids").and_then(Value::as_array);
+            let texts = token.get("tokens").and_then(Value::as_array);
+            let (Some(ids), Some(texts)) = (ids, texts) else {
                 return Err(format!("`{}` has no lists `ids` and `tokens`", shown(name)));
             };
             if ids.len() != texts.len() {

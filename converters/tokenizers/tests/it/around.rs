@@ -52,20 +52,20 @@ fn adds(keys: &Metadata) -> (Option<bool>, Option<bool>) {
 /// Returns a folder with a tokenizer.json and settings, and a config with this many rows.
 fn folder(json: &Value, settings: &Value, rows: usize) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    let write = |name: &str, value: &Value| {
-        fs_err::write(dir.path().join(name), value.to_string()).unwrap();
-    };
-    write("tokenizer.json", json);
-    write("tokenizer_config.json", settings);
-    write("config.json", &json!({"vocab_size": rows}));
+    write(dir.path(), "tokenizer.json", json);
+    write(dir.path(), "tokenizer_config.json", settings);
+    write(dir.path(), "config.json", &json!({"vocab_size": rows}));
     dir
+}
+
+fn write(dir: &Path, name: &str, value: &Value) {
+    fs_err::write(dir.join(name), value.to_string()).unwrap();
 }
 
 /// Returns a template with these tokens before and after a text.
 fn template(before: &[(&str, u32)], after: &[(&str, u32)]) -> Value {
-    let special = |(text, _): &(&str, u32)| json!({"SpecialToken": {"id": text, "type_id": 0}});
     let text = json!({"Sequence": {"id": "A", "type_id": 0}});
-    let steps = before.iter().map(special).chain([text]).chain(after.iter().map(special));
+    let steps = before.iter().map(special_step).chain([text]).chain(after.iter().map(special_step));
     let mut listed = serde_json::Map::new();
     for (text, id) in before.iter().chain(after) {
         listed.insert((*text).into(), json!({"id": text, "ids": [id], "tokens": [text]}));
@@ -73,6 +73,10 @@ fn template(before: &[(&str, u32)], after: &[(&str, u32)]) -> Value {
     json!({"type": "TemplateProcessing", "single": steps.collect::<Vec<_>>(),
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
         "special_tokens": listed})
+}
+
+fn special_step((text, _): &(&str, u32)) -> Value {
+    json!({"SpecialToken": {"id": text, "type_id": 0}})
 }
 
 /// Returns a Unigram tokenizer with another post-processor.
@@ -97,10 +101,10 @@ fn settings() -> Value {
 fn nothing_stands_before_texts_where_the_template_puts_nothing() {
     for name in ["phi3", "phimoe"] {
         let dir = fixtures().join(name);
-        let made = read(&dir, false);
-        assert_eq!(adds(&made.keys), (Some(false), Some(false)), "{name}");
-        assert!(made.around, "{name}");
-        let (theirs, ours) = both(&dir, &made.keys, "Hi there");
+        let tokenizer = read(&dir, false);
+        assert_eq!(adds(&tokenizer.keys), (Some(false), Some(false)), "{name}");
+        assert!(tokenizer.around, "{name}");
+        let (theirs, ours) = both(&dir, &tokenizer.keys, "Hi there");
         assert_eq!((theirs[0], ours[0]), (290, 290), "{name}");
     }
 }
@@ -118,14 +122,14 @@ fn scored_pieces_say_what_stands_around_texts() {
     ];
     for (post, bos, eos) in cases {
         let dir = folder(&pieces(post.clone()), &settings(), 48);
-        let made = read(dir.path(), false);
-        assert_eq!(adds(&made.keys), (Some(bos), Some(eos)), "{post}");
-        assert!(made.around, "{post}: {:?}", made.warnings);
+        let tokenizer = read(dir.path(), false);
+        assert_eq!(adds(&tokenizer.keys), (Some(bos), Some(eos)), "{post}");
+        assert!(tokenizer.around, "{post}: {:?}", tokenizer.warnings);
         for text in ["the quick", "qq the a", "x"] {
-            let (theirs, ours) = both(dir.path(), &made.keys, text);
+            let (theirs, ours) = both(dir.path(), &tokenizer.keys, text);
             assert_eq!(theirs, ours, "{post}");
         }
-        onboard_tokenizers::check::check(&made, dir.path(), ["the quick", "a b"]).unwrap();
+        onboard_tokenizers::check::check(&tokenizer, dir.path(), ["the quick", "a b"]).unwrap();
     }
 }
 
@@ -141,16 +145,16 @@ fn settings_beside_a_tokenizer_json_are_not_followed() {
             config["add_bos_token"] = true.into();
             config["add_eos_token"] = true.into();
             let dir = folder(&json, &config, rows(&fixtures().join(name)));
-            let made = read(dir.path(), false);
-            assert_eq!(adds(&made.keys), (Some(false), Some(false)), "{name} {class}");
+            let tokenizer = read(dir.path(), false);
+            assert_eq!(adds(&tokenizer.keys), (Some(false), Some(false)), "{name} {class}");
             for setting in ["`add_bos_token`", "`add_eos_token`"] {
                 assert!(
-                    made.warnings.iter().any(|warning: &String| warning.starts_with(setting)),
+                    tokenizer.warnings.iter().any(|warning: &String| warning.starts_with(setting)),
                     "{name}: {:?}",
-                    made.warnings
+                    tokenizer.warnings
                 );
             }
-            let (theirs, ours) = both(dir.path(), &made.keys, "Hi there");
+            let (theirs, ours) = both(dir.path(), &tokenizer.keys, "Hi there");
             assert_eq!(theirs, ours, "{name} {class}");
         }
     }
@@ -161,69 +165,40 @@ fn settings_beside_a_tokenizer_json_are_not_followed() {
 fn settings_beside_a_vocabulary_and_merges_are_followed() {
     let dir = tempfile::tempdir().unwrap();
     vocabulary::write_vocab_and_merges(dir.path());
-    let write = |name: &str, text: String| fs_err::write(dir.path().join(name), text).unwrap();
-    write("config.json", json!({"vocab_size": rows(&fixtures().join("qwen2"))}).to_string());
+    write(dir.path(), "config.json", &json!({"vocab_size": rows(&fixtures().join("qwen2"))}));
     let text = [39, 72];
-    let whole = |before: &[u32], after: &[u32]| [before, &text, after].concat();
     for class in ["GPT2Tokenizer", "Qwen2Tokenizer", "CodeGenTokenizer"] {
         for (bos, eos) in [(false, false), (true, false), (false, true), (true, true)] {
             let config = json!({"tokenizer_class": class, "bos_token": "<|B|>", "eos_token": "<|E|>",
                 "add_bos_token": bos, "add_eos_token": eos});
-            write("tokenizer_config.json", config.to_string());
-            let made = read(dir.path(), false);
-            let (theirs, ours) = both(dir.path(), &made.keys, "Hi");
+            write(dir.path(), "tokenizer_config.json", &config);
+            let tokenizer = read(dir.path(), false);
+            let (theirs, ours) = both(dir.path(), &tokenizer.keys, "Hi");
             let before: &[u32] = if bos { &[304] } else { &[] };
             let after: &[u32] = if eos { &[305] } else { &[] };
-            assert_eq!(theirs, whole(before, after), "{class} {bos} {eos}");
+            assert_eq!(theirs, [before, &text, after].concat(), "{class} {bos} {eos}");
             assert_eq!(ours, theirs, "{class} {bos} {eos}");
         }
     }
     // A class without a BOS token has none to add.
     let config = json!({"tokenizer_class": "Qwen2Tokenizer", "add_bos_token": true});
-    write("tokenizer_config.json", config.to_string());
-    let made = read(dir.path(), false);
-    assert_eq!(both(dir.path(), &made.keys, "Hi"), (text.to_vec(), text.to_vec()));
+    write(dir.path(), "tokenizer_config.json", &config);
+    let tokenizer = read(dir.path(), false);
+    assert_eq!(both(dir.path(), &tokenizer.keys, "Hi"), (text.to_vec(), text.to_vec()));
 }
 
 /// By `llama_vocab::impl::load`: the tokens that a kind of tokenizer adds, and its default ids.
 #[test]
 fn what_a_file_does_not_say_is_read_by_kind() {
-    let bare = |keys: &Metadata| {
-        let mut keys = keys.clone();
-        keys.remove(BOS);
-        keys.remove(EOS);
-        keys
-    };
-    let around = |keys: &Metadata| {
-        let loaded = LlamaTokenizer::new(keys).unwrap();
-        let plain = loaded.encode("the").unwrap();
-        let whole = loaded.prompt("the").unwrap();
-        let at = whole.windows(plain.len()).position(|part| part == plain).unwrap();
-        (whole[..at].to_vec(), whole[at + plain.len()..].to_vec())
-    };
-    let nameless = |keys: &Metadata| {
-        let mut keys = keys.clone();
-        for id in ["tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"] {
-            keys.remove(id);
-        }
-        keys
-    };
-    let fixture = |name: &str| bare(&read(&fixtures().join(name), false).keys);
-
-    let scores = fixture("gemma2");
-    assert_eq!(around(&scores), (vec![2], vec![]));
-    assert_eq!(around(&nameless(&scores)), (vec![1], vec![]));
+    let scores = keys_of_fixture("gemma2");
+    assert_eq!(tokens_around(&scores), (vec![2], vec![]));
+    assert_eq!(tokens_around(&without_ids(&scores)), (vec![1], vec![]));
 
     let dir = folder(&pieces(Value::Null), &settings(), 48);
-    let likeliest = bare(&read(dir.path(), false).keys);
-    assert_eq!(around(&likeliest), (vec![], vec![2]));
-    assert_eq!(around(&nameless(&likeliest)), (vec![], vec![1]));
+    let likeliest = without_flags(&read(dir.path(), false).keys);
+    assert_eq!(tokens_around(&likeliest), (vec![], vec![2]));
+    assert_eq!(tokens_around(&without_ids(&likeliest)), (vec![], vec![1]));
 
-    let named = |name: &str, pre: &str| {
-        let mut keys = fixture(name);
-        keys.set("tokenizer.ggml.pre", pre);
-        keys
-    };
     for (pre, first) in [
         ("llama-bpe", Some(304)),
         ("tekken", Some(304)),
@@ -233,11 +208,39 @@ fn what_a_file_does_not_say_is_read_by_kind() {
         ("qwen2", None),
         ("gpt-2", None),
     ] {
-        let keys = named("llama3", pre);
-        assert_eq!(around(&keys), (Vec::from_iter(first), vec![]), "{pre}");
+        let mut keys = keys_of_fixture("llama3");
+        keys.set("tokenizer.ggml.pre", pre);
+        assert_eq!(tokens_around(&keys), (Vec::from_iter(first), vec![]), "{pre}");
         let id = first.map(|_| 11);
-        assert_eq!(around(&nameless(&keys)), (Vec::from_iter(id), vec![]), "{pre}");
+        assert_eq!(tokens_around(&without_ids(&keys)), (Vec::from_iter(id), vec![]), "{pre}");
     }
+}
+
+fn without_flags(keys: &Metadata) -> Metadata {
+    let mut keys = keys.clone();
+    keys.remove(BOS);
+    keys.remove(EOS);
+    keys
+}
+
+fn tokens_around(keys: &Metadata) -> (Vec<u32>, Vec<u32>) {
+    let loaded = LlamaTokenizer::new(keys).unwrap();
+    let plain = loaded.encode("the").unwrap();
+    let whole = loaded.prompt("the").unwrap();
+    let at = whole.windows(plain.len()).position(|part| part == plain).unwrap();
+    (whole[..at].to_vec(), whole[at + plain.len()..].to_vec())
+}
+
+fn without_ids(keys: &Metadata) -> Metadata {
+    let mut keys = keys.clone();
+    for id in ["tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"] {
+        keys.remove(id);
+    }
+    keys
+}
+
+fn keys_of_fixture(name: &str) -> Metadata {
+    without_flags(&read(&fixtures().join(name), false).keys)
 }
 
 #[test]
@@ -253,71 +256,80 @@ fn what_a_file_cannot_say_is_warned_of() {
     ];
     for (post, says) in cases {
         let dir = folder(&pieces(post), &settings(), 48);
-        let made = read(dir.path(), false);
-        let told = made.warnings.iter().any(|warning| warning.contains(says));
-        assert!(told && !made.around, "{says}: {:?}", made.warnings);
-        onboard_tokenizers::check::check(&made, dir.path(), ["the quick", "a b"]).unwrap();
+        let tokenizer = read(dir.path(), false);
+        let told = tokenizer.warnings.iter().any(|warning| warning.contains(says));
+        assert!(told && !tokenizer.around, "{says}: {:?}", tokenizer.warnings);
+        onboard_tokenizers::check::check(&tokenizer, dir.path(), ["the quick", "a b"]).unwrap();
     }
-    let made = read(&fixtures().join("glm4"), false);
+    let tokenizer = read(&fixtures().join("glm4"), false);
     let says = "`[gMASK]` `<sop>` before";
-    assert!(made.warnings.iter().any(|warning| warning.contains(says)), "{:?}", made.warnings);
+    assert!(
+        tokenizer.warnings.iter().any(|warning| warning.contains(says)),
+        "{:?}",
+        tokenizer.warnings
+    );
 }
 
 #[test]
 fn a_token_that_no_file_names_gets_its_role_by_its_place() {
     let dir = folder(&pieces(template(&[("<s>", 1)], &[("</s>", 2)])), &json!({}), 48);
     fs_err::remove_file(dir.path().join("tokenizer_config.json")).unwrap();
-    let made = read(dir.path(), false);
-    assert_eq!(made.keys.u32("tokenizer.ggml.bos_token_id").unwrap(), Some(1));
-    assert_eq!(made.keys.u32("tokenizer.ggml.eos_token_id").unwrap(), Some(2));
-    let (theirs, ours) = both(dir.path(), &made.keys, "the quick");
-    assert!(made.around && theirs == ours && ours[0] == 1, "{ours:?}");
+    let tokenizer = read(dir.path(), false);
+    assert_eq!(tokenizer.keys.u32("tokenizer.ggml.bos_token_id").unwrap(), Some(1));
+    assert_eq!(tokenizer.keys.u32("tokenizer.ggml.eos_token_id").unwrap(), Some(2));
+    let (theirs, ours) = both(dir.path(), &tokenizer.keys, "the quick");
+    assert!(tokenizer.around && theirs == ours && ours[0] == 1, "{ours:?}");
 }
 
 #[test]
 fn keys_of_the_converter_stay_as_they_are_with_a_note() {
-    let made = read(&fixtures().join("phi3"), true);
-    assert_eq!(adds(&made.keys), (None, None));
+    let tokenizer = read(&fixtures().join("phi3"), true);
+    assert_eq!(adds(&tokenizer.keys), (None, None));
     let says = "nothing before and nothing behind every text; by the keys of the file it will be `<s>` before";
-    assert!(made.notes.iter().any(|note| note.contains(says)), "{:?}", made.notes);
-    assert!(!made.around);
-    onboard_tokenizers::self_check(&made, &fixtures().join("phi3")).unwrap();
-    let made = read(&fixtures().join("llama3"), true);
-    assert_eq!(adds(&made.keys), (Some(true), Some(false)));
-    assert!(made.around && made.notes.is_empty(), "{:?}", made.notes);
+    assert!(tokenizer.notes.iter().any(|note| note.contains(says)), "{:?}", tokenizer.notes);
+    assert!(!tokenizer.around);
+    onboard_tokenizers::self_check(&tokenizer, &fixtures().join("phi3")).unwrap();
+    let tokenizer = read(&fixtures().join("llama3"), true);
+    assert_eq!(adds(&tokenizer.keys), (Some(true), Some(false)));
+    assert!(tokenizer.around && tokenizer.notes.is_empty(), "{:?}", tokenizer.notes);
 }
 
 #[test]
 fn the_check_sees_what_stands_around_texts() {
     let dir = fixtures().join("llama3");
     for (key, value) in [(BOS, false), (EOS, true)] {
-        let mut made = read(&dir, false);
-        made.keys.set(key, value);
-        let found = onboard_tokenizers::self_check(&made, &dir);
-        assert!(matches!(found, Err(Mismatch::Around { .. })), "{key}: {found:?}");
+        let mut tokenizer = read(&dir, false);
+        tokenizer.keys.set(key, value);
+        let outcome = onboard_tokenizers::self_check(&tokenizer, &dir);
+        assert!(matches!(outcome, Err(Mismatch::Around { .. })), "{key}: {outcome:?}");
     }
 }
 
 /// The answers are those of transformers 5.23 for a tokenizer.model alone.
 #[test]
 fn a_model_of_pieces_alone_goes_by_its_settings() {
-    let made = |config: Value| {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["tokenizer.model", "config.json"] {
-            fs_err::copy(fixtures().join("llama").join(name), dir.path().join(name)).unwrap();
-        }
-        fs_err::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
-        read(dir.path(), false)
-    };
-    let unsure = |made: &Tokenizer| made.warnings.iter().any(|text| text.contains("does not say"));
     let class = "LlamaTokenizer";
-    let silent = made(json!({"tokenizer_class": class}));
-    assert!(adds(&silent.keys) == (Some(false), Some(false)) && unsure(&silent));
-    let stated =
-        made(json!({"tokenizer_class": class, "add_bos_token": true, "add_eos_token": true}));
-    assert!(adds(&stated.keys) == (Some(true), Some(true)) && !unsure(&stated));
-    let stated = made(json!({"tokenizer_class": class, "add_bos_token": false}));
-    assert!(adds(&stated.keys) == (Some(false), Some(false)) && !unsure(&stated));
-    let other = made(json!({"tokenizer_class": "CodeLlamaTokenizer"}));
-    assert!(adds(&other.keys) == (Some(true), Some(false)) && !unsure(&other));
+    let silent = pieces_alone(&json!({"tokenizer_class": class}));
+    assert!(adds(&silent.keys) == (Some(false), Some(false)) && is_unsure(&silent));
+    let stated = pieces_alone(
+        &json!({"tokenizer_class": class, "add_bos_token": true, "add_eos_token": true}),
+    );
+    assert!(adds(&stated.keys) == (Some(true), Some(true)) && !is_unsure(&stated));
+    let stated = pieces_alone(&json!({"tokenizer_class": class, "add_bos_token": false}));
+    assert!(adds(&stated.keys) == (Some(false), Some(false)) && !is_unsure(&stated));
+    let other = pieces_alone(&json!({"tokenizer_class": "CodeLlamaTokenizer"}));
+    assert!(adds(&other.keys) == (Some(true), Some(false)) && !is_unsure(&other));
+}
+
+fn is_unsure(tokenizer: &Tokenizer) -> bool {
+    tokenizer.warnings.iter().any(|text| text.contains("does not say"))
+}
+
+fn pieces_alone(config: &Value) -> Tokenizer {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["tokenizer.model", "config.json"] {
+        fs_err::copy(fixtures().join("llama").join(name), dir.path().join(name)).unwrap();
+    }
+    fs_err::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    read(dir.path(), false)
 }

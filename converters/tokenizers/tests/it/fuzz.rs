@@ -50,18 +50,18 @@ impl Dice {
 }
 
 /// Collects the places of all values in a tree, as JSON pointers. Vocabularies are mostly skipped.
-fn places(value: &Value, at: &str, found: &mut Vec<String>) {
-    found.push(at.to_owned());
+fn places(value: &Value, at: &str, all: &mut Vec<String>) {
+    all.push(at.to_owned());
     match value {
         Value::Object(map) => {
             for (key, inner) in map.iter().take(40) {
                 let key = key.replace('~', "~0").replace('/', "~1");
-                places(inner, &format!("{at}/{key}"), found);
+                places(inner, &format!("{at}/{key}"), all);
             }
         }
         Value::Array(list) => {
             for (n, inner) in list.iter().take(12).enumerate() {
-                places(inner, &format!("{at}/{n}"), found);
+                places(inner, &format!("{at}/{n}"), all);
             }
         }
         _ => {}
@@ -92,9 +92,9 @@ fn strange(dice: &mut Dice) -> Value {
 }
 
 fn damage(dice: &mut Dice, seeds: &[(&str, Value)], tree: &mut Value) {
-    let mut found = Vec::new();
-    places(tree, "", &mut found);
-    let at = found[dice.roll(found.len())].clone();
+    let mut pointers = Vec::new();
+    places(tree, "", &mut pointers);
+    let at = pointers[dice.roll(pointers.len())].clone();
     let how = dice.roll(6);
     let copy = {
         let (_, other) = &seeds[dice.roll(seeds.len())];
@@ -204,24 +204,15 @@ fn with(mut json: Value, at: &str, value: Value) -> Value {
 
 #[test]
 fn the_component_is_named() {
-    let charsmap_with = |bytes: &[u8]| {
-        with(pieces(), "/normalizer/normalizers/0/precompiled_charsmap", encode(bytes).into())
-    };
     let mut huge = charsmap(b'q', "ss");
     huge[..4].copy_from_slice(&u32::MAX.to_le_bytes());
     let mut outside = charsmap(b'q', "ss");
     outside[7] = 0xff;
     let grows = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(1000)});
-    let nested = |depth: usize| {
-        (0..depth).fold(
-            json!({"type": "NFC"}),
-            |inner: Value, _| json!({"type": "Sequence", "normalizers": [inner]}),
-        )
-    };
-    let template = |single: Value, listed: Value| {
-        let json = with(pieces(), "/post_processor/single", single);
-        with(json, "/post_processor/special_tokens", listed)
-    };
+    let nested = (0..60).fold(
+        json!({"type": "NFC"}),
+        |inner: Value, _| json!({"type": "Sequence", "normalizers": [inner]}),
+    );
     let special = json!([{"SpecialToken": {"id": "<none>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]);
     let cases: Vec<(Value, &[&str])> = vec![
         (
@@ -245,18 +236,18 @@ fn the_component_is_named() {
             &["not base64"],
         ),
         (
-            template(special.clone(), json!({})),
+            with_template(special.clone(), json!({})),
             &["`post_processor`", "names `<none>`, which `special_tokens` does not list"],
         ),
         (
-            template(
+            with_template(
                 special,
                 json!({"<none>": {"id": "<none>", "ids": [9999], "tokens": ["<none>"]}}),
             ),
             &["has id 9999, which no token has"],
         ),
         (
-            template(json!([{"Sequence": {"id": "B", "type_id": 0}}]), json!({})),
+            with_template(json!([{"Sequence": {"id": "B", "type_id": 0}}]), json!({})),
             &["other than text A"],
         ),
         (
@@ -272,7 +263,7 @@ fn the_component_is_named() {
             &["`normalizer`", "bytes of one"],
         ),
         (
-            with(pieces(), "/normalizer", nested(60)),
+            with(pieces(), "/normalizer", nested),
             &["`normalizer.normalizers[0]", "8 sequences in another"],
         ),
         (
@@ -308,6 +299,15 @@ fn the_component_is_named() {
             assert!(message.contains(part), "{message}\n    lacks {part}");
         }
     }
+}
+
+fn with_template(single: Value, listed: Value) -> Value {
+    let json = with(pieces(), "/post_processor/single", single);
+    with(json, "/post_processor/special_tokens", listed)
+}
+
+fn charsmap_with(bytes: &[u8]) -> Value {
+    with(pieces(), "/normalizer/normalizers/0/precompiled_charsmap", encode(bytes).into())
 }
 
 /// Whole texts are read, whatever lengths the file sets, and a note is returned.

@@ -21,10 +21,10 @@ fn agrees(
     let mut seen = 0;
     for text in texts {
         let ids = encode(text);
-        let found = joined(vocabulary, &ids);
+        let ours = joined(vocabulary, &ids);
         let want = decode(&ids);
-        let found = found.strip_prefix(' ').unwrap_or(&found);
-        assert_eq!(found, want.strip_prefix(' ').unwrap_or(&want), "{name}: {text}");
+        let ours = ours.strip_prefix(' ').unwrap_or(&ours);
+        assert_eq!(ours, want.strip_prefix(' ').unwrap_or(&want), "{name}: {text}");
         seen += ids.len();
     }
     // Any tokens in any order. Decoders differ in the number of marks for bytes that are no character.
@@ -36,9 +36,9 @@ fn agrees(
             ids.pop();
         }
     }
-    let found = joined(vocabulary, &ids);
+    let ours = joined(vocabulary, &ids);
     let want = decode(&ids);
-    assert_eq!(found.trim_start(), want.trim_start(), "{name}");
+    assert_eq!(ours.trim_start(), want.trim_start(), "{name}");
     seen
 }
 
@@ -66,8 +66,8 @@ fn bytes_of_tokens_are_those_of_the_decoded_text() {
         );
         specials += usize::from(vocabulary.iter().any(|token| token.special));
         let options = TokenizerOptions::default();
-        let Ok(made) = read(&dir, vocabulary.len(), &options) else { continue };
-        let loaded = LlamaTokenizer::new(&made.keys).unwrap();
+        let Ok(written) = read(&dir, vocabulary.len(), &options) else { continue };
+        let loaded = LlamaTokenizer::new(&written.keys).unwrap();
         let from_keys = loaded.vocabulary();
         keys +=
             agrees(name, &from_keys, |text| loaded.encode(text).unwrap(), |ids| loaded.decode(ids));

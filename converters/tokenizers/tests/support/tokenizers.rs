@@ -6,11 +6,6 @@ use serde_json::{Value, json};
 
 /// Returns names and contents of valid files.
 pub(crate) fn seeds() -> Vec<(&'static str, Value)> {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
-    let fixture = |name: &str| -> Value {
-        let path = fixtures.join(name).join("tokenizer.json");
-        serde_json::from_slice(&fs_err::read(path).unwrap()).unwrap()
-    };
     vec![
         ("bytes", fixture("qwen2")),
         ("fallback", fixture("llama")),
@@ -18,6 +13,14 @@ pub(crate) fn seeds() -> Vec<(&'static str, Value)> {
         ("pieces", pieces()),
         ("words", words()),
     ]
+}
+
+fn fixture(name: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fixtures")
+        .join(name)
+        .join("tokenizer.json");
+    serde_json::from_slice(&fs_err::read(path).unwrap()).unwrap()
 }
 
 /// Returns a Unigram tokenizer with a table of replacements.

@@ -10,25 +10,23 @@ pub(super) fn rows(answer: ChildReply, vocab: usize) -> LogitRows {
 }
 
 fn logprobs(row: &[f32]) -> Vec<f32> {
-    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = row.iter().map(|x| f64::from(x - most).exp()).sum();
-    row.iter().map(|x| (f64::from(x - most) - sum.ln()) as f32).collect()
+    let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = row.iter().map(|x| f64::from(x - largest).exp()).sum();
+    row.iter().map(|x| (f64::from(x - largest) - sum.ln()) as f32).collect()
 }
 
 pub(super) fn distance(a: &[f32], b: &[f32]) -> f64 {
-    let gap = |(a, b): (&f32, &f32)| if a == b { 0.0 } else { f64::from((a - b).abs()) };
     let far = a
         .iter()
         .zip(b)
-        .map(gap)
-        .fold(0.0, |most, gap| if gap.is_nan() { f64::INFINITY } else { gap.max(most) });
+        .map(|(a, b)| if a == b { 0.0 } else { f64::from((a - b).abs()) })
+        .fold(0.0, |largest, gap| if gap.is_nan() { f64::INFINITY } else { gap.max(largest) });
     if a.len() == b.len() { far } else { f64::INFINITY }
 }
 
 /// Rows that say something: neither flat nor all alike.
 pub(super) fn varied(rows: &[Vec<f32>]) -> Result<String, String> {
-    let flat = |row: &Vec<f32>| row.iter().all(|x| *x == row[0]);
-    if let Some(row) = rows.iter().position(flat) {
+    if let Some(row) = rows.iter().position(|row| row.iter().all(|x| *x == row[0])) {
         return Err(format!(
             "row {row} gives every token the same probability: send logits or log-probabilities"
         ));

@@ -83,21 +83,7 @@ impl ConformanceTest {
         let a = self.fresh();
         let b = self.fresh();
         let half = LENGTH / 2;
-        let mut run = || -> Result<Result<LogitRows, String>, Error> {
-            if let Err(words) = self.feed(&[(a, 0, &prompt[..half])])? {
-                return Ok(Err(words));
-            }
-            let ask = json!({ "slot": a, "to": b });
-            if let Err(words) = self.ask("fork", ask, &ExpectedFrames::Nothing)? {
-                return Ok(Err(words));
-            }
-            // What the first slot sees from here on is not the other's.
-            if let Err(words) = self.feed(&[(a, half, &prompt[..half])])? {
-                return Ok(Err(words));
-            }
-            self.feed(&[(b, half, &prompt[half..])])
-        };
-        let got = run()?;
+        let got = self.forked_rows(a, b, prompt.split_at(half))?;
         self.compare(
             "fork",
             CHECK,
@@ -106,6 +92,27 @@ impl ConformanceTest {
             "copy every state of the slot: neither slot may see what the other is fed",
         );
         Ok(())
+    }
+
+    /// Feeds the first half of a prompt to a slot, forks it, and gives the rows of the second half in the fork.
+    fn forked_rows(
+        &mut self,
+        slot: usize,
+        fork: usize,
+        (first, second): (&[u32], &[u32]),
+    ) -> Result<Result<LogitRows, String>, Error> {
+        if let Err(words) = self.feed(&[(slot, 0, first)])? {
+            return Ok(Err(words));
+        }
+        let ask = json!({ "slot": slot, "to": fork });
+        if let Err(words) = self.ask("fork", ask, &ExpectedFrames::Nothing)? {
+            return Ok(Err(words));
+        }
+        // What the first slot sees from here on is not the other's.
+        if let Err(words) = self.feed(&[(slot, first.len(), first)])? {
+            return Ok(Err(words));
+        }
+        self.feed(&[(fork, first.len(), second)])
     }
 
     fn truncates(&mut self, prompt: &[u32], whole: &[Vec<f32>]) -> Result<(), Error> {
@@ -124,7 +131,7 @@ impl ConformanceTest {
         let ask = json!({ "slot": slot, "length": half });
         if let Err(words) = self.ask("truncate", ask, &ExpectedFrames::Nothing)? {
             // Recurrent states cannot go back, and saying so is right.
-            self.found.push(ConformanceResult {
+            self.results.push(ConformanceResult {
                 verb: "truncate",
                 check: CHECK,
                 holds: None,

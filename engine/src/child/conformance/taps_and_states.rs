@@ -47,7 +47,6 @@ impl ConformanceTest {
     fn apart(&self, all: &[Frame], one: &[Frame], row: usize, rows: usize) -> Option<String> {
         /// Taps are not log-probabilities: their numbers may be of any size.
         const RELATIVE: f64 = 10.0;
-        let square = |x: f32| f64::from(x).powi(2);
         all.iter().find_map(|frame| {
             let width = frame.data.len() / rows.max(1);
             let ours = frame.data.get(row * width..(row + 1) * width)?;
@@ -61,8 +60,8 @@ impl ConformanceTest {
                     other.data.len()
                 ));
             }
-            let far: f64 = ours.iter().zip(&other.data).map(|(a, b)| square(a - b)).sum();
-            let size: f64 = ours.iter().copied().map(square).sum();
+            let far: f64 = ours.iter().zip(&other.data).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+            let size: f64 = ours.iter().map(|&x| f64::from(x).powi(2)).sum();
             let share = (far / size.max(f64::MIN_POSITIVE)).sqrt();
             (share > RELATIVE * self.limit).then(|| {
                 format!(
@@ -146,7 +145,7 @@ impl ConformanceTest {
 
     fn not_shown(&mut self, verb: &'static str, check: &'static str) {
         let words = "`open` lists none".to_owned();
-        self.found.push(ConformanceResult { verb, check, holds: None, words });
+        self.results.push(ConformanceResult { verb, check, holds: None, words });
     }
 }
 

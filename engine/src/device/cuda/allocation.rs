@@ -42,9 +42,9 @@ impl CudaWork {
         self.give_back()?;
         self.wait()?;
         // A region of one range needs the least memory; then there are rests of the other pool's regions.
-        let made = self.take_new(pool, region, size);
-        let made = made.or_else(|_| self.take_new(pool, size, size));
-        made.or_else(|error| self.pools[1 - pool].take(size).ok_or(error)).map_err(|error| {
+        let range = self.take_new(pool, region, size);
+        let range = range.or_else(|_| self.take_new(pool, size, size));
+        range.or_else(|error| self.pools[1 - pool].take(size).ok_or(error)).map_err(|error| {
             DeviceError(format!("{} for {} MiB", driver(error).0, bytes.div_ceil(1 << 20)))
         })
     }
@@ -60,8 +60,8 @@ impl CudaWork {
 
     /// Keeps memory for the next request. When none is in use, all goes back to the driver.
     pub(super) fn release(&mut self, at: u64) {
-        let found = self.pools.iter_mut().any(|pool| pool.release(at));
-        debug_assert!(found, "{at:#x} is not allocated");
+        let released = self.pools.iter_mut().any(|pool| pool.release(at));
+        debug_assert!(released, "{at:#x} is not allocated");
         if self.pools.iter().all(MemoryPool::is_unused) {
             // A failure of the driver is reported by the next call.
             self.give_back().unwrap_or_default();

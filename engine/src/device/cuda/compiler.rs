@@ -1,6 +1,6 @@
 //! Kernels as PTX: compiled by NVRTC, and kept in a folder.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_char};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -77,25 +77,30 @@ fn compile(text: &str, options: &[&str]) -> Result<String, DeviceError> {
     use nvrtc::result::{
         compile_program, create_program, destroy_program, get_program_log, get_ptx,
     };
-    let failed = |error: nvrtc::result::NvrtcError| DeviceError(format!("NVRTC: {error}"));
-    let words = |bytes: Vec<std::ffi::c_char>| -> String {
-        let bytes: Vec<u8> = bytes.into_iter().map(|c| c as u8).take_while(|c| *c != 0).collect();
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
     let text = CString::new(text).map_err(|_| DeviceError("the source has a zero".to_owned()))?;
     let program = create_program(&text, Some(c"onboard.cu")).map_err(failed)?;
     // SAFETY: the program was created above, and is destroyed once at the end.
     unsafe {
-        let made = match compile_program(program, options) {
-            Ok(()) => get_ptx(program).map(words).map_err(failed),
+        let code = match compile_program(program, options) {
+            Ok(()) => get_ptx(program).map(text_of).map_err(failed),
             Err(error) => {
-                let log = get_program_log(program).map(words).unwrap_or_default();
+                let log = get_program_log(program).map(text_of).unwrap_or_default();
                 Err(DeviceError(format!("NVRTC: {error}: {log}")))
             }
         };
         destroy_program(program).map_err(failed)?;
-        made
+        code
     }
+}
+
+fn failed(error: nvrtc::result::NvrtcError) -> DeviceError {
+    DeviceError(format!("NVRTC: {error}"))
+}
+
+/// Returns the text of the library's characters, which end with a zero.
+fn text_of(bytes: Vec<c_char>) -> String {
+    let bytes: Vec<u8> = bytes.into_iter().map(|c| c as u8).take_while(|c| *c != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// FNV-1a, for names of kept files and to notice damaged ones.

@@ -52,17 +52,17 @@ fn failed(error: CublasError) -> DeviceError {
 struct Described<T: Copy>(Vec<T>, unsafe fn(T) -> Result<(), CublasError>);
 
 impl<T: Copy> Described<T> {
-    fn keep(&mut self, made: T) -> T {
-        self.0.push(made);
-        made
+    fn keep(&mut self, description: T) -> T {
+        self.0.push(description);
+        description
     }
 }
 
 impl<T: Copy> Drop for Described<T> {
     fn drop(&mut self) {
-        for made in self.0.drain(..) {
+        for description in self.0.drain(..) {
             // SAFETY: the library made it, and nobody else gives it back.
-            let _: Result<(), CublasError> = unsafe { self.1(made) };
+            let _: Result<(), CublasError> = unsafe { self.1(description) };
         }
     }
 }
@@ -86,29 +86,37 @@ fn layout(
     [batch, rows, width]: [usize; 3],
     place: MatrixPlace<u64>,
 ) -> Result<sys::cublasLtMatrixLayout_t, CublasError> {
-    use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
-
-    let made =
+    let layout =
         result::create_matrix_layout(number(dtype), width as u64, rows as u64, place.row as i64)?;
-    let count = batch as i32;
-    let step = place.matrix as i64;
-    let set = || {
-        let (at, size) = bytes_of(&count);
-        let (step_at, step_size) = bytes_of(&step);
-        // SAFETY: the description was made above, and each value has the size that is given.
-        unsafe {
-            let attribute = Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
-            result::set_matrix_layout_attribute(made, attribute, at, size)?;
-            let attribute = Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
-            result::set_matrix_layout_attribute(made, attribute, step_at, step_size)
-        }
-    };
-    match set() {
-        Ok(()) => Ok(made),
+    // SAFETY: the description was made above.
+    match unsafe { set_batch(layout, batch as i32, place.matrix as i64) } {
+        Ok(()) => Ok(layout),
         Err(error) => {
-            drop(Described(vec![made], result::destroy_matrix_layout));
+            drop(Described(vec![layout], result::destroy_matrix_layout));
             Err(error)
         }
+    }
+}
+
+/// Sets the number of matrices of a description, and the numbers from one to the next.
+///
+/// # Safety
+/// The description is alive.
+unsafe fn set_batch(
+    layout: sys::cublasLtMatrixLayout_t,
+    count: i32,
+    step: i64,
+) -> Result<(), CublasError> {
+    use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
+
+    let (at, size) = bytes_of(&count);
+    let (step_at, step_size) = bytes_of(&step);
+    // SAFETY: the caller's promise, and each value has the size that is given.
+    unsafe {
+        let attribute = Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
+        result::set_matrix_layout_attribute(layout, attribute, at, size)?;
+        let attribute = Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
+        result::set_matrix_layout_attribute(layout, attribute, step_at, step_size)
     }
 }
 
@@ -128,7 +136,8 @@ impl PlanKey {
     fn plan(&self, handle: sys::cublasLtHandle_t) -> Result<ProductPlan, CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
 
-        let ProductSizes { batch, rows, inputs, outputs, by_outputs, dtype, made, .. } = self.sizes;
+        let ProductSizes { batch, rows, inputs, outputs, by_outputs, dtype, .. } = self.sizes;
+        let result_dtype = self.sizes.made;
         let [w, x, y] = self.places;
         let mut products = Described(Vec::new(), result::destroy_matmul_desc);
         let mut layouts = Described(Vec::new(), result::destroy_matrix_layout);
@@ -148,7 +157,7 @@ impl PlanKey {
         let matrices = [
             layouts.keep(layout(dtype, weights, w)?),
             layouts.keep(layout(dtype, [batch, rows, inputs], x)?),
-            layouts.keep(layout(made, [batch, rows, outputs], y)?),
+            layouts.keep(layout(result_dtype, [batch, rows, outputs], y)?),
         ];
         let algorithm = self.algorithm(handle, product, matrices)?;
         (products.0, layouts.0) = (Vec::new(), Vec::new());
@@ -184,8 +193,8 @@ impl PlanKey {
                 let (at, size) = bytes_of(&value);
                 result::set_matmul_pref_attribute(preference, attribute, at, size)?;
             }
-            let found = result::get_matmul_algo_heuristic(handle, product, w, x, y, y, preference)?;
-            Ok(found.algo)
+            let best = result::get_matmul_algo_heuristic(handle, product, w, x, y, y, preference)?;
+            Ok(best.algo)
         }
     }
 }
@@ -244,7 +253,9 @@ impl Cublas {
         let [of_w, of_x, of_y] = plan.matrices;
         let one = 1.0_f32;
         let kept = if product.sizes.adds { 1.0_f32 } else { 0.0 };
-        let at = |place: MatrixPlace<u64>| place.at as *mut c_void;
+        let w = product.w.at as *mut c_void;
+        let x = product.x.at as *mut c_void;
+        let y = product.y.at as *mut c_void;
         // SAFETY: the plan describes matrices of these places, the caller has checked that they are allocated, and the
         // library reads the factors before it returns.
         unsafe {
@@ -253,13 +264,13 @@ impl Cublas {
                 plan.product,
                 std::ptr::from_ref(&one).cast(),
                 std::ptr::from_ref(&kept).cast(),
-                at(product.w),
+                w,
                 of_w,
-                at(product.x),
+                x,
                 of_x,
-                at(product.y),
+                y,
                 of_y,
-                at(product.y),
+                y,
                 of_y,
                 &raw const plan.algorithm,
                 self.workspace as *mut c_void,

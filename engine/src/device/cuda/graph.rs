@@ -44,21 +44,21 @@ impl SegmentGraph {
         unsafe { sys::cuGraphCreate(&raw mut graph, 0) }.result()?;
         let executable = std::ptr::null_mut();
         let set = segment.clone();
-        let mut made = Self { graph, nodes: Vec::new(), executable, set };
+        let mut built = Self { graph, nodes: Vec::new(), executable, set };
         for n in 0..segment.len() {
-            let before = made.nodes.last().map_or(std::ptr::null(), std::ptr::from_ref);
+            let before = built.nodes.last().map_or(std::ptr::null(), std::ptr::from_ref);
             let mut node = std::ptr::null_mut();
             // SAFETY: the node before is of this graph; the driver copies the arguments.
             segment.with_node(kernels, n, |params| unsafe {
                 let count = usize::from(n > 0);
                 sys::cuGraphAddKernelNode_v2(&raw mut node, graph, before, count, params).result()
             })?;
-            made.nodes.push(node);
+            built.nodes.push(node);
         }
         let plain = sys::CUgraphInstantiate_flags(0);
         // SAFETY: the graph is the one above.
-        made.executable = unsafe { result::graph::instantiate(graph, plain) }?;
-        Ok(made)
+        built.executable = unsafe { result::graph::instantiate(graph, plain) }?;
+        Ok(built)
     }
 
     /// Gives the launches of a segment of the same kernels to the driver.
@@ -145,8 +145,8 @@ impl KnownSegments {
                 return false;
             }
             // SAFETY: the caller's promise.
-            let made = unsafe { SegmentGraph::new(kernels, segment) };
-            *repetition = made.map_or(Repetition::Refused, Repetition::Graph);
+            let built = unsafe { SegmentGraph::new(kernels, segment) };
+            *repetition = built.map_or(Repetition::Refused, Repetition::Graph);
         }
         let Repetition::Graph(graph) = repetition else { return false };
         // SAFETY: the caller's promise; the key has the kernels of the segment.

@@ -40,10 +40,10 @@ impl MemoryPool {
 
     /// Takes a range of the smallest free one that has room; of equal ones, the first.
     pub(super) fn take(&mut self, bytes: u64) -> Option<u64> {
-        let &(found, at) = self.by_size.range((bytes, 0)..).next()?;
-        self.remove_free(at, found);
-        if found > bytes {
-            self.insert_free(at + bytes, found - bytes);
+        let &(size, at) = self.by_size.range((bytes, 0)..).next()?;
+        self.remove_free(at, size);
+        if size > bytes {
+            self.insert_free(at + bytes, size - bytes);
         }
         self.taken.insert(at, bytes);
         Some(at)
@@ -73,17 +73,17 @@ impl MemoryPool {
 
     /// Removes the regions of which nothing is taken, and returns their addresses.
     pub(super) fn remove_free_regions(&mut self) -> Vec<u64> {
-        let found: Vec<(u64, u64)> = self
+        let unused: Vec<(u64, u64)> = self
             .regions
             .iter()
             .filter(|(at, bytes): &(&u64, &u64)| self.free.get(at) == Some(bytes))
             .map(|(at, bytes)| (*at, *bytes))
             .collect();
-        for (at, bytes) in &found {
+        for (at, bytes) in &unused {
             self.regions.remove(at);
             self.remove_free(*at, *bytes);
         }
-        found.into_iter().map(|(at, _)| at).collect()
+        unused.into_iter().map(|(at, _)| at).collect()
     }
 
     /// Returns the bytes of free ranges.
@@ -155,15 +155,16 @@ mod tests {
         let kept: Vec<u64> = [0x300, 0x100, 0x200].map(|bytes| pool.take(bytes).unwrap()).to_vec();
         assert!(pool.release(kept[0]));
         // The hole of 0x300, not the rest of 0xa00.
-        let step = |pool: &mut MemoryPool| {
-            let taken = [0x200, 0x100, 0x400, 0x100].map(|bytes| pool.take(bytes).unwrap());
-            for at in taken {
-                assert!(pool.release(at));
-            }
-            taken
-        };
         let first = step(&mut pool);
         assert_eq!(first, [0x1000, 0x1200, 0x1600, 0x1a00]);
         assert_eq!(step(&mut pool), first);
+    }
+
+    fn step(pool: &mut MemoryPool) -> [u64; 4] {
+        let taken = [0x200, 0x100, 0x400, 0x100].map(|bytes| pool.take(bytes).unwrap());
+        for at in taken {
+            assert!(pool.release(at));
+        }
+        taken
     }
 }

@@ -19,8 +19,7 @@ pub(super) struct PinnedHalves {
 impl PinnedHalves {
     /// Allocates the memory; the context is that of this thread.
     pub(super) fn new() -> Result<Self, DriverError> {
-        let event = || result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
-        let read = [event()?, event()?];
+        let read = [new_event()?, new_event()?];
         let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP; // kernels read it
         // SAFETY: the memory is given back in `release`.
         let memory = unsafe { result::malloc_host(2 * HALF, flags) }?.cast();
@@ -80,4 +79,9 @@ impl PinnedHalves {
             }
         }
     }
+}
+
+/// Creates an event that measures no time.
+fn new_event() -> Result<sys::CUevent, DriverError> {
+    result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
 }

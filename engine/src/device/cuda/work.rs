@@ -112,8 +112,8 @@ impl CudaWork {
         blocks: u32,
         words: &[u64],
     ) -> Result<(), DeviceError> {
-        let found = self.kernels.binary_search_by(|loaded| loaded.name.as_str().cmp(kernel));
-        let number = found.map_err(|_| DeviceError(format!("no kernel `{kernel}`")))?;
+        let position = self.kernels.binary_search_by(|loaded| loaded.name.as_str().cmp(kernel));
+        let number = position.map_err(|_| DeviceError(format!("no kernel `{kernel}`")))?;
         self.segment.push(number as u16, blocks, words);
         if self.segment.len() < FIRST << self.place.min(DOUBLINGS) {
             return Ok(());
@@ -136,7 +136,7 @@ impl CudaWork {
         let launched =
             self.has_graphs && unsafe { self.known.launch(place, &mut segment, kernels, stream) };
         let count = if launched { 0 } else { segment.len() };
-        let made = (0..count).try_for_each(|n| {
+        let outcome = (0..count).try_for_each(|n| {
             // SAFETY: as above.
             unsafe { segment.launch(kernels, n, stream) }.map_err(|error| {
                 let name = &segment.kernel(kernels, n).name;
@@ -145,7 +145,7 @@ impl CudaWork {
         });
         segment.clear();
         self.segment = segment;
-        made
+        outcome
     }
 
     /// Multiplies matrices by the library, after all recorded work.
@@ -159,9 +159,9 @@ impl CudaWork {
             None => self.open_products()?,
         };
         // SAFETY: the caller's promise; `flush` made the context that of this thread.
-        let made = unsafe { products.multiply(product, self.stream.cast()) };
+        let outcome = unsafe { products.multiply(product, self.stream.cast()) };
         self.products = Some(products);
-        made
+        outcome
     }
 
     fn open_products(&mut self) -> Result<Cublas, DeviceError> {

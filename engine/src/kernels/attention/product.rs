@@ -20,9 +20,9 @@ pub(in crate::kernels) struct Line(pub(in crate::kernels) [f32; LANES]);
 
 /// Makes room for `count` numbers, at the start of a cache line.
 pub(in crate::kernels) fn room(lines: &mut Vec<Line>, count: usize) -> &mut [f32] {
-    let wanted = count.div_ceil(LANES);
-    if lines.len() < wanted {
-        lines.resize(wanted, Line([0.0; LANES]));
+    let needed = count.div_ceil(LANES);
+    if lines.len() < needed {
+        lines.resize(needed, Line([0.0; LANES]));
     }
     // SAFETY: a line is sixteen f32 without padding, and there are enough lines for `count`.
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), count) }

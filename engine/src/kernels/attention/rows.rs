@@ -71,13 +71,13 @@ impl<'a> CachedColumns<'a> {
         let StoredNumbers::Half(_, bits) = self.rows.numbers else { return &[] };
         let at = self.at(position);
         let width = self.rows.width;
-        let asked = match self.column {
+        let fetched = match self.column {
             _ if width > SHARED_ROW => self.len,
             0 => width,
             _ => 0,
         };
         let later = bits.as_ptr().wrapping_add(at + AHEAD * width);
-        for line in (0..asked).step_by(32) {
+        for line in (0..fetched).step_by(32) {
             prefetch(later.wrapping_add(line).cast());
         }
         &bits[at..at + self.len]

@@ -64,14 +64,14 @@ pub(super) fn exponentials(
     parts: &mut [&mut [f32]],
 ) -> SoftmaxSums {
     let dtype = rule.round;
-    if let Some((salience, most)) = query.salience {
-        let mut all = parts.concat();
-        keep_salient(rule, &mut all, salience, most);
-        let mut all = all.as_slice();
+    if let Some((salience, count)) = query.salience {
+        let mut scores = parts.concat();
+        keep_salient(rule, &mut scores, salience, count);
+        let mut scores = scores.as_slice();
         for part in parts.iter_mut() {
-            let (own, rest) = all.split_at(part.len());
-            part.copy_from_slice(own);
-            all = rest;
+            let (part_scores, remaining) = scores.split_at(part.len());
+            part.copy_from_slice(part_scores);
+            scores = remaining;
         }
     }
     let gate = query.sink.filter(|_| rule.gated).map(|sink| gate(rule, parts, sink));
@@ -114,17 +114,17 @@ pub(super) fn divide(dtype: Dtype, part: &mut [f32], total: f32) {
     }
 }
 
-/// Adds to each score what its key is worth; only the `most` that are worth most stay.
-fn keep_salient(rule: &AttentionParams, scores: &mut [f32], salience: &[f32], most: usize) {
+/// Adds to each score what its key is worth; only the `count` that are worth most stay.
+fn keep_salient(rule: &AttentionParams, scores: &mut [f32], salience: &[f32], count: usize) {
     for (s, x) in scores.iter_mut().zip(salience) {
         *s += x;
     }
     finish(scores, None, rule.round);
-    if most < scores.len() {
+    if count < scores.len() {
         let mut order: Vec<usize> = (0..scores.len()).collect();
         // Of equals the earlier ones stay.
         order.sort_by(|a, b| salience[*b].total_cmp(&salience[*a]));
-        for n in &order[most..] {
+        for n in &order[count..] {
             scores[*n] = f32::NEG_INFINITY;
         }
     }
@@ -134,9 +134,9 @@ fn keep_salient(rule: &AttentionParams, scores: &mut [f32], salience: &[f32], mo
 /// exponentials minus the sink. Each step is rounded, as tensor operations of the dtype are.
 fn gate(rule: &AttentionParams, parts: &[&mut [f32]], sink: f32) -> f32 {
     let r = |x| round1(rule.round, x);
-    let scores = || parts.iter().flat_map(|part| part.iter().copied());
-    let top = scores().fold(f32::NEG_INFINITY, f32::max);
-    let total: f32 = scores().map(|s| r(math::exp(r(s - top)))).sum();
+    let scores = parts.iter().flat_map(|part| part.iter().copied());
+    let top = scores.clone().fold(f32::NEG_INFINITY, f32::max);
+    let total: f32 = scores.map(|s| r(math::exp(r(s - top)))).sum();
     r(math::sigmoid(r(r(r(r(total).ln()) + top) - sink)))
 }
 
@@ -164,9 +164,9 @@ impl LargestScores {
 fn largest(scores: &[f32], least: f32) -> f32 {
     let mut all = LargestScores { tops: [least; SIDES], magnitudes: [0; SIDES] };
     let parts = scores.chunks_exact(SIDES);
-    let mut rest = [least; SIDES];
-    rest[..parts.remainder().len()].copy_from_slice(parts.remainder());
-    all.add(&rest);
+    let mut partial = [least; SIDES];
+    partial[..parts.remainder().len()].copy_from_slice(parts.remainder());
+    all.add(&partial);
     for part in parts {
         let mut scores = [0.0; SIDES];
         scores.copy_from_slice(part);

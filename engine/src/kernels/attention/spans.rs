@@ -64,26 +64,28 @@ impl<'a> SpanBlock<'a> {
         head: CachedHead<'a>,
         queries: &'a [Query<'a>],
     ) -> Self {
-        let fits = |parts: &[CachedColumns<'_>; 2], dim: usize| parts[0].len + parts[1].len == dim;
-        assert!(fits(&head.keys, rule.key_dim), "parts of a key make up a key");
-        assert!(fits(&head.values, rule.value_dim), "parts of a value make up a value");
+        let key_len = head.keys[0].len + head.keys[1].len;
+        let value_len = head.values[0].len + head.values[1].len;
+        assert!(key_len == rule.key_dim, "parts of a key make up a key");
+        assert!(value_len == rule.value_dim, "parts of a value make up a value");
         assert!(
             queries.iter().all(|q| q.from < q.to && q.q.len() == rule.key_dim),
             "a query sees at least one of the keys"
         );
-        let bf16 = |parts: &[CachedColumns<'_>; 2]| parts.iter().all(CachedColumns::is_bf16);
         let pairs = isa == Isa::Avx512Bf16;
         Self {
             rule,
             queries,
             isa,
             key_pairs: pairs
-                && bf16(&head.keys)
+                && head.keys.iter().all(CachedColumns::is_bf16)
                 && head.keys.iter().all(|part| part.len.is_multiple_of(2))
                 && queries
                     .iter()
                     .all(|q: &Query<'_>| q.q.iter().all(|x| x.to_bits().trailing_zeros() >= 16)),
-            value_pairs: pairs && rule.round == Dtype::Bf16 && bf16(&head.values),
+            value_pairs: pairs
+                && rule.round == Dtype::Bf16
+                && head.values.iter().all(CachedColumns::is_bf16),
             seen: seen_by(queries),
             head,
         }
@@ -92,6 +94,11 @@ impl<'a> SpanBlock<'a> {
     /// Returns the spans that some query sees.
     pub(super) fn spans(&self) -> Range<usize> {
         self.seen.start / SPAN..self.seen.end.div_ceil(SPAN)
+    }
+
+    /// Numbers that the sums of all queries take.
+    pub(super) fn sums_len(&self) -> usize {
+        self.queries.len() * self.value_width()
     }
 
     /// Numbers that the scores of one span take.
@@ -360,10 +367,10 @@ impl SpanBlock<'_> {
     #[inline(always)]
     fn gather_pairs(&self, key: usize, row: &mut [f32]) {
         let position = self.head.position(key);
-        let mut rest = row;
+        let mut unfilled = row;
         for part in &self.head.keys {
-            let (words, others) = rest.split_at_mut(part.len / 2);
-            rest = others;
+            let (words, remaining) = unfilled.split_at_mut(part.len / 2);
+            unfilled = remaining;
             for (word, pair) in words.iter_mut().zip(part.halves(position).chunks_exact(2)) {
                 *word = f32::from_bits(u32::from(pair[0]) | u32::from(pair[1]) << 16);
             }
@@ -488,13 +495,12 @@ impl SpanBlock<'_> {
     /// Puts the values of two positions in place, in pairs.
     #[inline(always)]
     fn value_pair(&self, seen: &Range<usize>, key: usize, row: &mut [f32]) {
-        let place = |key| seen.contains(&key).then(|| self.head.position(key));
-        let even = place(key);
-        let odd = place(key + 1);
+        let even = seen.contains(&key).then(|| self.head.position(key));
+        let odd = seen.contains(&(key + 1)).then(|| self.head.position(key + 1));
         let mut row = &mut row[..self.rule.value_dim];
         for part in &self.head.values {
-            let (words, rest) = row.split_at_mut(part.len);
-            row = rest;
+            let (words, remaining) = row.split_at_mut(part.len);
+            row = remaining;
             let even = even.map(|position| part.halves(position));
             let odd = odd.map(|position| part.halves(position));
             match (even, odd) {

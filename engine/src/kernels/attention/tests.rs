@@ -25,12 +25,17 @@ const VALUES: [f32; 9] = [1.0, 2.0, 3.0, -1.0, 0.0, 4.0, f32::MAX, 0.0, 0.0];
 
 /// Attends to the three positions from `first` on.
 fn from_position(first: usize, rule: &AttentionParams, queries: &[Query<'_>]) -> Vec<f32> {
-    let columns = |numbers, width| {
-        let rows = CachedRows { numbers: StoredNumbers::Wide(numbers), width, first };
-        [width, 0].map(|len| CachedColumns { rows, column: 0, len })
+    let head = CachedHead {
+        keys: columns(&KEYS, 2, first),
+        values: columns(&VALUES, 3, first),
+        selected: None,
     };
-    let head = CachedHead { keys: columns(&KEYS, 2), values: columns(&VALUES, 3), selected: None };
     attend(rule, &[AttendBlock { head, queries: queries.to_vec() }]).concat()
+}
+
+fn columns(numbers: &[f32], width: usize, first: usize) -> [CachedColumns<'_>; 2] {
+    let rows = CachedRows { numbers: StoredNumbers::Wide(numbers), width, first };
+    [width, 0].map(|len| CachedColumns { rows, column: 0, len })
 }
 
 /// Attends to the first three positions.
@@ -41,7 +46,6 @@ fn three(rule: &AttentionParams, queries: &[Query<'_>]) -> Vec<f32> {
 #[test]
 fn weighs_values_by_the_softmax_of_the_scores_it_sees() {
     let rule = rule(Dtype::F32);
-    let query = |q, from, to, sink| Query { q, from, to, sink, slope: None, salience: None };
     let y = three(&rule, &[query(&[2.0, 1.0], 0, 2, None), query(&[2.0, 1.0], 1, 2, None)]);
     // Both scores are 2 * 0.5 = 1.
     assert_eq!(y, [0.0, 1.0, 3.5, -1.0, 0.0, 4.0]);
@@ -50,28 +54,41 @@ fn weighs_values_by_the_softmax_of_the_scores_it_sees() {
     approx::assert_relative_eq!(y[2], 7.0 / 3.0, max_relative = 1e-6);
 }
 
+fn query(q: &[f32], from: usize, to: usize, sink: Option<f32>) -> Query<'_> {
+    Query { q, from, to, sink, slope: None, salience: None }
+}
+
 #[test]
 fn sixteen_bit_steps_are_rounded_in_order() {
     let rule = AttentionParams { softcap: Some(2.0), ..rule(Dtype::Bf16) };
-    let r = |x: f32| round1(Dtype::Bf16, x);
-    let score = |s: f32| r(r(r(r(r(s) * 0.5) / 2.0).tanh()) * 2.0);
-    let a = score(1.3);
-    let b = score(0.7 * 2.0);
+    let a = capped_score(1.3);
+    let b = capped_score(0.7 * 2.0);
     let ea = math::exp(a - a.max(b));
     let eb = math::exp(b - a.max(b));
-    let wa = r(ea / (ea + eb));
-    let wb = r(eb / (ea + eb));
+    let wa = bf16(ea / (ea + eb));
+    let wb = bf16(eb / (ea + eb));
     let query = Query { q: &[1.3, 0.7], from: 0, to: 2, sink: None, slope: None, salience: None };
     let y = three(&rule, &[query]);
-    assert_eq!(y, [r(wa - wb), r(wa * 2.0), r(wa * 3.0 + wb * 4.0)]);
+    assert_eq!(y, [bf16(wa - wb), bf16(wa * 2.0), bf16(wa * 3.0 + wb * 4.0)]);
+}
+
+fn capped_score(s: f32) -> f32 {
+    bf16(bf16(bf16(bf16(bf16(s) * 0.5) / 2.0).tanh()) * 2.0)
+}
+
+fn bf16(x: f32) -> f32 {
+    round1(Dtype::Bf16, x)
 }
 
 #[test]
 fn a_slope_adds_to_the_score_of_each_position() {
-    let r = |x: f32| round1(Dtype::Bf16, x);
     for (scores, a, b) in [
-        (ScoreRounding::Rounded, r(r(1.3) * 0.5) + 0.3 * 7.0, r(r(1.4) * 0.5) + 0.3 * 8.0),
-        (ScoreRounding::Once, r(1.3 * 0.5 + r(0.3 * 7.0)), r(1.4 * 0.5 + r(0.3 * 8.0))),
+        (
+            ScoreRounding::Rounded,
+            bf16(bf16(1.3) * 0.5) + 0.3 * 7.0,
+            bf16(bf16(1.4) * 0.5) + 0.3 * 8.0,
+        ),
+        (ScoreRounding::Once, bf16(1.3 * 0.5 + bf16(0.3 * 7.0)), bf16(1.4 * 0.5 + bf16(0.3 * 8.0))),
         (ScoreRounding::None, 1.3 * 0.5 + 0.3 * 7.0, 1.4 * 0.5 + 0.3 * 8.0),
     ] {
         let rule = AttentionParams { scores, ..rule(Dtype::Bf16) };
@@ -80,7 +97,7 @@ fn a_slope_adds_to_the_score_of_each_position() {
         let y = from_position(7, &rule, &[query]);
         let a = math::exp(a - b);
         let b = 1.0;
-        assert_eq!(y[1], r(r(a / (a + b)) * 2.0), "{scores:?}");
+        assert_eq!(y[1], bf16(bf16(a / (a + b)) * 2.0), "{scores:?}");
     }
 }
 
@@ -110,13 +127,14 @@ fn a_gate_takes_what_the_sink_would_have_taken() {
 /// Numbers of both signs on the grid of `dtype`, the same for the same seed.
 fn numbers(count: usize, seed: u64, dtype: Dtype) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let number = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1 << 22) as f32 - 2.0
-    };
-    let mut numbers: Vec<f32> = (0..count).map(number).collect();
+    let mut numbers: Vec<f32> = (0..count)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1 << 22) as f32 - 2.0
+        })
+        .collect();
     round(dtype, &mut numbers);
     numbers
 }
@@ -139,7 +157,6 @@ struct Case {
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    let dtype = || prop::sample::select(&Dtype::ALL[..]);
     let scores = [ScoreRounding::Rounded, ScoreRounding::Once, ScoreRounding::None];
     let form = (
         prop::sample::select(scores.to_vec()),
@@ -150,18 +167,20 @@ fn case() -> impl Strategy<Value = Case> {
     let sizes = ((1..70_usize, 0..20_usize), (1..70_usize, 0..20_usize));
     let row = (prop_oneof![1..40_usize, 500..1300_usize], prop::option::of(1..700_usize));
     let mask = (prop_oneof![Just(0_usize), 1..60_usize], prop::option::of(1..50_usize));
-    let run = (dtype(), mask);
+    let run = (dtypes(), mask);
     // More than are computed together, now and then, whose keys and values are packed for all.
     let queries = prop_oneof![9 => 1..15_usize, 1 => BLOCK_QUERIES + 1..140];
-    (sizes, dtype(), prop::bool::weighted(0.1), run, row, queries, any::<u64>(), form).prop_map(
+    (sizes, dtypes(), prop::bool::weighted(0.1), run, row, queries, any::<u64>(), form).prop_map(
         |((key, value), stored, fp8, run, (positions, window), queries, seed, form)| {
             let (run, mask) = run;
             let sink = seed.is_multiple_of(3).then_some(0.7);
             let key = if seed.is_multiple_of(2) { (key.0.next_multiple_of(2), 0) } else { key };
             // Rows of whole vectors are read where they lie.
-            let whole = |size: usize| (size.next_multiple_of(LANES), 0);
-            let (key, value) =
-                if seed.is_multiple_of(4) { (whole(key.0), whole(value.0)) } else { (key, value) };
+            let (key, value) = if seed.is_multiple_of(4) {
+                ((key.0.next_multiple_of(LANES), 0), (value.0.next_multiple_of(LANES), 0))
+            } else {
+                (key, value)
+            };
             Case {
                 key,
                 value,
@@ -178,6 +197,10 @@ fn case() -> impl Strategy<Value = Case> {
             }
         },
     )
+}
+
+fn dtypes() -> impl Strategy<Value = Dtype> {
+    prop::sample::select(&Dtype::ALL[..])
 }
 
 /// Caches of a case: keys and values, in two pieces each.
@@ -265,18 +288,13 @@ proptest! {
 #[test]
 fn selected_positions_are_read_where_they_lie() {
     let rule = rule(Dtype::F32);
-    let rows =
-        |numbers, width| CachedRows { numbers: StoredNumbers::Wide(numbers), width, first: 0 };
-    let columns = |rows: CachedRows<'static>| {
-        [rows.width, 0].map(|len| CachedColumns { rows, column: 0, len })
-    };
     let head = CachedHead {
-        keys: columns(rows(&KEYS, 2)),
-        values: columns(rows(&VALUES, 3)),
+        keys: columns(&KEYS, 2, 0),
+        values: columns(&VALUES, 3, 0),
         selected: Some(&[1]),
     };
     let queries = vec![Query { q: &[2.0, 1.0], to: 1, ..Query::default() }];
     let nothing = AttendBlock { head, queries: Vec::new() };
-    let made = attend(&rule, &[AttendBlock { head, queries }, nothing]);
-    assert_eq!(made, [vec![-1.0, 0.0, 4.0], vec![]]);
+    let outputs = attend(&rule, &[AttendBlock { head, queries }, nothing]);
+    assert_eq!(outputs, [vec![-1.0, 0.0, 4.0], vec![]]);
 }

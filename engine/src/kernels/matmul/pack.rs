@@ -81,12 +81,12 @@ pub(super) fn with_packed<T>(
     }
     let lines = &mut kept[..panels.rows * row_lines];
     if lines.len() < 4096 {
-        let mut rest = &mut *lines;
+        let mut remaining = &mut *lines;
         for panel in 0..panels.count {
             let (first, rows) = panels.get(panel);
-            let (to, after) = rest.split_at_mut(rows * row_lines);
+            let (to, after) = remaining.split_at_mut(rows * row_lines);
             pack(&x[first * inner..(first + rows) * inner], rows, inner, kind, to);
-            rest = after;
+            remaining = after;
         }
     } else {
         let low = panels.rows / panels.count;
@@ -112,10 +112,10 @@ fn pack(x: &[f32], rows: usize, inner: usize, kind: PackLayout, to: &mut [CacheL
         for (x, to) in whole.by_ref().zip(steps) {
             pack_step(x, kind, rows, &mut to[r..]);
         }
-        let rest = whole.remainder();
-        if !rest.is_empty() {
+        let partial = whole.remainder();
+        if !partial.is_empty() {
             let mut padded = [0.0; STEP];
-            padded[..rest.len()].copy_from_slice(rest);
+            padded[..partial.len()].copy_from_slice(partial);
             let last = to.len() - rows * phases + r;
             pack_step(&padded, kind, rows, &mut to[last..]);
         }

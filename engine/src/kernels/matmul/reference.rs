@@ -33,14 +33,13 @@ pub fn matmul(
 
 /// Computes the sixteen partial sums of one row of a weight of `dtype`.
 fn dot(x: &[f32], weight: &[f32], dtype: Dtype) -> [f32; 16] {
-    let at = |k: usize| if k < x.len() { (weight[k], x[k]) } else { (0.0, 0.0) };
     let mut lanes = [0.0_f32; 16];
     for block in (0..x.len()).step_by(32) {
         for (l, lane) in lanes.iter_mut().enumerate() {
             let order = if dtype == Dtype::Bf16 { [2 * l + 1, 2 * l] } else { [l, 16 + l] };
-            for k in order {
-                let (weight, x) = at(block + k);
-                *lane = weight.mul_add(x, *lane);
+            for k in order.map(|k| block + k) {
+                let (weight, x) = if k < x.len() { (weight[k], x[k]) } else { (0.0, 0.0) };
+                *lane = f32::mul_add(weight, x, *lane);
             }
         }
     }

@@ -72,8 +72,8 @@ fn check(case: Case) {
         let mut y = vec![f32::NAN; rows * out];
         let linear = Linear { weight, bias: bias.as_deref(), round: run, y: &mut y };
         matmul_many_on(isa, &x, rows, &mut [linear]);
-        let found: Vec<u32> = y.into_iter().map(f32::to_bits).collect();
-        assert_eq!(found, expected, "{isa:?} {case:?}");
+        let computed: Vec<u32> = y.into_iter().map(f32::to_bits).collect();
+        assert_eq!(computed, expected, "{isa:?} {case:?}");
     }
 }
 
@@ -125,17 +125,16 @@ fn rows_of_blocks_are_multiplied_as_their_numbers_are() {
             decode(ty, 0.5, &bytes, &mut widened);
             let plain = encode(&widened, Dtype::F32, 0);
             let dtype = Dtype::F32;
-            let factor = 0.5;
-            let view = |blocks, bytes, factor| MatrixView {
-                blocks,
-                factor,
-                ..MatrixView::plain(dtype, bytes, out, inner)
-            };
             let mut expected = vec![f32::NAN; rows * out];
-            reference::matmul(&x, rows, &view(None, &plain, 1.0), None, dtype, &mut expected);
+            let numbers = MatrixView::plain(dtype, &plain, out, inner);
+            reference::matmul(&x, rows, &numbers, None, dtype, &mut expected);
             for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
                 let mut y = vec![f32::NAN; rows * out];
-                let weight = view(Some(ty), &bytes, factor);
+                let weight = MatrixView {
+                    blocks: Some(ty),
+                    factor: 0.5,
+                    ..MatrixView::plain(dtype, &bytes, out, inner)
+                };
                 let linear = Linear { weight, bias: None, round: dtype, y: &mut y };
                 matmul_many_on(isa, &x, rows, &mut [linear]);
                 assert!(
@@ -157,15 +156,16 @@ fn a_row_does_not_depend_on_the_rows_beside_it() {
         let x = numbers(rows * inner, 1, Dtype::F32);
         let bytes = encode(&numbers(out * inner, 2, dtype), dtype, 0);
         let weight = MatrixView::plain(dtype, &bytes, out, inner);
-        let compute = |x: &[f32], rows: usize| {
-            let mut y = vec![0.0; rows * out];
-            matmul(x, rows, &weight, None, Dtype::F32, &mut y);
-            y
-        };
-        let together = compute(&x, rows);
-        let alone: Vec<f32> = x.chunks(inner).flat_map(|x| compute(x, 1)).collect();
+        let together = product(&x, rows, &weight);
+        let alone: Vec<f32> = x.chunks(inner).flat_map(|x| product(x, 1, &weight)).collect();
         assert_eq!(together, alone, "{dtype}");
     }
+}
+
+fn product(x: &[f32], rows: usize, weight: &MatrixView<'_>) -> Vec<f32> {
+    let mut y = vec![0.0; rows * weight.outputs];
+    matmul(x, rows, weight, None, Dtype::F32, &mut y);
+    y
 }
 
 #[test]
@@ -186,10 +186,10 @@ fn ops_over_the_same_x_may_differ_in_dtype() {
         .map(|(&weight, y)| Linear { weight, bias: None, round: Dtype::Bf16, y })
         .collect();
     matmul_many(&x, rows, &mut linears);
-    for (weight, found) in weights.iter().zip(&results) {
+    for (weight, result) in weights.iter().zip(&results) {
         let mut y = vec![0.0; rows * 9];
         reference::matmul(&x, rows, weight, None, Dtype::Bf16, &mut y);
-        assert_eq!(&y, found, "{}", weight.dtype);
+        assert_eq!(&y, result, "{}", weight.dtype);
     }
 }
 
@@ -316,13 +316,13 @@ fn a_part_of_a_transposed_matrix_is_multiplied_as_its_copy() {
                 let copied = MatrixView::plain(Dtype::F32, &plain, outputs, inputs);
                 let x = numbers(rows * inputs, 1, Dtype::F32);
                 for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-                    let multiply = |weight| {
+                    let [of_strided, of_copied] = [strided, copied].map(|weight| {
                         let mut y = vec![f32::NAN; rows * outputs];
                         let linear = Linear { weight, bias: None, round, y: &mut y };
                         matmul_many_on(isa, &x, rows, &mut [linear]);
                         y
-                    };
-                    assert_eq!(multiply(strided), multiply(copied), "{isa:?} {stored} {inputs}");
+                    });
+                    assert_eq!(of_strided, of_copied, "{isa:?} {stored} {inputs}");
                 }
                 let mut row = vec![0.0; inputs];
                 strided.widen_row(outputs - 1, &mut row);

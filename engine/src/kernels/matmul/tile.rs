@@ -226,8 +226,8 @@ unsafe fn tiles<F: WeightFormat, const R: usize, const N: usize>(
     y: *mut f32,
 ) {
     let steps = block.inner / STEP;
-    let most = STRETCH_BYTES / (R * F::PHASES * size_of::<CacheLine>());
-    let stretch = steps.div_ceil(steps.div_ceil(most).max(1)).max(1);
+    let limit = STRETCH_BYTES / (R * F::PHASES * size_of::<CacheLine>());
+    let stretch = steps.div_ceil(steps.div_ceil(limit).max(1)).max(1);
     let stretches = steps.div_ceil(stretch).max(1);
     let tiles = block.count.div_ceil(N);
     const { assert!(N >= 2 && R <= MAX_ROWS, "spilled sums have room for this tile") }

@@ -68,7 +68,7 @@ impl LevelFormat {
     pub(super) fn index(&self, entry: i8) -> u8 {
         self.table
             .iter()
-            .fold((0, 0), |(at, found), &other| (at + 1, if other == entry { at } else { found }))
+            .fold((0, 0), |(at, index), &other| (at + 1, if other == entry { at } else { index }))
             .1
     }
 

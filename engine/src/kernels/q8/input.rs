@@ -17,7 +17,7 @@ const TINY: f32 = 1e-35;
 pub(super) struct RoundedRows {
     inputs: usize,
     /// The most rows of a panel.
-    most: usize,
+    panel_rows: usize,
     /// `[panel, block, row]`.
     codes: Vec<[i8; STEP]>,
     /// `[panel, block, row]`.
@@ -31,25 +31,25 @@ impl RoundedRows {
     ///
     /// # Panics
     /// If `x` is not made of rows, or 32 does not divide `inputs`.
-    pub(super) fn new(x: &[f32], inputs: usize, most: usize) -> Self {
+    pub(super) fn new(x: &[f32], inputs: usize, panel_rows: usize) -> Self {
         assert!(inputs > 0 && inputs.is_multiple_of(STEP), "rows divide into blocks of {STEP}");
         assert!(x.len().is_multiple_of(inputs), "x is made of rows");
         let x = x.as_chunks::<STEP>().0;
         let blocks = inputs / STEP;
-        let mut made = Self {
+        let mut rounded = Self {
             inputs,
-            most,
+            panel_rows,
             codes: vec![[0; STEP]; x.len()],
             scales: vec![0.0; x.len()],
             halves: vec![[0; 2]; x.len()],
         };
-        let panel = most * blocks;
+        let panel = panel_rows * blocks;
         x.par_chunks(panel)
-            .zip(made.codes.par_chunks_mut(panel))
-            .zip(made.scales.par_chunks_mut(panel))
-            .zip(made.halves.par_chunks_mut(panel))
+            .zip(rounded.codes.par_chunks_mut(panel))
+            .zip(rounded.scales.par_chunks_mut(panel))
+            .zip(rounded.halves.par_chunks_mut(panel))
             .for_each(|(((x, codes), scales), halves)| {
-                panels(x.len() / blocks, most, |first, rows| {
+                panels(x.len() / blocks, panel_rows, |first, rows| {
                     let panel = first * blocks..(first + rows) * blocks;
                     wide(RoundPanel {
                         rows,
@@ -60,15 +60,15 @@ impl RoundedRows {
                     });
                 });
             });
-        made
+        rounded
     }
 
     pub(super) fn rows(&self) -> usize {
         self.codes.len() * STEP / self.inputs
     }
 
-    pub(super) fn most(&self) -> usize {
-        self.most
+    pub(super) fn panel_rows(&self) -> usize {
+        self.panel_rows
     }
 
     /// Returns the codes, `[panel, block, row]`.
@@ -83,11 +83,11 @@ impl RoundedRows {
 }
 
 /// Calls `each` with the first row and the height of each panel.
-pub(super) fn panels(rows: usize, most: usize, mut each: impl FnMut(usize, usize)) {
+pub(super) fn panels(rows: usize, panel_rows: usize, mut each: impl FnMut(usize, usize)) {
     let mut first = 0;
     while first < rows {
         // Kernels are compiled for powers of two.
-        let height = most.min(1 << (rows - first).ilog2());
+        let height = panel_rows.min(1 << (rows - first).ilog2());
         each(first, height);
         first += height;
     }
@@ -122,22 +122,27 @@ impl Wide for RoundPanel<'_> {
 pub(super) fn round(x: &[f32; STEP], codes: &mut [i8; STEP]) -> (f32, [i16; 2]) {
     // Adding and subtracting 1.5 * 2^23 rounds to integers; its bits leave the integer in the low half.
     const MAGIC: f32 = 12_582_912.0;
-    let bits = x.iter().fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most));
-    let most = f32::from_bits(bits);
-    if !most.is_finite() {
+    let bits = x.iter().fold(0, |largest, x| (x.to_bits() & 0x7fff_ffff).max(largest));
+    let peak = f32::from_bits(bits);
+    if !peak.is_finite() {
         codes.fill(0);
         return (f32::NAN, [0; 2]);
     }
-    if most < TINY {
+    if peak < TINY {
         codes.fill(0);
         return (0.0, [0; 2]);
     }
-    let inverse = MOST / most;
+    let inverse = MOST / peak;
     for (code, x) in codes.iter_mut().zip(x) {
         *code = ((x * inverse + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32) as i8;
     }
-    let sum = |codes: &[i8]| codes.iter().map(|&code| i16::from(code)).sum();
-    (most / MOST, [sum(&codes[..16]), sum(&codes[16..])])
+    (peak / MOST, [sum(&codes[..16]), sum(&codes[16..])])
+}
+
+/// Sums codes.
+#[inline(always)]
+fn sum(codes: &[i8]) -> i16 {
+    codes.iter().map(|&code| i16::from(code)).sum()
 }
 
 /// Sums of codes for one layout of weights: `[panel, group, row]`.
@@ -174,18 +179,17 @@ impl CodeSums {
 fn grouped<T>(x: &RoundedRows, group: usize, each: impl Fn(f32, i32) -> T) -> Vec<T> {
     let blocks = x.scales.iter().zip(&x.halves);
     if group == STEP {
-        let sum = |[a, b]: [i16; 2]| i32::from(a) + i32::from(b);
-        return blocks.map(|(scale, halves)| each(*scale, sum(*halves))).collect();
+        return blocks.map(|(scale, [a, b])| each(*scale, i32::from(*a) + i32::from(*b))).collect();
     }
-    let mut made = Vec::with_capacity(2 * x.scales.len());
+    let mut numbers = Vec::with_capacity(2 * x.scales.len());
     let row = x.inputs / STEP;
-    panels(x.rows(), x.most, |first, rows| {
+    panels(x.rows(), x.panel_rows, |first, rows| {
         for block in (first * row..(first + rows) * row).step_by(rows) {
             for half in 0..2 {
                 let rows = block..block + rows;
-                made.extend(rows.map(|at| each(x.scales[at], i32::from(x.halves[at][half]))));
+                numbers.extend(rows.map(|at| each(x.scales[at], i32::from(x.halves[at][half]))));
             }
         }
     });
-    made
+    numbers
 }

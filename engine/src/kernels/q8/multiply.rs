@@ -58,15 +58,14 @@ pub fn products_on(isa: IntegerIsa, x: &[f32], rows: usize, products: &mut [Inte
     if rows == 0 {
         return;
     }
-    let most = match isa {
+    let panel_rows = match isa {
         IntegerIsa::Vnni => 16,
         IntegerIsa::Avx2 | IntegerIsa::Portable => 4,
     };
-    let x = RoundedRows::new(x, inputs, most);
+    let x = RoundedRows::new(x, inputs, panel_rows);
     let mut sums: Vec<((u8, usize, bool), CodeSums)> = Vec::new();
-    let key = |form: &LevelFormat| (offset(isa, form), form.group, form.mins);
     for product in &*products {
-        let key = key(&product.weight.form());
+        let key = sums_key(isa, &product.weight.form());
         if sums.iter().all(|(other, _)| *other != key) {
             sums.push((key, CodeSums::new(&x, key)));
         }
@@ -74,7 +73,7 @@ pub fn products_on(isa: IntegerIsa, x: &[f32], rows: usize, products: &mut [Inte
     let threads = rayon::current_num_threads();
     let mut tasks = Vec::new();
     for product in products.iter_mut() {
-        let key = key(&product.weight.form());
+        let key = sums_key(isa, &product.weight.form());
         let sums = &sums.iter().find(|(other, _)| *other == key).expect("made above").1;
         let tiles = product.weight.tiles();
         let bytes = product.weight.tile_bytes().max(1);
@@ -93,14 +92,22 @@ pub fn products_on(isa: IntegerIsa, x: &[f32], rows: usize, products: &mut [Inte
             });
         }
     }
-    let run = |task: &TileTask<'_>| {
-        form::visit(task.weight.ty(), TileRun { isa, task });
-    };
     if threads == 1 || tasks.len() == 1 {
-        tasks.iter().for_each(run);
+        for task in &tasks {
+            run(isa, task);
+        }
     } else {
-        tasks.par_iter().with_max_len(1).for_each(run);
+        tasks.par_iter().with_max_len(1).for_each(|task| run(isa, task));
     }
+}
+
+/// Returns the offset, the group and the use of minima, which sums of codes depend on.
+fn sums_key(isa: IntegerIsa, form: &LevelFormat) -> (u8, usize, bool) {
+    (offset(isa, form), form.group, form.mins)
+}
+
+fn run(isa: IntegerIsa, task: &TileTask<'_>) {
+    form::visit(task.weight.ty(), TileRun { isa, task });
 }
 
 /// Returns the number that is added to levels for the kernels of an instruction set.
@@ -143,7 +150,7 @@ impl LayoutVisitor for TileRun<'_> {
         let mut room = Vec::new();
         let packed = weight.packed(tiles.clone(), bytes, &mut room);
         // The tiles of a task stay in the L2 cache, a panel of `x` in the L1 cache.
-        input::panels(x.rows(), x.most(), |first, rows| {
+        input::panels(x.rows(), x.panel_rows(), |first, rows| {
             for (tile, packed) in tiles.clone().zip(packed.chunks_exact(weight.tile_bytes())) {
                 let column = tile * ROWS;
                 let columns = ROWS.min(weight.outputs() - column);

@@ -148,23 +148,31 @@ fn pack_levels(form: &LevelFormat, values: &[i8; STEP], lane: usize, to: &mut [u
         _ => values.map(|value| value.wrapping_add_unsigned(form.offset).cast_unsigned()),
     };
     let words = to.as_chunks_mut::<4>().0;
-    let mut add = |line: usize, bits: u32| {
-        let word = &mut words[ROWS * line + lane];
-        *word = (u32::from_le_bytes(*word) | bits).to_le_bytes();
-    };
     for (v, four) in codes.as_chunks::<4>().0.iter().enumerate() {
         let four = u32::from_le_bytes(*four);
         if form.bits == LevelBits::Eight {
-            add(v, four);
+            add_bits(&mut words[ROWS * v + lane], four);
             continue;
         }
-        add(v % 4, (four & 0x0f0f_0f0f) << (4 * (v / 4)));
+        let bits = (four & 0x0f0f_0f0f) << (4 * (v / 4));
+        add_bits(&mut words[ROWS * (v % 4) + lane], bits);
         match form.bits {
-            LevelBits::Five => add(4, (four >> 4 & 0x0101_0101) << v),
-            LevelBits::Six => add(4 + v / 4, (four >> 4 & 0x0303_0303) << (2 * (v % 4))),
+            LevelBits::Five => {
+                let bits = (four >> 4 & 0x0101_0101) << v;
+                add_bits(&mut words[ROWS * 4 + lane], bits);
+            }
+            LevelBits::Six => {
+                let bits = (four >> 4 & 0x0303_0303) << (2 * (v % 4));
+                add_bits(&mut words[ROWS * (4 + v / 4) + lane], bits);
+            }
             LevelBits::Four | LevelBits::Table | LevelBits::Eight => {}
         }
     }
+}
+
+/// Sets bits of a little-endian word.
+fn add_bits(word: &mut [u8; 4], bits: u32) {
+    *word = (u32::from_le_bytes(*word) | bits).to_le_bytes();
 }
 
 /// Writes the scales of step `n` of a block, which is step `step` of its span.
@@ -180,30 +188,46 @@ fn pack_scales(
     // There is a scale for each 16 values.
     let each = 2 / groups;
     let at = form.factor_bytes() + step * form.scale_bytes();
-    let mut put = |at: usize, bytes: &[u8]| head[at..at + bytes.len()].copy_from_slice(bytes);
     if form.scale == ScaleFormat::Int {
         if step == 0 {
-            put(4 * lane, &block.d.to_le_bytes());
+            put(head, 4 * lane, &block.d.to_le_bytes());
             if form.mins {
-                put(4 * (ROWS + lane), &block.dmin.to_le_bytes());
+                put(head, 4 * (ROWS + lane), &block.dmin.to_le_bytes());
             }
         }
         for group in 0..groups {
-            put(at + group * ROWS + lane, &[block.scales[2 * n + each * group].cast_unsigned()]);
+            put(
+                head,
+                at + group * ROWS + lane,
+                &[block.scales[2 * n + each * group].cast_unsigned()],
+            );
             if form.mins {
-                put(at + (groups + group) * ROWS + lane, &[block.mins[2 * n + each * group]]);
+                put(head, at + (groups + group) * ROWS + lane, &[block.mins[2 * n + each * group]]);
             }
         }
         return;
     }
-    let bits = |value: f32| match form.scale {
+    for group in 0..groups {
+        put(head, at + 2 * (group * ROWS + lane), &half_bits(form.scale, block.d).to_le_bytes());
+        if form.mins {
+            put(
+                head,
+                at + 2 * ((groups + group) * ROWS + lane),
+                &half_bits(form.scale, block.dmin).to_le_bytes(),
+            );
+        }
+    }
+}
+
+/// Copies bytes to a place.
+fn put(head: &mut [u8], at: usize, bytes: &[u8]) {
+    head[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// Returns the bits of a scale in 16 bits.
+fn half_bits(scale: ScaleFormat, value: f32) -> u16 {
+    match scale {
         ScaleFormat::Bf16 => half::bf16::from_f32(value).to_bits(),
         ScaleFormat::F16 | ScaleFormat::Int => half::f16::from_f32(value).to_bits(),
-    };
-    for group in 0..groups {
-        put(at + 2 * (group * ROWS + lane), &bits(block.d).to_le_bytes());
-        if form.mins {
-            put(at + 2 * ((groups + group) * ROWS + lane), &bits(block.dmin).to_le_bytes());
-        }
     }
 }

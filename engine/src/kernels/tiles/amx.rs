@@ -42,8 +42,9 @@ pub(super) fn available() -> bool {
 fn listed() -> bool {
     let Ok(text) = file::read_text("/proc/cpuinfo".as_ref(), file::CONFIG) else { return false };
     let flags = text.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
-    let has = |feature| flags.split_whitespace().any(|flag| flag == feature);
-    has("amx_tile") && has("amx_bf16")
+    ["amx_tile", "amx_bf16"]
+        .iter()
+        .all(|feature| flags.split_whitespace().any(|flag| flag == *feature))
 }
 
 /// Asks the system for the registers of the unit, for all threads of the process.
@@ -56,29 +57,36 @@ fn permitted() -> bool {
 fn agrees() -> bool {
     const STEPS: usize = 3;
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    // Numbers of many magnitudes, subnormal ones among them.
-    let mut bits = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let exponent = [0, 60, 110, 126, 127, 128][(state >> 40) as usize % 6];
-        (state >> 20) as u32 & 0x807f | exponent << 7
-    };
     let weight: Vec<u8> =
-        (0..32 * STEPS * 32).flat_map(|_| (bits() as u16).to_le_bytes()).collect();
-    let mut tile =
-        || -> InputTile { std::array::from_fn(|_| std::array::from_fn(|_| bits() | bits() << 16)) };
-    let x: [Vec<InputTile>; 2] = std::array::from_fn(|_| (0..STEPS).map(|_| tile()).collect());
+        (0..32 * STEPS * 32).flat_map(|_| (next_bits(&mut state) as u16).to_le_bytes()).collect();
+    let x: [Vec<InputTile>; 2] =
+        std::array::from_fn(|_| (0..STEPS).map(|_| next_tile(&mut state)).collect());
     let (low, high) = weight.split_at(weight.len() / 2);
     let weight = WeightTiles { tiles: [low, high], stride: STEPS * 64, steps: STEPS };
     let mut ours = TileSums::default();
     let mut theirs = TileSums::default();
     square(weight, [&x[0], &x[1]], &mut ours);
     portable::square(weight, [&x[0], &x[1]], &mut theirs);
-    let of = |sums: &TileSums| -> Vec<u32> {
-        sums.as_flattened().as_flattened().as_flattened().iter().map(|x| x.to_bits()).collect()
-    };
-    of(&ours) == of(&theirs)
+    sum_bits(&ours) == sum_bits(&theirs)
+}
+
+/// Returns a tile of pseudo-random pairs of bf16.
+fn next_tile(state: &mut u64) -> InputTile {
+    std::array::from_fn(|_| std::array::from_fn(|_| next_bits(state) | next_bits(state) << 16))
+}
+
+/// Returns the bits of a pseudo-random number in bf16: numbers are of many magnitudes, and some are subnormal.
+fn next_bits(state: &mut u64) -> u32 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    let exponent = [0, 60, 110, 126, 127, 128][(*state >> 40) as usize % 6];
+    (*state >> 20) as u32 & 0x807f | exponent << 7
+}
+
+/// Returns the bits of all sums.
+fn sum_bits(sums: &TileSums) -> Vec<u32> {
+    sums.as_flattened().as_flattened().as_flattened().iter().map(|x| x.to_bits()).collect()
 }
 
 /// Computes the sums of a square.

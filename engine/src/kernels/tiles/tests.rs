@@ -4,14 +4,14 @@ use proptest::prelude::*;
 /// Numbers of many magnitudes and both signs, the same for the same seed.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
+    let numbers = (0..count).map(|_| {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         let size = (state >> 40) as f32 / (1 << 23) as f32 - 1.0;
         size * [1.0, 1.0, 1e-3, 1e3, 1e-20, 1e-39][(state >> 20) as usize % 6]
-    };
-    (0..count).map(|_| next()).collect()
+    });
+    numbers.collect()
 }
 
 fn bf16(numbers: &[f32]) -> (Vec<f32>, Vec<u8>) {
@@ -35,11 +35,11 @@ fn check(unit: TileUnit, rows: usize, inputs: usize, outputs: usize, bias: bool,
                 bias.as_ref().map(|bias| bias[output]),
                 round,
             );
-            let found = y[row * outputs + output];
+            let computed = y[row * outputs + output];
             assert_eq!(
-                found.to_bits(),
+                computed.to_bits(),
                 want.to_bits(),
-                "{unit:?} [{rows}, {inputs}] x {outputs}, row {row}, output {output}: {found} {want}"
+                "{unit:?} [{rows}, {inputs}] x {outputs}, row {row}, output {output}: {computed} {want}"
             );
         }
     }
@@ -79,18 +79,23 @@ fn a_row_does_not_depend_on_the_others() {
     let x = numbers(rows * inputs, 4);
     let (_, weight) = bf16(&numbers(outputs * inputs, 5));
     for unit in units() {
-        let run = |x: &[f32], rows: usize| {
-            let mut y = vec![0.0; rows * outputs];
-            let round = Dtype::F32;
-            let product = Bf16Product { weight: &weight, outputs, bias: None, round, y: &mut y };
-            products(unit, x, rows, &mut [product]);
-            y
-        };
-        let all = run(&x, rows);
+        let all = tile_product(unit, &weight, outputs, &x, rows);
         for (row, y) in all.chunks_exact(outputs).enumerate() {
-            assert_eq!(run(&x[row * inputs..][..inputs], 1), y, "{unit:?} row {row}");
+            assert_eq!(
+                tile_product(unit, &weight, outputs, &x[row * inputs..][..inputs], 1),
+                y,
+                "{unit:?} row {row}"
+            );
         }
     }
+}
+
+fn tile_product(unit: TileUnit, weight: &[u8], outputs: usize, x: &[f32], rows: usize) -> Vec<f32> {
+    let mut y = vec![0.0; rows * outputs];
+    let round = Dtype::F32;
+    let product = Bf16Product { weight, outputs, bias: None, round, y: &mut y };
+    products(unit, x, rows, &mut [product]);
+    y
 }
 
 #[test]

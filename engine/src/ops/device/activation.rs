@@ -33,8 +33,8 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 /// Reads an argument that names an activation, as the number in kernels.
 pub(super) fn argument(args: &Args<'_>, name: &str) -> Result<u32, Error> {
     let Some(word) = args.word_or_null(name)? else { return Ok(NONE) };
-    let found = (0..).zip(NAMES).find(|(_, known)| *known == word);
-    found.map(|(kind, _)| kind).ok_or_else(|| args.error(format!("no activation `{word}`")))
+    let entry = (0..).zip(NAMES).find(|(_, known)| *known == word);
+    entry.map(|(kind, _)| kind).ok_or_else(|| args.error(format!("no activation `{word}`")))
 }
 
 fn activate(ctx: &mut Ctx<'_>, kind: u32) -> Result<(), Error> {

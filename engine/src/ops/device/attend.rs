@@ -34,16 +34,16 @@ pub(super) fn score_tiles(span: usize) -> usize {
 /// Divides parts into groups whose scores are held at once; a part with more has a group of its own.
 pub(super) fn score_groups<P>(parts: &[P], scores: impl Fn(&P) -> usize) -> Vec<&[P]> {
     let mut groups = Vec::new();
-    let mut rest = parts;
-    while !rest.is_empty() {
+    let mut remaining = parts;
+    while !remaining.is_empty() {
         let mut held = 0_usize;
-        let fits = rest.iter().take_while(|part| {
+        let fits = remaining.iter().take_while(|part| {
             held = held.saturating_add(scores(part));
             held <= SCORES
         });
-        let (group, left) = rest.split_at(fits.count().max(1));
+        let (group, left) = remaining.split_at(fits.count().max(1));
         groups.push(group);
-        rest = left;
+        remaining = left;
     }
     groups
 }
@@ -258,8 +258,8 @@ impl AttendCall<'_, '_> {
     /// that gate have kernels alone.
     fn is_long(&self, part: &AttendPart) -> bool {
         let gated = self.rule.gated && self.sinks.is_some();
-        let own = self.ctx.device_vector("A").is_some() || self.rule.paired || gated;
-        self.plain(part).filter(|_| !own).is_some_and(|[(.., keys), (.., values)]| {
+        let by_kernels = self.ctx.device_vector("A").is_some() || self.rule.paired || gated;
+        self.plain(part).filter(|_| !by_kernels).is_some_and(|[(.., keys), (.., values)]| {
             let dtypes = [self.q.dtype, keys, values, self.y.dtype];
             long_rows::takes(self.ctx, part.seen.len(), &dtypes)
         })
@@ -340,9 +340,6 @@ impl AttendCall<'_, '_> {
         seen: &[SeenPositions],
         buffers: &PartBuffers,
     ) -> Result<Vec<PlacedPart<'a>>, Error> {
-        let place = |buffer: Option<&DeviceBuffer>, number: usize| {
-            buffer.map_or(Ok(None::<&DeviceBuffer>.into()), |buffer| buffer.argument(4 * number))
-        };
         let mut scores = 0;
         let mut queries = 0;
         let mut keys = 0;
@@ -352,12 +349,12 @@ impl AttendCall<'_, '_> {
                 memory: self.memory(part)?,
                 seen: *seen,
                 scores: buffers.scores.argument(4 * scores)?,
-                gates: place(buffers.gates.as_ref(), queries)?,
-                worth: place(buffers.worth.as_ref(), keys)?,
+                gates: address_of(buffers.gates.as_ref(), queries)?,
+                worth: address_of(buffers.worth.as_ref(), keys)?,
             };
-            let own = part.seen.len() * self.sizes.heads;
-            queries += own;
-            scores += own * seen.span;
+            let part_queries = part.seen.len() * self.sizes.heads;
+            queries += part_queries;
+            scores += part_queries * seen.span;
             keys += self.sizes.kv_heads * seen.span;
             Ok(placed)
         });
@@ -434,7 +431,7 @@ impl AttendCall<'_, '_> {
         let sizes = &self.sizes;
         let mut arguments = vec![part.scores, index(ctx, sizes.heads)?.into()];
         arguments.extend(part.seen.arguments());
-        let most = rule.keep.unwrap_or(usize::MAX).min(part.seen.span);
+        let limit = rule.keep.unwrap_or(usize::MAX).min(part.seen.span);
         arguments.extend::<[KernelArgument; 9]>([
             rule.softcap.unwrap_or(0.0).into(),
             self.sinks.into(),
@@ -444,7 +441,7 @@ impl AttendCall<'_, '_> {
             part.gates,
             part.worth,
             index(ctx, sizes.kv_heads)?.into(),
-            index(ctx, most)?.into(),
+            index(ctx, limit)?.into(),
         ]);
         Ok(arguments)
     }
@@ -471,6 +468,11 @@ impl AttendCall<'_, '_> {
         ]);
         Ok(arguments)
     }
+}
+
+/// Returns the address of a number in a buffer; null if there is no buffer.
+fn address_of(buffer: Option<&DeviceBuffer>, number: usize) -> Result<KernelArgument, Error> {
+    buffer.map_or(Ok(None::<&DeviceBuffer>.into()), |buffer| buffer.argument(4 * number))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use registry::dtype::Dtype;
 
 use crate::Error;
-use crate::device::product::{MatrixPlace, whole};
+use crate::device::product::{MatrixPlace, PlacedMatrix, whole};
 use crate::device::{DeviceBuffer, KernelArgument, count};
 use crate::kernels::round::round1;
 use crate::ops::device::codes::CodedRows;
@@ -104,8 +104,9 @@ impl DeviceExperts {
             kinds.push(matrix.plain());
             roundings.push(ctx.rounding(&format!("{name}.{expert}")));
             let bias = ctx.device_vector(&format!("bias.{name}.{expert}"));
-            if let Some(found) = bias.map(|b| b.bytes() / 4).filter(|found| *found != outputs) {
-                return Err(ctx.error(format!("a bias of {found} numbers for {outputs} outputs")));
+            if let Some(numbers) = bias.map(|b| b.bytes() / 4).filter(|numbers| *numbers != outputs)
+            {
+                return Err(ctx.error(format!("a bias of {numbers} numbers for {outputs} outputs")));
             }
             let bias = bias.map_or(0, DeviceBuffer::address);
             let form = u64::from(matrix.form) | u64::from(matrix.factor.to_bits()) << 32;
@@ -200,24 +201,20 @@ impl DeviceExperts {
         ];
         queue.launch_each("rows_of_pairs", rows.len(), &arguments)?;
         let dtype = if y.dtype == x.dtype { y.dtype } else { Dtype::F32 };
-        let made = DeviceValue::of(queue, dtype, &[pairs.count, outputs])?;
-        for (expert, own) in pairs.groups()?.iter().filter(|(expert, _)| *expert < self.rule.n) {
+        let products = DeviceValue::of(queue, dtype, &[pairs.count, outputs])?;
+        for (expert, places) in pairs.groups()?.iter().filter(|(expert, _)| *expert < self.rule.n) {
             let weight = ctx.device_matrix(&format!("{}.{expert}", PARTS[part]))?;
             let matrix = library::matrix(ctx, weight, x.dtype)?;
-            let sizes = library::sizes(own.len(), weight, x.dtype, dtype);
-            let of = |value: &'_ DeviceValue, width: usize| MatrixPlace {
-                at: own.start * width,
-                ..whole(&value.buffer, width).1
-            };
+            let sizes = library::sizes(places.len(), weight, x.dtype, dtype);
             queue.multiply(
                 sizes,
-                (&rows.buffer, of(&rows, inputs)),
+                rows_from(&rows, places.start, inputs),
                 whole(matrix.numbers(), inputs),
-                (&made.buffer, of(&made, outputs)),
+                rows_from(&products, places.start, outputs),
             )?;
         }
         let arguments = [
-            (&*made.buffer).into(),
+            (&*products.buffer).into(),
             dtype.into(),
             (&pairs.order).into(),
             (&pairs.experts).into(),
@@ -226,9 +223,9 @@ impl DeviceExperts {
             index(ctx, outputs)?.into(),
             (&*y.buffer).into(),
             y.dtype.into(),
-            count(made.len()),
+            count(products.len()),
         ];
-        queue.launch_each("pairs_of_rows", made.len(), &arguments)
+        queue.launch_each("pairs_of_rows", products.len(), &arguments)
     }
 
     /// Shows the rows that a matrix of each expert is about to be multiplied with.
@@ -243,9 +240,11 @@ impl DeviceExperts {
         let order = pairs.order.read(0, 4 * pairs.count)?;
         let order = order.as_chunks::<4>().0;
         let x = x.download()?;
-        for (expert, own) in pairs.groups()?.iter().filter(|(expert, _)| *expert < self.rule.n) {
-            let row = |pair: &[u8; 4]| u32::from_le_bytes(*pair) as usize / share * inputs;
-            let rows = order[own.clone()].iter().flat_map(|pair| &x[row(pair)..][..inputs]);
+        for (expert, places) in pairs.groups()?.iter().filter(|(expert, _)| *expert < self.rule.n) {
+            let rows = order[places.clone()].iter().flat_map(|pair| {
+                let row = u32::from_le_bytes(*pair) as usize / share;
+                &x[row * inputs..][..inputs]
+            });
             let rows: Vec<f32> = rows.copied().collect();
             ctx.observe_product(&format!("{}.{expert}", PARTS[part]), inputs, &rows);
         }
@@ -292,6 +291,12 @@ impl DeviceExperts {
         queue.launch_each("experts_gate", up.len(), &arguments)?;
         Ok(gate)
     }
+}
+
+/// Places the rows of a value from `first` on.
+fn rows_from(value: &DeviceValue, first: usize, width: usize) -> PlacedMatrix<'_> {
+    let (buffer, place) = whole(&value.buffer, width);
+    (buffer, MatrixPlace { at: first * width, ..place })
 }
 
 /// Sorts the pairs of the step by expert.
@@ -353,11 +358,11 @@ impl Kernel for DeviceExperts {
         };
         let (input, share) = weighted.as_ref().map_or((&x, k), |weighted| (weighted, 1));
         let inner = self.inner(ctx, (input, share), &pairs, hidden, dtype)?;
-        let made = self.multiply(ctx, 2, (&inner, 1), &pairs, (hidden, ffn), dtype)?;
+        let products = self.multiply(ctx, 2, (&inner, 1), &pairs, (hidden, ffn), dtype)?;
         // What is added in f32 is not rounded before.
         let each = if once { Dtype::F32 } else { dtype };
         let arguments = [
-            (&*made.buffer).into(),
+            (&*products.buffer).into(),
             (&*input.buffer).into(),
             input.dtype.into(),
             index(ctx, share)?.into(),

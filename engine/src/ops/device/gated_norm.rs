@@ -39,7 +39,7 @@ impl Kernel for DeviceGatedNorm {
         let continued = if stepwise { continued(ctx) } else { vec![false; x.rows()] };
         let weight = ctx.device_vector("weight");
         if group == 0
-            || axis % group != 0
+            || !axis.is_multiple_of(group)
             || weight.is_none_or(|weight| weight.bytes() != 4 * axis)
             || gate.width() != width
             || y.width() != width
@@ -49,11 +49,11 @@ impl Kernel for DeviceGatedNorm {
                 "its weight and its gate do not fit {axis} numbers in groups of {group}"
             )));
         }
-        let own = y.dtype;
+        let output_dtype = y.dtype;
         let activation = ctx.activation();
         let grids: Vec<u32> = continued
             .iter()
-            .map(|continued| source::dtype(if *continued { activation } else { own }))
+            .map(|continued| source::dtype(if *continued { activation } else { output_dtype }))
             .collect();
         let grids = queue.upload(bytemuck::cast_slice(&grids))?;
         let arguments = [

@@ -107,6 +107,11 @@ impl LatentPart<'_> {
     fn span(&self) -> usize {
         self.chosen.map_or(extent(&self.seen).1, DeviceValue::width)
     }
+
+    /// Returns the number of scores of a head.
+    fn numbers(&self) -> usize {
+        self.seen.len() * self.span()
+    }
 }
 
 /// Adds the latents of all chunks to their states, and expands those that are not expanded yet.
@@ -118,16 +123,15 @@ fn expand(
 ) -> Result<(), Error> {
     let queue = ctx.queue()?;
     let weight = ctx.device_matrix("weight")?;
-    let wrong = || Error::Other("the state does not hold latents of this shape".to_owned());
     let mut writes = RowWrites::default();
     let mut missing = Vec::new();
     for chunk in ctx.chunks() {
-        let Memory::Latent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong()) };
+        let Memory::Latent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong_shape()) };
         if memory.latent.width() != c.width()
             || memory.shared.width() != r.width()
             || memory.latent.end() != chunk.start
         {
-            return Err(wrong());
+            return Err(wrong_shape());
         }
         let rows = (chunk.rows.start, chunk.rows.len());
         memory.latent.append_value(c, rows, &mut writes)?;
@@ -140,27 +144,32 @@ fn expand(
     let mut latents = None;
     let mut at = 0;
     for (chunk, rows) in ctx.chunks().iter().zip(&missing) {
-        let Memory::Latent(memory) = ctx.memory(chunk.slot)? else { return Err(wrong()) };
+        let Memory::Latent(memory) = ctx.memory(chunk.slot)? else { return Err(wrong_shape()) };
         if latents.is_none() {
             let shape = [missing.iter().sum(), c.width()];
             latents = Some(DeviceValue::of(queue, memory.latent.device_dtype()?, &shape)?);
         }
-        let latents = latents.as_ref().ok_or_else(wrong)?;
+        let latents = latents.as_ref().ok_or_else(wrong_shape)?;
         memory.latent.copy_tail(memory.expanded.end(), latents, at, &mut copies)?;
         at += rows;
     }
-    let latents = latents.ok_or_else(wrong)?;
+    let latents = latents.ok_or_else(wrong_shape)?;
     queue.launch_parts(&[writes.into_launches(), copies.into_launches()].concat())?;
-    let made = DeviceValue::of(queue, y.dtype, &[latents.rows(), width])?;
-    linear::product(ctx, &*rows_for(ctx, "weight", &latents)?, weight, None, &made)?;
+    let products = DeviceValue::of(queue, y.dtype, &[latents.rows(), width])?;
+    linear::product(ctx, &*rows_for(ctx, "weight", &latents)?, weight, None, &products)?;
     let mut expanded = RowWrites::default();
     let mut at = 0;
     for (chunk, rows) in ctx.chunks().iter().zip(missing) {
-        let Memory::Latent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong()) };
-        memory.expanded.append_value(&made, (at, rows), &mut expanded)?;
+        let Memory::Latent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong_shape()) };
+        memory.expanded.append_value(&products, (at, rows), &mut expanded)?;
         at += rows;
     }
     queue.launch_parts(&expanded.into_launches())
+}
+
+/// Returns the error for a state that does not hold the latents of the op.
+fn wrong_shape() -> Error {
+    Error::Other("the state does not hold latents of this shape".to_owned())
 }
 
 /// A part with its memory.
@@ -194,6 +203,11 @@ impl LatentCall<'_, '_> {
         Some([memory.expanded.plain_rows(base)?, memory.shared.plain_rows(base)?])
     }
 
+    /// Returns the error for a state whose rows the library cannot multiply.
+    fn not_plain(&self) -> Error {
+        self.ctx.error("its state has no plain rows")
+    }
+
     /// True if the library computes a part. Rows that see chosen positions have kernels alone.
     fn is_long(&self, part: &LatentPart<'_>) -> bool {
         let plain = self.plain(part).filter(|_| part.chosen.is_none());
@@ -206,8 +220,8 @@ impl LatentCall<'_, '_> {
     /// Computes a part by the library.
     fn attend_long(&self, part: &LatentPart<'_>) -> Result<(), Error> {
         let HeadSizes { heads, nope, shared, value } = self.sizes;
-        let lost = || self.ctx.error("its state has no plain rows");
-        let [(expanded, at, dtype), (rest, of_rest, _)] = self.plain(part).ok_or_else(lost)?;
+        let [(expanded, at, dtype), (shared_keys, shared_at, _)] =
+            self.plain(part).ok_or_else(|| self.not_plain())?;
         let rows = LongRows::new(self.ctx, &part.seen, (heads, heads), dtype)?;
         let dim = nope + shared;
         let query = HeadVectors {
@@ -220,11 +234,14 @@ impl LatentCall<'_, '_> {
             ..HeadVectors::of_rows(expanded, 0, heads, nope + value)
         };
         rows.score(query, key, false)?;
-        let own = HeadVectors { at: query.at + nope, size: shared, ..query };
-        let all = HeadVectors { buffer: rest, at: of_rest, row: shared, head: 0, size: shared };
-        rows.score(own, all, true)?;
+        let shared_query = HeadVectors { at: query.at + nope, size: shared, ..query };
+        let shared_key =
+            HeadVectors { buffer: shared_keys, at: shared_at, row: shared, head: 0, size: shared };
+        rows.score(shared_query, shared_key, true)?;
         rows.finish(None, self.scale, ScoreRounding::Rounded)?;
-        let Memory::Latent(memory) = self.ctx.memory(part.slot)? else { return Err(lost()) };
+        let Memory::Latent(memory) = self.ctx.memory(part.slot)? else {
+            return Err(self.not_plain());
+        };
         let none = KernelArgument::from(None::<&DeviceBuffer>);
         let seen = rows.seen;
         let scores = (&rows.scores).into();
@@ -242,10 +259,10 @@ impl LatentCall<'_, '_> {
         let HeadSizes { heads, value, .. } = self.sizes;
         let ranges: Vec<&[Range<usize>]> = group.iter().map(|part| &part.seen[..]).collect();
         let (_ranges, seen) = SeenPositions::of_parts(queue, &ranges)?;
-        let numbers = |part: &LatentPart<'_>| part.seen.len() * part.span();
         let chosen = group.iter().filter(|part| part.chosen.is_some());
-        let picked = queue.allocate(4 * chosen.map(numbers).sum::<usize>())?;
-        let scores = queue.allocate(4 * heads * group.iter().map(numbers).sum::<usize>())?;
+        let picked = queue.allocate(4 * chosen.map(LatentPart::numbers).sum::<usize>())?;
+        let numbers: usize = group.iter().map(LatentPart::numbers).sum();
+        let scores = queue.allocate(4 * heads * numbers)?;
         let parts = self.placed(group, &seen, (&picked, &scores))?;
         let [mut pick, mut score, mut weigh, mut sum] =
             ["picked_keys", "latent_scores", "attend_weights", "latent_values"]
@@ -275,17 +292,17 @@ impl LatentCall<'_, '_> {
             let Memory::Latent(memory) = self.ctx.memory(part.slot)? else {
                 return Err(self.ctx.error("its state is of another kind"));
             };
-            let numbers = part.seen.len() * part.span();
+            let numbers = part.numbers();
             let mut seen = *seen;
-            let mut own = KernelArgument::from(None::<&DeviceBuffer>);
+            let mut place = KernelArgument::from(None::<&DeviceBuffer>);
             if part.chosen.is_some() {
                 (seen.base, seen.span) = (0, part.span());
-                own = picked.argument(4 * picks)?;
+                place = picked.argument(4 * picks)?;
                 picks += numbers;
             }
             let scores = scores.argument(4 * places)?;
             places += numbers * self.sizes.heads;
-            Ok(PlacedLatent { part, memory, seen, picked: own, scores })
+            Ok(PlacedLatent { part, memory, seen, picked: place, scores })
         });
         placed.collect()
     }
@@ -310,7 +327,7 @@ impl LatentCall<'_, '_> {
     fn score_arguments(&self, part: &PlacedLatent<'_>) -> Result<Vec<KernelArgument>, Error> {
         let HeadSizes { heads, nope, shared, value } = self.sizes;
         let (expanded, _) = part.memory.expanded.cache()?;
-        let (rest, _) = part.memory.shared.cache()?;
+        let (shared_keys, _) = part.memory.shared.cache()?;
         let [ranges, base, span] = part.seen.arguments();
         Ok(vec![
             (&*self.q.buffer).into(),
@@ -322,8 +339,8 @@ impl LatentCall<'_, '_> {
             self.number(value)?,
             expanded.list[0],
             expanded.list[1],
-            rest.list[0],
-            rest.list[1],
+            shared_keys.list[0],
+            shared_keys.list[1],
             ranges,
             part.picked,
             base,

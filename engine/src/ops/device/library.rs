@@ -72,10 +72,24 @@ pub(super) fn matrix<'a>(
 }
 
 /// Returns the sizes of rows times a matrix.
-pub(super) fn sizes(rows: usize, weight: &DeviceMatrix, dtype: Dtype, made: Dtype) -> ProductSizes {
+pub(super) fn sizes(
+    rows: usize,
+    weight: &DeviceMatrix,
+    dtype: Dtype,
+    result_dtype: Dtype,
+) -> ProductSizes {
     let inputs = weight.inputs;
     let outputs = weight.outputs;
-    ProductSizes { batch: 1, rows, inputs, outputs, by_outputs: true, dtype, made, adds: false }
+    ProductSizes {
+        batch: 1,
+        rows,
+        inputs,
+        outputs,
+        by_outputs: true,
+        dtype,
+        made: result_dtype,
+        adds: false,
+    }
 }
 
 /// Multiplies rows by a matrix; the caller has checked the shapes.

@@ -31,8 +31,8 @@ fn multiply(ctx: &mut Ctx<'_>, n: usize, weight: &str, bias: &str) -> Result<(),
             ctx.output_width(n)?
         )));
     }
-    if let Some(found) = bias.map(|bias| bias.bytes() / 4).filter(|found| *found != outputs) {
-        return Err(ctx.error(format!("a bias of {found} numbers for {outputs} outputs")));
+    if let Some(numbers) = bias.map(|bias| bias.bytes() / 4).filter(|numbers| *numbers != outputs) {
+        return Err(ctx.error(format!("a bias of {numbers} numbers for {outputs} outputs")));
     }
     if ctx.is_watched() {
         ctx.observe_product(role, inputs, &x.download()?);

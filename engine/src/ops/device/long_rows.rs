@@ -6,7 +6,7 @@ use std::ops::Range;
 use registry::dtype::Dtype;
 
 use crate::Error;
-use crate::device::product::{MatrixPlace, ProductSizes};
+use crate::device::product::{MatrixPlace, PlacedMatrix, ProductSizes};
 use crate::device::{DeviceBuffer, KernelArgument, count};
 use crate::kernels::attention::ScoreRounding;
 use crate::ops::Ctx;
@@ -47,6 +47,12 @@ impl<'a> HeadVectors<'a> {
     ) -> Self {
         let row = heads * size;
         Self { buffer, at: first * row, row, head: size, size }
+    }
+
+    /// Places the matrices of every `group`th head, from head `member` on.
+    fn matrices(self, member: usize, group: usize) -> PlacedMatrix<'a> {
+        let at = self.at + member * self.head;
+        (self.buffer, MatrixPlace { at, row: self.row, matrix: group * self.head })
     }
 }
 
@@ -97,16 +103,14 @@ impl<'a> LongRows<'a> {
         y: HeadVectors<'_>,
     ) -> Result<(), Error> {
         let group = self.heads / self.kv_heads;
-        let place = |of: HeadVectors<'_>, member: usize, group: usize| MatrixPlace {
-            at: of.at + member * of.head,
-            row: of.row,
-            matrix: group * of.head,
-        };
         let queue = self.ctx.queue()?;
         (0..group).try_for_each(|member| {
-            let of_x = place(x, member, group);
-            let of_y = place(y, member, group);
-            queue.multiply(sizes, (x.buffer, of_x), (w.buffer, place(w, 0, 1)), (y.buffer, of_y))
+            queue.multiply(
+                sizes,
+                x.matrices(member, group),
+                w.matrices(0, 1),
+                y.matrices(member, group),
+            )
         })
     }
 

@@ -47,21 +47,10 @@ impl Kernel for DeviceNorm {
         let y = ctx.device_output(0, x.rows())?;
         let axis = last_axis(&x);
         let width = x.width();
-        // Weights of heads stand one after another, as `per_head` stores them.
-        let of = |role: &str| -> Result<(Option<DeviceBuffer>, Option<&DeviceBuffer>), Error> {
-            let heads: Vec<&DeviceBuffer> =
-                (0..).map_while(|h| ctx.device_vector(&format!("{role}.{h}"))).collect();
-            if heads.is_empty() {
-                return Ok((None, ctx.device_vector(role)));
-            }
-            let parts: Result<Vec<Vec<u8>>, Error> =
-                heads.iter().map(|head| head.read(0, head.bytes())).collect();
-            Ok((Some(queue.upload(&parts?.concat())?), None))
-        };
-        let (own_weight, weight) = of("weight")?;
-        let (own_bias, bias) = of("bias")?;
-        let weight = own_weight.as_ref().or(weight);
-        let bias = own_bias.as_ref().or(bias);
+        let (joined_weight, weight) = numbers_of_heads(ctx, "weight")?;
+        let (joined_bias, bias) = numbers_of_heads(ctx, "bias")?;
+        let weight = joined_weight.as_ref().or(weight);
+        let bias = joined_bias.as_ref().or(bias);
         let mut periods = [1, 1];
         for ((role, w), period) in
             [("weight", weight), ("bias", bias)].into_iter().zip(&mut periods)
@@ -95,4 +84,20 @@ impl Kernel for DeviceNorm {
         queue.launch("norm", x.len() / axis.max(1), &arguments)?;
         ctx.set_device(0, y)
     }
+}
+
+/// Returns the numbers of a weight: those of all heads joined in a new buffer, as `per_head` stores them, or those of
+/// one weight for all heads.
+fn numbers_of_heads<'a>(
+    ctx: &Ctx<'a>,
+    role: &str,
+) -> Result<(Option<DeviceBuffer>, Option<&'a DeviceBuffer>), Error> {
+    let heads: Vec<&DeviceBuffer> =
+        (0..).map_while(|h| ctx.device_vector(&format!("{role}.{h}"))).collect();
+    if heads.is_empty() {
+        return Ok((None, ctx.device_vector(role)));
+    }
+    let parts: Result<Vec<Vec<u8>>, Error> =
+        heads.iter().map(|head| head.read(0, head.bytes())).collect();
+    Ok((Some(ctx.queue()?.upload(&parts?.concat())?), None))
 }

@@ -40,7 +40,7 @@ pub(super) fn rows_for<'x>(
         ScaleSharing::Group(size) => (size.clamp(1, width), None),
         ScaleSharing::Fixed { scale, zero } => (width, Some((round1(grid, scale), zero))),
     };
-    let (least, most) = ends(codes);
+    let (lowest, highest) = ends(codes);
     let (scale, zero) = fixed.unwrap_or_default();
     let arguments = [
         (&*x.buffer).into(),
@@ -48,8 +48,8 @@ pub(super) fn rows_for<'x>(
         index(ctx, width)?.into(),
         index(ctx, group)?.into(),
         kind.into(),
-        least.into(),
-        most.into(),
+        lowest.into(),
+        highest.into(),
         fixed.is_some().into(),
         scale.into(),
         zero.into(),

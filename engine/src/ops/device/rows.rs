@@ -214,14 +214,14 @@ impl Kernel for DeviceHeadsLinear {
         let weight = ctx.device_vector("weight");
         let bias = ctx.device_vector("bias");
         let y = ctx.device_output(0, x.rows())?;
-        let found = weight.map_or(0, DeviceBuffer::bytes) / 4;
+        let numbers = weight.map_or(0, DeviceBuffer::bytes) / 4;
         if size == 0
-            || found != heads * out * size
+            || numbers != heads * out * size
             || bias.is_some_and(|b| b.bytes() != 4 * heads * out)
             || y.width() != heads * out
         {
             return Err(ctx.error(format!(
-                "a weight of {found} numbers does not take {heads} heads of {size} to {out}"
+                "a weight of {numbers} numbers does not take {heads} heads of {size} to {out}"
             )));
         }
         let more = [

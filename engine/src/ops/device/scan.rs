@@ -120,7 +120,7 @@ fn steps(ctx: &Ctx<'_>, width: usize, (low, high): (f32, f32)) -> Result<DeviceB
     if dt.width() != width || bias.is_some_and(|bias| bias.bytes() != 4 * width) {
         return Err(ctx.error(format!("its steps are {width} numbers")));
     }
-    let made = queue.allocate(4 * dt.len())?;
+    let rounded = queue.allocate(4 * dt.len())?;
     let arguments = [
         (&*dt.buffer).into(),
         dt.dtype.into(),
@@ -129,11 +129,11 @@ fn steps(ctx: &Ctx<'_>, width: usize, (low, high): (f32, f32)) -> Result<DeviceB
         low.into(),
         high.into(),
         ctx.activation().into(),
-        (&made).into(),
+        (&rounded).into(),
         count(dt.len()),
     ];
     queue.launch_each("scan_steps", dt.len(), &arguments)?;
-    Ok(made)
+    Ok(rounded)
 }
 
 fn pair(value: &DeviceValue) -> [KernelArgument; 2] {
@@ -269,22 +269,22 @@ impl Kernel for DeviceLogDecay {
         let rates = table(ctx, &self.rates, || {
             Ok(ctx.need_vector("A")?.iter().map(|a| a.exp()).collect())
         })?;
-        let found = rates.bytes() / 4;
+        let rate_count = rates.bytes() / 4;
         let dt = ctx.device_vector("dt");
         let y = ctx.device_output(0, x.rows())?;
         if dt.is_none_or(|dt| dt.bytes() != 4 * width)
-            || found == 0
-            || width % found != 0
+            || rate_count == 0
+            || width % rate_count != 0
             || y.width() != width
         {
-            return Err(ctx.error(format!("{found} rates do not fit {width} numbers")));
+            return Err(ctx.error(format!("{rate_count} rates do not fit {width} numbers")));
         }
         let arguments = [
             (&*x.buffer).into(),
             x.dtype.into(),
             index(ctx, width)?.into(),
             rates.into(),
-            index(ctx, width / found)?.into(),
+            index(ctx, width / rate_count)?.into(),
             dt.into(),
             self.rule.floor.is_some().into(),
             self.rule.floor.unwrap_or(0.0).into(),
@@ -309,7 +309,7 @@ impl DeviceDelta {
         scale: f32,
     ) -> Result<DeviceBuffer, Error> {
         let queue = ctx.queue()?;
-        let made = queue.allocate(4 * x.len())?;
+        let scaled = queue.allocate(4 * x.len())?;
         let arguments = [
             (&*x.buffer).into(),
             x.dtype.into(),
@@ -318,10 +318,10 @@ impl DeviceDelta {
             self.0.eps.unwrap_or(0.0).into(),
             self.0.divides.into(),
             scale.into(),
-            (&made).into(),
+            (&scaled).into(),
         ];
         queue.launch("unit_heads", x.len() / head.max(1), &arguments)?;
-        Ok(made)
+        Ok(scaled)
     }
 }
 

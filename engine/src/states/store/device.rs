@@ -34,20 +34,14 @@ impl fmt::Debug for DeviceRows {
 
 impl PartialEq for DeviceRows {
     fn eq(&self, other: &Self) -> bool {
-        let all = |rows: &Self| {
-            let mut bytes = Vec::new();
-            rows.to_bytes(0, rows.len, &mut bytes);
-            bytes
-        };
-        self.form == other.form && all(self) == all(other)
+        self.form == other.form && self.all_bytes() == other.all_bytes()
     }
 }
 
 impl Clone for DeviceRows {
     fn clone(&self) -> Self {
-        let copy = |buffer: &DeviceBuffer| self.queue.note(buffer.duplicate());
-        let numbers = copy(&self.numbers);
-        let scales = copy(&self.scales);
+        let numbers = self.queue.note(self.numbers.duplicate());
+        let scales = self.queue.note(self.scales.duplicate());
         let form = self.form.clone();
         let queue = self.queue.clone();
         match (numbers, scales) {
@@ -70,9 +64,9 @@ pub(crate) struct RowWrites(Vec<KernelParts>);
 
 impl RowWrites {
     fn launch_of(&mut self, kernel: &'static str) -> &mut KernelParts {
-        let found = self.0.iter().position(|launch| launch.kernel() == kernel);
-        let place = found.unwrap_or(self.0.len());
-        if found.is_none() {
+        let known = self.0.iter().position(|launch| launch.kernel() == kernel);
+        let place = known.unwrap_or(self.0.len());
+        if known.is_none() {
             self.0.push(KernelParts::new(kernel));
         }
         &mut self.0[place]
@@ -97,8 +91,9 @@ impl DeviceRows {
     }
 
     fn empty(form: Box<RowStore>, queue: DeviceQueue) -> Self {
-        let none = || DeviceBuffer::none(&queue);
-        Self { form, numbers: none(), scales: none(), len: 0, queue }
+        let numbers = DeviceBuffer::none(&queue);
+        let scales = DeviceBuffer::none(&queue);
+        Self { form, numbers, scales, len: 0, queue }
     }
 
     /// Returns the room in numbers.
@@ -140,18 +135,20 @@ impl DeviceRows {
 
     fn grow(&mut self, len: usize) -> Result<(), Error> {
         let len = len.next_multiple_of(self.group());
-        let grown = |old: &DeviceBuffer, bytes: usize| {
-            let new = self.queue.allocate(bytes)?;
-            new.copy_from(old, 0, old.bytes())?;
-            new.fill(old.bytes(), NAN)?;
-            Ok::<_, Error>(new)
-        };
-        let numbers = grown(&self.numbers, self.number_bytes(len))?;
+        let numbers = self.grown(&self.numbers, self.number_bytes(len))?;
         if self.scale_bytes(len) > 0 {
-            self.scales = grown(&self.scales, self.scale_bytes(len))?;
+            self.scales = self.grown(&self.scales, self.scale_bytes(len))?;
         }
         (self.numbers, self.len) = (numbers, len);
         Ok(())
+    }
+
+    /// Returns a larger buffer that begins with the bytes of another.
+    fn grown(&self, old: &DeviceBuffer, bytes: usize) -> Result<DeviceBuffer, Error> {
+        let new = self.queue.allocate(bytes)?;
+        new.copy_from(old, 0, old.bytes())?;
+        new.fill(old.bytes(), NAN)?;
+        Ok(new)
     }
 
     fn reserve(&mut self, len: usize) -> Result<(), Error> {
@@ -164,14 +161,14 @@ impl DeviceRows {
         encoded.write(0, from);
         let mut bytes = Vec::new();
         encoded.to_bytes(0, from.len(), &mut bytes);
-        let made = self.reserve(at + from.len()).and_then(|()| self.put(at, from.len(), &bytes));
-        self.queue.note(made);
+        let result = self.reserve(at + from.len()).and_then(|()| self.put(at, from.len(), &bytes));
+        self.queue.note(result);
     }
 
     /// Writes encoded numbers.
     fn put(&self, at: usize, numbers: usize, bytes: &[u8]) -> Result<(), Error> {
-        let (own, scales) = bytes.split_at(self.number_bytes(numbers));
-        self.numbers.write(self.number_bytes(at), own)?;
+        let (codes, scales) = bytes.split_at(self.number_bytes(numbers));
+        self.numbers.write(self.number_bytes(at), codes)?;
         if scales.is_empty() { Ok(()) } else { self.scales.write(self.scale_bytes(at), scales) }
     }
 
@@ -275,22 +272,24 @@ impl DeviceRows {
 
     /// Moves whole rows to the front.
     pub fn shift(&mut self, from: usize, len: usize) {
-        let moved = |old: &DeviceBuffer, at: usize, bytes: usize| {
-            let new = self.queue.allocate(old.bytes())?;
-            new.fill(0, NAN)?;
-            new.copy_from(old, at, bytes)?;
-            Ok::<_, Error>(new)
-        };
-        let numbers = moved(&self.numbers, self.number_bytes(from), self.number_bytes(len));
+        let numbers = self.moved(&self.numbers, self.number_bytes(from), self.number_bytes(len));
         let scaled = self.scale_bytes(self.len) > 0;
         let scales =
-            scaled.then(|| moved(&self.scales, self.scale_bytes(from), self.scale_bytes(len)));
+            scaled.then(|| self.moved(&self.scales, self.scale_bytes(from), self.scale_bytes(len)));
         if let Some(numbers) = self.queue.note(numbers) {
             self.numbers = numbers;
         }
         if let Some(scales) = scales.and_then(|scales| self.queue.note(scales)) {
             self.scales = scales;
         }
+    }
+
+    /// Returns a buffer of the same size that begins with some bytes of another.
+    fn moved(&self, old: &DeviceBuffer, at: usize, bytes: usize) -> Result<DeviceBuffer, Error> {
+        let new = self.queue.allocate(old.bytes())?;
+        new.fill(0, NAN)?;
+        new.copy_from(old, at, bytes)?;
+        Ok(new)
     }
 
     /// Fills it with NaN.
@@ -304,19 +303,26 @@ impl DeviceRows {
     /// Numbers `from..to` of whole rows as bytes, as [`RowStore::to_bytes`] writes them.
     pub fn to_bytes(&self, from: usize, to: usize, out: &mut Vec<u8>) {
         let numbers = to - from;
-        let own = self.numbers.read(self.number_bytes(from), self.number_bytes(numbers));
-        out.extend(self.queue.note(own).unwrap_or_default());
+        let codes = self.numbers.read(self.number_bytes(from), self.number_bytes(numbers));
+        out.extend(self.queue.note(codes).unwrap_or_default());
         if self.scale_bytes(numbers) > 0 {
             let scales = self.scales.read(self.scale_bytes(from), self.scale_bytes(numbers));
             out.extend(self.queue.note(scales).unwrap_or_default());
         }
     }
 
+    /// Returns all numbers as bytes.
+    fn all_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.to_bytes(0, self.len, &mut bytes);
+        bytes
+    }
+
     /// Takes over what [`DeviceRows::to_bytes`] gave; the caller has checked the length.
     pub fn set_bytes(&mut self, from: &[u8]) {
         let group = self.group();
         let numbers = from.len() / self.form.bytes(group).max(1) * group;
-        let made = self.reserve(numbers).and_then(|()| self.put(0, numbers, from));
-        self.queue.note(made);
+        let result = self.reserve(numbers).and_then(|()| self.put(0, numbers, from));
+        self.queue.note(result);
     }
 }

@@ -1,22 +1,25 @@
 //! Constructed pairs of result files, each with its expected verdict.
 
 use std::fmt::Write as _;
+use std::ops::Range;
+use std::path::Path;
 
-use super::super::{EvalComparison, EvalVerdict, Noise, ReadOptions, read};
+use super::super::{EvalComparison, EvalVerdict, Noise, ReadOptions, Results, read};
 use super::diff;
 use registry::dtype::Dtype;
 
 /// Compares two texts as result files.
 fn compare(a: &str, b: &str, dtype: Option<Dtype>) -> Result<EvalComparison, String> {
     let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        fs_err::write(&path, text).unwrap();
-        read(&path, &ReadOptions::default()).map_err(|error| error.to_string())
-    };
-    let a = file("a.jsonl", a)?;
-    let b = file("b.jsonl", b)?;
+    let a = result_file(folder.path(), "a.jsonl", a)?;
+    let b = result_file(folder.path(), "b.jsonl", b)?;
     diff(&a, &b, &Noise::new(dtype, &a, &b), None).map_err(|error| error.to_string())
+}
+
+fn result_file(folder: &Path, name: &str, text: &str) -> Result<Results, String> {
+    let path = folder.join(name);
+    fs_err::write(&path, text).unwrap();
+    read(&path, &ReadOptions::default()).map_err(|error| error.to_string())
 }
 
 #[track_caller]
@@ -91,11 +94,11 @@ struct Scored {
 fn texts(head: &str, n: usize, mut of: impl FnMut(usize) -> (String, String)) -> String {
     let mut text = format!("{{\"schema\": \"onboard-eval/1\"{head}}}\n");
     for item in 0..n {
-        let (said, answer) = of(item);
+        let (reply, answer) = of(item);
         let target = (item % 7).to_string();
         let correct = answer == target;
         let line = serde_json::json!({
-            "id": item, "prompt": format!("Question {item}"), "text": said, "answer": answer, "target": target,
+            "id": item, "prompt": format!("Question {item}"), "text": reply, "answer": answer, "target": target,
             "correct": correct,
         });
         writeln!(text, "{line}").unwrap();
@@ -125,16 +128,13 @@ fn a_server_that_cannot_score_is_named() {
         scored(200, 133, |item, sample| sample.target = if item < 53 { 0 } else { 1 + item % 3 });
     let b = b.replace("\"acc\": 1}", "\"acc\": 0}");
     // The correct choice of B is most likely in 133 items.
-    let wins = |text: &str| {
-        let mut lines = String::new();
-        for (item, line) in text.lines().enumerate() {
-            let acc = u8::from(item % 200 < 133);
-            lines.push_str(&line.replace("\"acc\": 0}", &format!("\"acc\": {acc}}}")));
-            lines.push('\n');
-        }
-        lines
-    };
-    let b = wins(&b);
+    let mut lines = String::new();
+    for (item, line) in b.lines().enumerate() {
+        let acc = u8::from(item % 200 < 133);
+        lines.push_str(&line.replace("\"acc\": 0}", &format!("\"acc\": {acc}}}")));
+        lines.push('\n');
+    }
+    let b = lines;
     let zeros = scored(200, 0, |item, sample| {
         sample.logprobs = vec![0.0; 4];
         sample.target = if item < 53 { 0 } else { 1 + item % 3 };
@@ -166,13 +166,14 @@ fn a_server_that_cannot_score_is_named() {
 
 #[test]
 fn one_choice_always_taken_is_no_score() {
-    let line = |item: usize, answer: usize| {
-        format!("{{\"id\": {item}, \"answer\": {answer}, \"target\": {}}}\n", item % 4)
-    };
-    let a: String = (0..40).map(|item| line(item, 0)).collect();
+    let a: String = (0..40).map(|item| answer_line(item, 0)).collect();
     let b: String =
-        (0..40).map(|item| line(item, if item % 3 == 0 { 1 } else { item % 4 })).collect();
+        (0..40).map(|item| answer_line(item, if item % 3 == 0 { 1 } else { item % 4 })).collect();
     holds(&a, &b, None, EvalVerdict::Scoring, "the answer is `0` in 40 of 40 items");
+}
+
+fn answer_line(item: usize, answer: usize) -> String {
+    format!("{{\"id\": {item}, \"answer\": {answer}, \"target\": {}}}\n", item % 4)
 }
 
 #[test]
@@ -210,14 +211,15 @@ fn other_inputs_come_first() {
 
 #[test]
 fn token_ids_are_compared_where_both_have_them() {
-    let line = |item: usize, ids: &str| {
-        format!(
-            "{{\"id\": {item}, \"ids\": [{ids}{item}], \"logprobs\": [-1.5, -2.5], \"target\": 0}}\n"
-        )
-    };
-    let a: String = (0..10).map(|item| line(item, "1, ")).collect();
-    let b: String = (0..10).map(|item| line(item, "1, 1, ")).collect();
+    let a: String = (0..10).map(|item| ids_line(item, "1, ")).collect();
+    let b: String = (0..10).map(|item| ids_line(item, "1, 1, ")).collect();
     holds(&a, &b, None, EvalVerdict::Inputs, "B begins with the id 1 twice: a doubled BOS");
+}
+
+fn ids_line(item: usize, ids: &str) -> String {
+    format!(
+        "{{\"id\": {item}, \"ids\": [{ids}{item}], \"logprobs\": [-1.5, -2.5], \"target\": 0}}\n"
+    )
 }
 
 #[test]
@@ -280,10 +282,9 @@ fn another_unit_is_recognised() {
 
 #[test]
 fn equal_texts_with_other_answers_are_extraction() {
-    let of =
-        |item: usize, answer: usize| (format!("so it is #### {}", item % 7), answer.to_string());
-    let a = texts(GREEDY, 60, |item| of(item, item % 7));
-    let b = texts(GREEDY, 60, |item| of(item, if item % 9 == 0 { 99 } else { item % 7 }));
+    let a = texts(GREEDY, 60, |item| text_and_answer(item, item % 7));
+    let b =
+        texts(GREEDY, 60, |item| text_and_answer(item, if item % 9 == 0 { 99 } else { item % 7 }));
     holds(&a, &b, None, EvalVerdict::Extraction, "7 items: equal texts have other answers");
     let long =
         texts(GREEDY, 60, |item| (format!("{}\nQuestion: next one?", item % 7), "?".to_owned()));
@@ -296,6 +297,10 @@ fn equal_texts_with_other_answers_are_extraction() {
     let c = scored(60, 40, |_, _| {});
     let other = c.replace("\"acc\": 1}", "\"acc\": 0}");
     holds(&c, &other, None, EvalVerdict::Extraction, "equal log-likelihoods have other answers");
+}
+
+fn text_and_answer(item: usize, answer: usize) -> (String, String) {
+    (format!("so it is #### {}", item % 7), answer.to_string())
 }
 
 #[test]
@@ -327,9 +332,8 @@ fn sampled_texts_are_sampling() {
 #[test]
 fn scores_that_chance_explains_are_noise() {
     // 0.425 against 0.430 of 200.
-    let line = |item: usize, correct: bool| format!("{{\"id\": {item}, \"correct\": {correct}}}\n");
-    let a: String = (0..200).map(|item| line(item, item < 85)).collect();
-    let b: String = (0..200).map(|item| line(item, (10..96).contains(&item))).collect();
+    let a: String = (0..200).map(|item| correct_line(item, item < 85)).collect();
+    let b: String = (0..200).map(|item| correct_line(item, (10..96).contains(&item))).collect();
     let outcome = holds(
         &a,
         &b,
@@ -341,38 +345,43 @@ fn scores_that_chance_explains_are_noise() {
     assert!((outcome.b.score.unwrap() - 0.430).abs() < 1e-12);
     let paired = outcome.paired.unwrap();
     assert_eq!((paired.only_a, paired.only_b, paired.p), (10, 11, Some(1.0)));
-    let far: String = (0..200).map(|item| line(item, item < 120)).collect();
+    let far: String = (0..200).map(|item| correct_line(item, item < 120)).collect();
     holds(&a, &far, None, EvalVerdict::Unexplained, "the files do not hold the cause");
     // Scores between 0 and 1 have no McNemar test.
-    let part =
-        |item: usize, score: f64| format!("{{\"id\": {item}, \"scores\": {{\"f1\": {score}}}}}\n");
-    let a: String = (0..100).map(|item| part(item, draw(item, 1))).collect();
-    let b: String = (0..100).map(|item| part(item, draw(item, 2))).collect();
-    let c: String = (0..100).map(|item| part(item, 0.5 * draw(item, 1))).collect();
+    let a: String = (0..100).map(|item| f1_line(item, draw(item, 1))).collect();
+    let b: String = (0..100).map(|item| f1_line(item, draw(item, 2))).collect();
+    let c: String = (0..100).map(|item| f1_line(item, 0.5 * draw(item, 1))).collect();
     holds(&a, &b, None, EvalVerdict::Noise, "95 % interval");
     holds(&a, &c, None, EvalVerdict::Unexplained, "beyond noise");
 }
 
+fn f1_line(item: usize, score: f64) -> String {
+    format!("{{\"id\": {item}, \"scores\": {{\"f1\": {score}}}}}\n")
+}
+
+fn correct_line(item: usize, correct: bool) -> String {
+    format!("{{\"id\": {item}, \"correct\": {correct}}}\n")
+}
+
 #[test]
 fn bench_files_are_compared_by_texts_and_lengths() {
-    let bench = |length: usize, text: &str| {
-        let texts = serde_json::json!(vec![text; 12]);
-        let lengths = serde_json::json!((0..12).map(|i| length + i).collect::<Vec<_>>());
-        format!(
-            "{{\"backend\": \"x\", \"input_lens\": {lengths}, \"generated_texts\": {texts}, \"errors\": []}}"
-        )
-    };
-    holds(&bench(8, "a b"), &bench(8, "a b"), None, EvalVerdict::Agree, "all 12 items agree");
     holds(
-        &bench(9, "a b"),
-        &bench(8, "a b"),
+        &bench_file(8, "a b"),
+        &bench_file(8, "a b"),
+        None,
+        EvalVerdict::Agree,
+        "all 12 items agree",
+    );
+    holds(
+        &bench_file(9, "a b"),
+        &bench_file(8, "a b"),
         None,
         EvalVerdict::Inputs,
         "the prompts of A have 1 token more, as one more BOS",
     );
     let outcome = holds(
-        &bench(8, "a c"),
-        &bench(8, "a b"),
+        &bench_file(8, "a c"),
+        &bench_file(8, "a b"),
         None,
         EvalVerdict::Extraction,
         "12 of 12 texts differ",
@@ -380,17 +389,21 @@ fn bench_files_are_compared_by_texts_and_lengths() {
     assert!(outcome.paired.is_none());
 }
 
+fn bench_file(length: usize, text: &str) -> String {
+    let texts = serde_json::json!(vec![text; 12]);
+    let lengths = serde_json::json!((0..12).map(|i| length + i).collect::<Vec<_>>());
+    format!(
+        "{{\"backend\": \"x\", \"input_lens\": {lengths}, \"generated_texts\": {texts}, \"errors\": []}}"
+    )
+}
+
 #[test]
 fn nothing_in_common_cannot_be_compared() {
-    let plain = |ids: std::ops::Range<usize>, target: &str| {
-        let line = |id| format!("{{\"id\": {id}, \"answer\": \"a\", \"target\": \"{target}\"}}");
-        ids.map(line).collect::<Vec<_>>().join("\n")
-    };
     for (a, b, words) in [
-        (plain(0..9, "a"), plain(20..29, "a"), "no item in common"),
+        (answer_lines(0..9, "a"), answer_lines(20..29, "a"), "no item in common"),
         (
-            plain(0..9, "a"),
-            plain(0..9, "b"),
+            answer_lines(0..9, "a"),
+            answer_lines(0..9, "b"),
             "of different tasks: of 9 items with the same id, 9 have",
         ),
         (
@@ -405,6 +418,12 @@ fn nothing_in_common_cannot_be_compared() {
     let logprobs = "{\"id\": 1, \"logprobs\": [-1]}";
     let error = compare(logprobs, "{\"id\": 1, \"text\": \"a\"}", None).unwrap_err();
     assert!(error.contains("share no scores, answers, texts or log-probabilities"), "{error}");
+}
+
+fn answer_lines(ids: Range<usize>, target: &str) -> String {
+    ids.map(|id| format!("{{\"id\": {id}, \"answer\": \"a\", \"target\": \"{target}\"}}"))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Returns plain samples with only a score.
@@ -430,10 +449,9 @@ fn equal_scores_of_other_items_are_no_noise() {
         let unrelated = marked(key, 200, |n| draw(n, 0) < 0.5);
         holds(&even, &unrelated, None, EvalVerdict::Unexplained, "the scores are alike");
         // 0.425 and 0.430 of 200.
-        let near = |from: usize, to: usize| marked(key, 200, move |n| (from..to).contains(&n));
         holds(
-            &near(0, 85),
-            &near(10, 96),
+            &marked(key, 200, |n| (0..85).contains(&n)),
+            &marked(key, 200, |n| (10..96).contains(&n)),
             None,
             EvalVerdict::Noise,
             "21 items of 200 differ, no more than chance makes",

@@ -13,12 +13,11 @@ use super::{ResultRecord, folder};
 pub(in super::super) fn record(tree: &JsonTree) -> Result<ResultRecord, String> {
     let id =
         tree.get("doc_id").and_then(JsonTree::word).ok_or("`doc_id` is neither text nor number")?;
-    let word = |key: &str| tree.get(key).and_then(JsonTree::word);
     let mut sample = Sample {
         id,
-        hash: word("doc_hash"),
-        prompt_hash: word("prompt_hash"),
-        target: word("target"),
+        hash: tree.get("doc_hash").and_then(JsonTree::word),
+        prompt_hash: tree.get("prompt_hash").and_then(JsonTree::word),
+        target: tree.get("target").and_then(JsonTree::word),
         ..Sample::default()
     };
     let requests = requests(tree.get("arguments"));
@@ -123,28 +122,35 @@ pub(super) fn add_results_facts(path: &Path, facts: &mut BTreeMap<String, String
     let beside = folder(path).join(format!("results_{date}.json"));
     let Ok(bytes) = registry::file::read(&beside, registry::file::MANIFEST) else { return };
     let Ok(tree) = JsonTree::parse(&bytes, &["samples", "results", "groups"]) else { return };
-    let mut take = |key: &str, value: Option<&JsonTree>| {
-        if let Some(value) = value.and_then(JsonTree::words) {
-            facts.insert(key.to_owned(), value);
-        }
-    };
-    take("model", tree.first(&["model_name", "model_source"]));
-    take("few-shot examples", tree.get("n-shot").and_then(|shots| shots.get(task)));
-    take("chat template", tree.get("chat_template_sha"));
-    take("system prompt", tree.get("system_instruction_sha"));
+    insert_fact(facts, "model", tree.first(&["model_name", "model_source"]));
+    let shots = tree.get("n-shot").and_then(|shots| shots.get(task));
+    insert_fact(facts, "few-shot examples", shots);
+    insert_fact(facts, "chat template", tree.get("chat_template_sha"));
+    insert_fact(facts, "system prompt", tree.get("system_instruction_sha"));
     if let Some(config) = tree.get("config") {
-        take("dtype", config.get("model_dtype"));
-        if let Some(stated) = config.get("model_args") {
-            let argument = |key: &str| match stated {
-                JsonTree::Text(list) => {
-                    let mut pairs = list.split(',').filter_map(|pair| pair.split_once('='));
-                    pairs.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
-                }
-                map => map.get(key).and_then(JsonTree::word),
-            };
-            if let Some(dtype) = argument("dtype").filter(|dtype| dtype != "auto") {
-                facts.insert("dtype".to_owned(), dtype);
-            }
+        insert_fact(facts, "dtype", config.get("model_dtype"));
+        if let Some(stated) = config.get("model_args")
+            && let Some(dtype) = argument(stated, "dtype").filter(|dtype| dtype != "auto")
+        {
+            facts.insert("dtype".to_owned(), dtype);
         }
+    }
+}
+
+/// Inserts a fact, if its value can be written as words.
+fn insert_fact(facts: &mut BTreeMap<String, String>, key: &str, value: Option<&JsonTree>) {
+    if let Some(value) = value.and_then(JsonTree::words) {
+        facts.insert(key.to_owned(), value);
+    }
+}
+
+/// Returns an argument of the model, from a map or from a list such as `a=1,b=2`.
+fn argument(stated: &JsonTree, key: &str) -> Option<String> {
+    match stated {
+        JsonTree::Text(list) => {
+            let mut pairs = list.split(',').filter_map(|pair| pair.split_once('='));
+            pairs.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
+        }
+        map => map.get(key).and_then(JsonTree::word),
     }
 }

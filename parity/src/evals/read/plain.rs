@@ -49,40 +49,39 @@ pub(super) fn facts(tree: &JsonTree, facts: &mut BTreeMap<String, String>) {
 
 pub(super) fn record(tree: &JsonTree) -> Result<ResultRecord, String> {
     if is_head(tree) {
-        let mut found = BTreeMap::new();
-        facts(tree, &mut found);
-        return Ok(ResultRecord::Head(found));
+        let mut head_facts = BTreeMap::new();
+        facts(tree, &mut head_facts);
+        return Ok(ResultRecord::Head(head_facts));
     }
     let id = tree.first(ID).and_then(JsonTree::word).ok_or("`id` is neither text nor number")?;
-    let word = |keys: &[&str]| tree.first(keys).and_then(JsonTree::word);
     let mut sample = Sample {
         id,
-        hash: word(&["doc_hash"]),
-        prompts: word(&["prompt", "problem"]).into_iter().collect(),
-        text: word(&["text", "generation"]),
-        answer: word(&["answer", "predicted_answer"]),
-        target: word(&["target", "expected_answer"]),
+        hash: word_of(tree, &["doc_hash"]),
+        prompts: word_of(tree, &["prompt", "problem"]).into_iter().collect(),
+        text: word_of(tree, &["text", "generation"]),
+        answer: word_of(tree, &["answer", "predicted_answer"]),
+        target: word_of(tree, &["target", "expected_answer"]),
         ..Sample::default()
     };
-    let wrong = |key: &str, what: &str| format!("`{key}` of `{}` is no list of {what}", sample.id);
-    let some = |key: &'static str| tree.first(&[key]);
-    if let Some(ids) = some("ids") {
-        sample.ids = Some(ids.ids().ok_or_else(|| wrong("ids", "token ids"))?);
+    if let Some(ids) = tree.first(&["ids"]) {
+        sample.ids = Some(ids.ids().ok_or_else(|| not_a_list(&sample.id, "ids", "token ids"))?);
     }
-    if let Some(prompts) = some("prompts") {
-        sample.prompts = prompts.texts().ok_or_else(|| wrong("prompts", "texts"))?;
+    if let Some(prompts) = tree.first(&["prompts"]) {
+        sample.prompts =
+            prompts.texts().ok_or_else(|| not_a_list(&sample.id, "prompts", "texts"))?;
     }
-    if let Some(choices) = some("choices") {
+    if let Some(choices) = tree.first(&["choices"]) {
         let between = tree.get("delimiter").and_then(JsonTree::str).unwrap_or_default();
-        let choices = choices.texts().ok_or_else(|| wrong("choices", "texts"))?;
+        let choices = choices.texts().ok_or_else(|| not_a_list(&sample.id, "choices", "texts"))?;
         sample.choices = choices.into_iter().map(|choice| format!("{between}{choice}")).collect();
     }
-    if let Some(tokens) = some("tokens") {
-        let tokens = tokens.ids().ok_or_else(|| wrong("tokens", "counts"))?;
+    if let Some(tokens) = tree.first(&["tokens"]) {
+        let tokens = tokens.ids().ok_or_else(|| not_a_list(&sample.id, "tokens", "counts"))?;
         sample.tokens = tokens.into_iter().map(|count| count as usize).collect();
     }
-    if let Some(logprobs) = some("logprobs") {
-        let values = logprobs.list().ok_or_else(|| wrong("logprobs", "numbers"))?;
+    if let Some(logprobs) = tree.first(&["logprobs"]) {
+        let values =
+            logprobs.list().ok_or_else(|| not_a_list(&sample.id, "logprobs", "numbers"))?;
         // A missing value is compared as one that is not finite.
         sample.logprobs = values.iter().map(|value| value.number().unwrap_or(f64::NAN)).collect();
         if sample.answer.is_none() && sample.logprobs.len() > 1 {
@@ -109,4 +108,14 @@ pub(super) fn record(tree: &JsonTree) -> Result<ResultRecord, String> {
         sample.scores.insert("correct".to_owned(), right);
     }
     Ok(ResultRecord::Sample(Box::new(sample), None))
+}
+
+/// Returns the text of the first of some keys.
+fn word_of(tree: &JsonTree, keys: &[&str]) -> Option<String> {
+    tree.first(keys).and_then(JsonTree::word)
+}
+
+/// Describes a value of a sample that is no list.
+fn not_a_list(id: &str, key: &str, what: &str) -> String {
+    format!("`{key}` of `{id}` is no list of {what}")
 }

@@ -19,11 +19,11 @@ fn samples_of_lm_eval_are_read() {
     assert_eq!(sample.answer.as_deref(), Some("1"));
     assert_eq!(sample.scores["acc_norm"], 1.0);
     assert_eq!(read.facts["task"], "t");
-    let made = SCORED
+    let generated = SCORED
         .replace("\" a\"", "{\"until\": [\"\\n\"], \"do_sample\": false, \"temperature\": 0.0}")
         .replace("[[[\"-1.5\", \"False\"]], [[\"-0.5\", \"True\"]]]", "[[\"so 7\"]]")
         .replace("[[\"-1.5\", \"False\"], [\"-0.5\", \"True\"]]", "[\"7\"]");
-    let read = results("samples_t_2026.jsonl", &made).unwrap();
+    let read = results("samples_t_2026.jsonl", &generated).unwrap();
     let sample = &read.samples[0];
     assert_eq!((sample.text.as_deref(), sample.answer.as_deref()), (Some("so 7"), Some("7")));
     assert_eq!(read.facts["temperature"], "0");

@@ -57,19 +57,19 @@ pub(super) fn score(
         groups[place].choices.push(at);
     }
     let mut scored = vec![ChoiceScore { logprob: 0.0, greedy: true }; choices.len()];
-    let most = most_slots(&session.model().graph);
+    let limit = most_slots(&session.model().graph);
     let mut left = groups.as_slice();
     while !left.is_empty() {
         let mut tokens = 0;
         let mut slots = 0;
-        let fits = |group: &&PromptGroup<'_>| {
+        let fitting = left.iter().take_while(|group| {
             tokens += group.context.len();
             slots += 1 + group.choices.len();
-            tokens <= PROMPT_TOKENS && slots <= most
-        };
-        let (together, rest) = left.split_at(left.iter().take_while(fits).count().max(1));
+            tokens <= PROMPT_TOKENS && slots <= limit
+        });
+        let (together, remaining) = left.split_at(fitting.count().max(1));
         score_together(session, together, choices, &mut scored)?;
-        left = rest;
+        left = remaining;
     }
     Ok(scored)
 }
@@ -106,15 +106,13 @@ fn score_together(
     }
     let vocab = last.first().map_or(1, |logits| logits.vocab.max(1));
     let rows = (LOGITS / vocab).max(1);
-    // The last token of a choice is not fed.
-    let fed = |at: usize| choices[at].tokens.split_last().map_or(&[][..], |(_, fed)| fed);
     let longer: Vec<(usize, SlotId)> = groups
         .iter()
         .zip(&slots)
         .flat_map(|(group, &slot): (&PromptGroup<'_>, &SlotId)| {
             group.choices.iter().map(|&at| (at, slot)).collect::<Vec<_>>()
         })
-        .filter(|&(at, _)| !fed(at).is_empty())
+        .filter(|&(at, _)| !fed(choices[at]).is_empty())
         .collect();
     let mut from = 0;
     while from < longer.len() {
@@ -123,7 +121,7 @@ fn score_together(
         let count = longer[from..]
             .iter()
             .take_while(|&&(at, _)| {
-                sum += fed(at).len();
+                sum += fed(choices[at]).len();
                 sum <= rows
             })
             .count()
@@ -131,17 +129,17 @@ fn score_together(
         let part = &longer[from..from + count];
         let forks =
             part.iter().map(|&(_, slot)| session.fork(slot)).collect::<Result<Vec<_>, _>>()?;
-        let longest = part.iter().map(|&(at, _)| fed(at).len()).max().unwrap_or(0);
+        let longest = part.iter().map(|&(at, _)| fed(choices[at]).len()).max().unwrap_or(0);
         let step = if count == 1 { rows } else { longest.max(1) };
         for begin in (0..longest).step_by(step) {
-            let tokens = |at: usize| {
-                let all = fed(at);
-                &all[begin.min(all.len())..(begin + step).min(all.len())]
-            };
             let chunks: Vec<Chunk<'_>> = part
                 .iter()
                 .zip(&forks)
-                .map(|(&(at, _), &slot)| Chunk { slot, tokens: tokens(at), rows: OutputRows::All })
+                .map(|(&(at, _), &slot)| {
+                    let all = fed(choices[at]);
+                    let tokens = &all[begin.min(all.len())..(begin + step).min(all.len())];
+                    Chunk { slot, tokens, rows: OutputRows::All }
+                })
                 .collect();
             let logits = session.step(&chunks, &mut NoProbe)?;
             for (&(at, _), logits) in part.iter().zip(&logits) {
@@ -161,6 +159,11 @@ fn score_together(
     Ok(())
 }
 
+/// Returns the tokens of a choice that are fed: all but the last.
+fn fed(choice: &TokenizedChoice) -> &[u32] {
+    choice.tokens.split_last().map_or(&[][..], |(_, fed)| fed)
+}
+
 /// Adds one token.
 fn add(likely: &mut ChoiceScore, row: &[f32], token: u32) {
     likely.logprob += logprob(row, token);
@@ -169,8 +172,8 @@ fn add(likely: &mut ChoiceScore, row: &[f32], token: u32) {
 
 /// Returns the log-probability of a token.
 fn logprob(row: &[f32], token: u32) -> f64 {
-    let Some(&own) = row.get(token as usize) else { return f64::NEG_INFINITY };
-    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = row.iter().map(|&x| f64::from(x - most).exp()).sum();
-    f64::from(own) - f64::from(most) - sum.ln()
+    let Some(&logit) = row.get(token as usize) else { return f64::NEG_INFINITY };
+    let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = row.iter().map(|&x| f64::from(x - largest).exp()).sum();
+    f64::from(logit) - f64::from(largest) - sum.ln()
 }

@@ -8,7 +8,7 @@ use regex::Regex;
 use serde_json::json;
 
 use super::tokens::{prompt, text};
-use super::{ScoredItem, ScoringError, ScoringOptions, TextCodec, extract, prompted};
+use super::{ScoredItem, ScoringError, ScoringOptions, TextCodec, extract, item_error, prompted};
 use crate::evals::items::{EvalItem, PromptInput, Question};
 
 /// Continues the prompt of an item and extracts the answer from the text.
@@ -17,37 +17,38 @@ pub(super) fn generate(
     session: &mut dyn Session,
     item: &EvalItem,
 ) -> Result<ScoredItem, ScoringError> {
-    let Question::Text { prompt: asked, target, until, max_tokens, regex } = &item.question else {
+    let Question::Text { prompt: input, target, until, max_tokens, regex } = &item.question else {
         return Err(ScoringError::Item {
             id: item.id.clone(),
             why: "the item has choices".to_owned(),
         });
     };
-    let wrong = |why: String| ScoringError::Item { id: item.id.clone(), why };
     let tokenizer = text(run, item)?;
-    let mut ids = match asked {
+    let mut ids = match input {
         PromptInput::Ids(ids) => ids.clone(),
-        PromptInput::Text(asked) => prompt(tokenizer, asked)
+        PromptInput::Text(input) => prompt(tokenizer, input)
             .map_err(|why| ScoringError::Text { id: item.id.clone(), why })?,
     };
     if ids.is_empty() {
         ids.extend(tokenizer.prefix());
     }
-    let most = max_tokens.unwrap_or(run.max_tokens);
-    let dropped = run.context.map_or(0, |room| (ids.len() + most).saturating_sub(room));
+    let limit = max_tokens.unwrap_or(run.max_tokens);
+    let dropped = run.context.map_or(0, |room| (ids.len() + limit).saturating_sub(room));
     if ids.is_empty() || dropped >= ids.len() {
-        return Err(wrong(format!(
-            "the prompt has {} tokens and {most} are to follow, which the model has no positions for; give the option `max-tokens` less",
+        let why = format!(
+            "the prompt has {} tokens and {limit} are to follow, which the model has no positions for; give the option `max-tokens` less",
             ids.len()
-        )));
+        );
+        return Err(item_error(item, why));
     }
     ids.drain(..dropped);
     let pattern = regex.as_ref().or(run.regex.as_ref());
     let pattern = pattern.map(|pattern| Regex::new(pattern)).transpose();
-    let pattern = pattern.map_err(|why| wrong(format!("the pattern cannot be used: {why}")))?;
+    let pattern =
+        pattern.map_err(|why| item_error(item, format!("the pattern cannot be used: {why}")))?;
     let until = until.as_deref().unwrap_or(&run.until);
-    let (made, text, ended) =
-        continued(session, tokenizer, &ids, until, most).map_err(|why| match why {
+    let (generated, text, ended) =
+        continued(session, tokenizer, &ids, until, limit).map_err(|why| match why {
             GenerateError::Engine(why) => ScoringError::Engine { id: item.id.clone(), why },
             GenerateError::Text(why) => ScoringError::Text { id: item.id.clone(), why },
         })?;
@@ -61,18 +62,18 @@ pub(super) fn generate(
         "id": item.id,
         "ids": ids,
         "text": text,
-        "generated_ids": made,
+        "generated_ids": generated,
         "ended": ended,
         "answer": answer,
         "target": target,
         "until": until,
-        "max_tokens": most,
+        "max_tokens": limit,
         "scores": scores,
     });
     if let Some(pattern) = &pattern {
         record["regex"] = json!(pattern.as_str());
     }
-    prompted(&mut record, item, std::slice::from_ref(asked));
+    prompted(&mut record, item, std::slice::from_ref(input));
     Ok(ScoredItem { record, scores, dropped })
 }
 
@@ -93,14 +94,14 @@ fn continued(
     text: &dyn TextCodec,
     ids: &[u32],
     until: &[String],
-    most: usize,
+    limit: usize,
 ) -> Result<(Vec<u32>, String, &'static str), GenerateError> {
     let slot = session.open_slot();
-    let mut made = Vec::new();
+    let mut generated = Vec::new();
     let mut ended = "length";
     let mut next = ids.to_vec();
     let mut whole = String::new();
-    while made.len() < most {
+    while generated.len() < limit {
         let logits =
             session.step(&[Chunk { slot, tokens: &next, rows: OutputRows::Last }], &mut NoProbe)?;
         let Some(row) = logits.first().filter(|logits| logits.rows > 0) else { break };
@@ -109,10 +110,10 @@ fn continued(
             ended = "end token";
             break;
         }
-        made.push(token);
+        generated.push(token);
         next = vec![token];
         // Stop strings may span tokens, and the bytes of a character may span several.
-        whole = text.decode(&made, true).map_err(GenerateError::Text)?;
+        whole = text.decode(&generated, true).map_err(GenerateError::Text)?;
         let stop = until
             .iter()
             .filter(|stop| !stop.is_empty())
@@ -124,5 +125,5 @@ fn continued(
         }
     }
     session.release(slot)?;
-    Ok((made, whole, ended))
+    Ok((generated, whole, ended))
 }

@@ -1,7 +1,7 @@
 //! Tokenizes prompts and choices, as in lm-eval's `_encode_pair`.
 
 use super::choices::TokenizedChoice;
-use super::{ScoringError, ScoringOptions, TextCodec};
+use super::{ScoringError, ScoringOptions, TextCodec, item_error};
 use crate::evals::items::{EvalItem, PromptInput};
 
 /// Returns the tokens of every choice with its prompt.
@@ -12,8 +12,7 @@ pub(super) fn choices(
     choices: &[PromptInput],
     delimiter: &str,
 ) -> Result<Vec<TokenizedChoice>, ScoringError> {
-    let wrong = |why: String| ScoringError::Item { id: item.id.clone(), why };
-    let mut made = Vec::with_capacity(choices.len());
+    let mut tokenized = Vec::with_capacity(choices.len());
     for (at, choice) in choices.iter().enumerate() {
         let prompt = prompts.get(at).filter(|_| prompts.len() > 1).or(prompts.first());
         let (context, tokens) = match (prompt, choice) {
@@ -25,34 +24,40 @@ pub(super) fn choices(
                     .map_err(|why| ScoringError::Text { id: item.id.clone(), why })?
             }
             _ => {
-                return Err(wrong(
+                return Err(item_error(
+                    item,
                     "prompt and choices have to be all text or all token ids".to_owned(),
                 ));
             }
         };
         if context.is_empty() {
-            return Err(wrong(
-                "the prompt has no tokens, and the model no token that begins a text; give a prompt".to_owned(),
-            ));
+            let why = "the prompt has no tokens, and the model no token that begins a text; give a prompt";
+            return Err(item_error(item, why.to_owned()));
         }
         if tokens.is_empty() {
-            return Err(wrong(format!(
-                "choice {at} has no tokens of its own behind the prompt; give a choice that is not empty"
-            )));
+            return Err(item_error(
+                item,
+                format!(
+                    "choice {at} has no tokens of its own behind the prompt; give a choice that is not empty"
+                ),
+            ));
         }
         // lm-eval truncates on the left; the last token is not fed.
         let whole = context.len() + tokens.len() - 1;
-        let dropped = run.context.map_or(0, |most| whole.saturating_sub(most));
+        let dropped = run.context.map_or(0, |limit| whole.saturating_sub(limit));
         if dropped >= context.len() {
-            let most = run.context.unwrap_or(0);
-            return Err(wrong(format!(
-                "choice {at} has {} tokens, and the model handles {most} positions",
-                tokens.len()
-            )));
+            let limit = run.context.unwrap_or(0);
+            return Err(item_error(
+                item,
+                format!(
+                    "choice {at} has {} tokens, and the model handles {limit} positions",
+                    tokens.len()
+                ),
+            ));
         }
-        made.push(TokenizedChoice { context: context[dropped..].to_vec(), tokens, dropped });
+        tokenized.push(TokenizedChoice { context: context[dropped..].to_vec(), tokens, dropped });
     }
-    Ok(made)
+    Ok(tokenized)
 }
 
 pub(super) fn text<'a>(

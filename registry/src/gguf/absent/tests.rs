@@ -16,16 +16,16 @@ fn a_value_may_follow_from_others() {
         companions: BTreeSet::new(),
     };
     let library = Library::builtin();
-    let gguf = |name: &str| library.load(name, &[]).unwrap().gguf.map(|gguf| gguf.absent);
-    let absent = library
-        .names()
-        .find_map(|name| gguf(name).filter(|absent| absent.contains_key("attention.key_length")));
+    let absent = library.names().find_map(|name| {
+        let absent = library.load(name, &[]).unwrap().gguf.map(|gguf| gguf.absent);
+        absent.filter(|absent| absent.contains_key("attention.key_length"))
+    });
     let read = super::with_absent_keys(&absent.unwrap(), &header);
-    let value = |key: &str| read.header.keys.peek(key).cloned();
-    assert_eq!(value("attention.key_length"), Some(Scalar::Int(16)));
-    assert_eq!(value("rope.dimension_count"), Some(Scalar::Int(16)));
-    assert_eq!(value("attention.head_count_kv"), Some(Scalar::Int(4)));
-    assert_eq!(value("rope.scaling.factor"), None);
+    let keys = &read.header.keys;
+    assert_eq!(keys.peek("attention.key_length"), Some(&Scalar::Int(16)));
+    assert_eq!(keys.peek("rope.dimension_count"), Some(&Scalar::Int(16)));
+    assert_eq!(keys.peek("attention.head_count_kv"), Some(&Scalar::Int(4)));
+    assert_eq!(keys.peek("rope.scaling.factor"), None);
     assert_eq!(read.missing_reason("context_length"), Some("llama.cpp needs it"));
     assert_eq!(read.missing_reason("vocab_size"), None);
     assert!(read.missing_reason("unheard").is_some());

@@ -20,8 +20,8 @@ pub(super) struct GgufEnv<'a> {
 impl<'a> GgufEnv<'a> {
     pub(super) fn new(spec: &'a Spec, dims: &'a dyn Env, ahead: usize) -> Self {
         // A table that cannot be described was reported when it was computed.
-        let described = |decl| ropes::describe(decl, dims).ok();
-        let ropes = spec.rope.iter().map(|(name, decl)| (name.as_str(), described(decl)));
+        let ropes = spec.rope.iter();
+        let ropes = ropes.map(|(name, decl)| (name.as_str(), ropes::describe(decl, dims).ok()));
         Self { dims, ropes: ropes.collect(), ahead: Scalar::Int(ahead as i64) }
     }
 }

@@ -80,15 +80,15 @@ impl Parameters {
         }
     }
 
-    fn wrong(&self, name: &str, wanted: &str, value: &Scalar) -> EvalError {
-        Finding::error(&self.at, format!("{} is not {wanted}", self.place(name)))
-            .label(expected(wanted, value))
+    fn wrong(&self, name: &str, form: &str, value: &Scalar) -> EvalError {
+        Finding::error(&self.at, format!("{} is not {form}", self.place(name)))
+            .label(expected(form, value))
             .into()
     }
 
     pub(super) fn kind(&self, env: &dyn Env) -> Result<&'static str, EvalError> {
-        let found = ["rope_type", "type"].iter().find_map(|name| Some((*name, self.get(name)?)));
-        let Some((name, value)) = found else { return Ok("default") };
+        let entry = ["rope_type", "type"].iter().find_map(|name| Some((*name, self.get(name)?)));
+        let Some((name, value)) = entry else { return Ok("default") };
         let Scalar::Str(word) = value else { return Err(self.wrong(name, "a text", value)) };
         let newer = super::OLDER.iter().find(|(older, _)| older == word);
         let word = newer.map_or(word.as_str(), |(_, newer)| newer);
@@ -107,11 +107,8 @@ impl Parameters {
 
     /// Returns a warning for each entry that neither a scheme nor the spec reads.
     pub(super) fn unknown(&self, decl: &RopeDecl, env: &dyn Env) -> Vec<Finding> {
-        let by_name = |key: &str| {
-            self.key.as_ref().is_some_and(|outer| env.config().is_read(&format!("{outer}.{key}")))
-        };
         let unknown = self.entries.iter().filter(|(key, value)| {
-            *value != Scalar::Null && !KNOWN.contains(&key.as_str()) && !by_name(key)
+            *value != Scalar::Null && !KNOWN.contains(&key.as_str()) && !self.is_read(key, env)
         });
         unknown
             .map(|(key, _)| {
@@ -123,6 +120,11 @@ impl Parameters {
                 .help("if it changes the frequencies, this model needs more than the spec says")
             })
             .collect()
+    }
+
+    /// True if an expression has read an entry by its name in the config.
+    fn is_read(&self, key: &str, env: &dyn Env) -> bool {
+        self.key.as_ref().is_some_and(|outer| env.config().is_read(&format!("{outer}.{key}")))
     }
 
     pub(super) fn optional(&self, name: &str) -> Result<Option<f64>, EvalError> {
@@ -143,8 +145,8 @@ impl Parameters {
         let Some(value) = self.get(name) else {
             return Err(Finding::error(&self.at, format!("{} is missing", self.place(name))).into());
         };
-        let wanted = format!("a list of {length} numbers");
-        let Scalar::List(items) = value else { return Err(self.wrong(name, &wanted, value)) };
+        let form = format!("a list of {length} numbers");
+        let Scalar::List(items) = value else { return Err(self.wrong(name, &form, value)) };
         let numbers: Option<Vec<f32>> =
             items.iter().map(|item| item.as_f64().map(|x| x as f32)).collect();
         match numbers {
@@ -155,7 +157,7 @@ impl Parameters {
             )
             .label(format!("expected one for each of {length} frequencies"))
             .into()),
-            None => Err(self.wrong(name, &wanted, value)),
+            None => Err(self.wrong(name, &form, value)),
         }
     }
 
@@ -194,15 +196,15 @@ impl Parameters {
             Some(factor) => factor,
             None => self.number("factor")?,
         };
-        let scale = |m: f64| if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 };
-        // Zero counts as absent, as it does where these keys come from.
-        let given = |name: &str| self.get(name).and_then(Scalar::as_f64).filter(|m| *m != 0.0);
-        let attention_factor =
-            match (self.optional("attention_factor")?, given("mscale"), given("mscale_all_dim")) {
-                (Some(factor), _, _) => factor,
-                (None, Some(mscale), Some(all)) => scale(mscale) / scale(all),
-                _ => scale(1.0),
-            };
+        let mscale = self.nonzero("mscale");
+        let all = self.nonzero("mscale_all_dim");
+        let attention_factor = match (self.optional("attention_factor")?, mscale, all) {
+            (Some(factor), _, _) => factor,
+            (None, Some(mscale), Some(all)) => {
+                attention_scale(factor, mscale) / attention_scale(factor, all)
+            }
+            _ => attention_scale(factor, 1.0),
+        };
         // A table of one layer type takes this flag from the object around it.
         let truncate = match self.key.as_deref().and_then(|key| key.rsplit_once('.')) {
             Some((outer, _)) => env.config().get(&format!("{outer}.truncate")),
@@ -212,10 +214,15 @@ impl Parameters {
             factor,
             attention_factor,
             original: original as f64,
-            beta_fast: given("beta_fast").unwrap_or(32.0),
-            beta_slow: given("beta_slow").unwrap_or(1.0),
+            beta_fast: self.nonzero("beta_fast").unwrap_or(32.0),
+            beta_slow: self.nonzero("beta_slow").unwrap_or(1.0),
             truncate: truncate.is_none_or(crate::eval::truth),
         })
+    }
+
+    /// Returns a number; zero counts as absent, as it does where these keys come from.
+    fn nonzero(&self, name: &str) -> Option<f64> {
+        self.get(name).and_then(Scalar::as_f64).filter(|m| *m != 0.0)
     }
 
     pub(super) fn long_attention(
@@ -230,4 +237,9 @@ impl Parameters {
         let factor = self.factor(context, original)?.ok_or_else(|| Self::needs_context(decl))?;
         Ok(if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() })
     }
+}
+
+/// Returns the factor of attention scores that YaRN gives a context that is `factor` times as long.
+fn attention_scale(factor: f64, m: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 }
 }

@@ -56,12 +56,15 @@ fn run(config: &str) -> (Result<RopeTable, String>, Vec<String>) {
     };
     let env = Names(Config::parse("config.json", config).unwrap(), Fuel::default());
     let mut warnings = Vec::new();
-    let told = |fail: &EvalError| match fail {
-        EvalError::Finding(finding) => format!("{} ({})", finding.message, finding.label),
-        EvalError::Reported => "reported".to_owned(),
-    };
     let table = table(&decl, &env, &mut |fail| warnings.push(told(&fail)));
     (table.map_err(|fail| told(&fail)), warnings)
+}
+
+fn told(fail: &EvalError) -> String {
+    match fail {
+        EvalError::Finding(finding) => format!("{} ({})", finding.message, finding.label),
+        EvalError::Reported => "reported".to_owned(),
+    }
 }
 
 fn ulps(ours: &[f32], theirs: &serde_json::Value) -> (u32, usize) {
@@ -84,17 +87,17 @@ fn frequencies_are_the_references() {
         assert!(warnings.is_empty(), "{name}: {warnings:?}");
         let table = table.unwrap();
         let context = row["ctx"].as_u64().unwrap() as usize;
-        let (most, how_many) = ulps(&table.frequencies(context.min(2)), &row["inv"]);
+        let (largest, how_many) = ulps(&table.frequencies(context.min(2)), &row["inv"]);
         // The reference's own power differs by a unit between its scalar and vector paths.
         assert!(
-            most <= 2 && how_many * 10 <= table.inv_freq.len(),
-            "{name}: {how_many} differ by up to {most}"
+            largest <= 2 && how_many * 10 <= table.inv_freq.len(),
+            "{name}: {how_many} differ by up to {largest}"
         );
         let factor = Config::parse("row", line).unwrap().get("af").and_then(Scalar::as_f64);
         assert_eq!(Some(table.attention_factor), factor, "{name}");
         if let Some(length) = row["seq"].as_u64() {
-            let (most, _) = ulps(&table.frequencies(length as usize), &row["long"]);
-            assert!(most <= 2, "{name} at {length}: {most}");
+            let (largest, _) = ulps(&table.frequencies(length as usize), &row["long"]);
+            assert!(largest <= 2, "{name} at {length}: {largest}");
         }
     }
 }

@@ -90,6 +90,13 @@ struct LocalNames {
     layer: bool,
 }
 
+impl LocalNames {
+    /// Returns the names of an expression of a layer.
+    fn in_layer() -> Self {
+        Self { layer: true, ..Self::default() }
+    }
+}
+
 struct UseCollector<'a> {
     spec: &'a Spec,
     ops: &'a OpSet,
@@ -124,8 +131,8 @@ impl<'a> UseCollector<'a> {
             for (name, args) in calls {
                 let Some(function) = spec.functions.get(&name.name) else { continue };
                 for (n, arg) in args.iter().enumerate() {
-                    let position = || function.params.get(n).map(|param| &param.name);
-                    if let Some(param) = arg.name.as_ref().or_else(position) {
+                    let positional = function.params.get(n).map(|param| &param.name);
+                    if let Some(param) = arg.name.as_ref().or(positional) {
                         let given = (function.name.name.clone(), param.name.clone());
                         self.given.entry(given).or_default().push((&arg.value, next));
                     }
@@ -155,15 +162,14 @@ impl<'a> UseCollector<'a> {
         for entry in spec.assumes.values() {
             self.expr(&entry.value, &mut LocalNames::default())?;
         }
-        let in_layer = || LocalNames { layer: true, ..LocalNames::default() };
         let shapes = spec.states.values().flat_map(|state| &state.parts);
         for expr in shapes.flat_map(|part| &part.shape) {
-            self.expr(expr, &mut in_layer())?;
+            self.expr(expr, &mut LocalNames::in_layer())?;
         }
         if let Some(layers) = &spec.layers {
             let each = layers.each.values().map(|each| &each.value);
             for expr in each.chain(&layers.kind) {
-                self.expr(expr, &mut in_layer())?;
+                self.expr(expr, &mut LocalNames::in_layer())?;
             }
         }
         if let Some(nextn) = &spec.nextn {
@@ -175,7 +181,7 @@ impl<'a> UseCollector<'a> {
         self.kinds()?;
         for n in 0..self.programs.len() {
             for expr in expressions(self.programs[n].program) {
-                self.expr(expr, &mut LocalNames { body: Some(n), ..in_layer() })?;
+                self.expr(expr, &mut LocalNames { body: Some(n), ..LocalNames::in_layer() })?;
             }
         }
         Ok(())
@@ -356,10 +362,10 @@ impl<'a> UseCollector<'a> {
                 facts.others = true;
             }
             ExprKind::Path(names) => {
-                let Some((first, rest)) = names.split_first() else { return Ok(facts) };
+                let Some((first, members)) = names.split_first() else { return Ok(facts) };
                 facts = self.name(&first.name, scope)?;
-                if !rest.is_empty() {
-                    let member: Vec<&str> = rest.iter().map(|name| name.name.as_str()).collect();
+                if !members.is_empty() {
+                    let member: Vec<&str> = members.iter().map(|name| name.name.as_str()).collect();
                     let member = member.join(".");
                     let keys = facts.keys.iter().map(|key| format!("{key}.{member}"));
                     facts = ValueSources { keys: keys.collect(), ..ValueSources::default() };
@@ -413,13 +419,13 @@ impl<'a> UseCollector<'a> {
         scope: &mut LocalNames,
     ) -> Result<ValueSources, EvalError> {
         let mut facts = ValueSources::default();
-        let Some((first, rest)) = args.split_first() else { return Ok(facts) };
+        let Some((first, remaining)) = args.split_first() else { return Ok(facts) };
         match name.name.as_str() {
             "config" => {
                 if let ExprKind::Str(key) = &first.value.kind {
                     facts = ValueSources::key(key);
                 }
-                if let Some(default) = rest.first() {
+                if let Some(default) = remaining.first() {
                     facts.add(self.facts(&default.value, scope)?);
                 }
             }
@@ -440,19 +446,19 @@ impl<'a> UseCollector<'a> {
             .body
             .iter()
             .filter(|stmt| stmt.targets.iter().any(|target: &Ident| target.name == name));
-        let mut found: Vec<_> = assigned.map(|stmt| (&stmt.value, Some(place))).collect();
+        let mut values: Vec<_> = assigned.map(|stmt| (&stmt.value, Some(place))).collect();
         let param = function.and_then(|function| {
             let param = function.params.iter().find(|param| param.name.name == name)?;
             Some((&function.name.name, param))
         });
         if let Some((function, param)) = param {
-            found.extend(param.default.iter().map(|default| (default, Some(place))));
+            values.extend(param.default.iter().map(|default| (default, Some(place))));
             let given = self.given.get(&(function.clone(), name.to_owned()));
-            found.extend(given.into_iter().flatten().map(|(expr, from)| (*expr, Some(*from))));
-        } else if found.is_empty() {
+            values.extend(given.into_iter().flatten().map(|(expr, from)| (*expr, Some(*from))));
+        } else if values.is_empty() {
             return None;
         }
-        Some(found)
+        Some(values)
     }
 
     /// Facts of a name.

@@ -27,13 +27,13 @@ impl SheetDecoder {
             self.expected(&entry.value, &format!("a list behind `{key}`"));
             return Vec::new();
         };
-        let mut made = Vec::new();
+        let mut results = Vec::new();
         for item in items {
             if let Some(map) = self.map(item, what, known) {
-                made.extend(read(self, item, map));
+                results.extend(read(self, item, map));
             }
         }
-        made
+        results
     }
 
     /// Reads the entries of a map of maps.
@@ -147,8 +147,8 @@ impl SheetDecoder {
             }
             YamlValue::Plain(text) | YamlValue::Quoted(text) => match parse_expr(text) {
                 Ok(expr) => Some(expr),
-                Err(found) => {
-                    self.findings.extend(found);
+                Err(errors) => {
+                    self.findings.extend(errors);
                     None
                 }
             },
@@ -168,8 +168,8 @@ impl SheetDecoder {
         let node = &map.get("when")?.value;
         match node.text().map(parse_expr) {
             Some(Ok(expr)) => Some(expr),
-            Some(Err(found)) => {
-                self.findings.extend(found);
+            Some(Err(errors)) => {
+                self.findings.extend(errors);
                 None
             }
             None => {

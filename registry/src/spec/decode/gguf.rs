@@ -12,9 +12,8 @@ impl SpecDecoder {
     pub(super) fn gguf(&mut self, entry: &YamlEntry) -> Option<GgufDecl> {
         let map = self.map(&entry.value, "a map with `arch:`, `metadata:` and `weights:`")?;
         self.check_keys(map, &GGUF, &entry.key.span());
-        let word = |this: &mut Self, key| map.get(key).map(|entry| this.literal(&entry.value));
-        let arch = word(self, "arch");
-        let pre = word(self, "pre");
+        let arch = map.get("arch").map(|entry| self.literal(&entry.value));
+        let pre = map.get("pre").map(|entry| self.literal(&entry.value));
         let metadata = self.entries(map, "metadata");
         let tensors = self.entries(map, "tensors");
         let assumes = self.entries(map, "assumes");

@@ -23,10 +23,11 @@ fn strides(shape: &[usize]) -> Vec<usize> {
 fn build(shape: &Shape, of: impl Fn(&[usize]) -> usize) -> Indices {
     let strides = strides(shape);
     let count: usize = shape.iter().product();
-    let index = |flat: usize| -> Vec<usize> {
-        shape.iter().zip(&strides).map(|(d, s)| flat / s % d).collect()
-    };
-    Indices { shape: shape.clone(), data: (0..count).map(|flat| of(&index(flat))).collect() }
+    let data = (0..count).map(|flat| {
+        let index = shape.iter().zip(&strides).map(|(d, s)| flat / s % d);
+        of(&index.collect::<Vec<_>>())
+    });
+    Indices { shape: shape.clone(), data: data.collect() }
 }
 
 impl Indices {
@@ -167,9 +168,9 @@ proptest! {
         let mut tensors = vec![shape.clone(); count];
         let mut fitting = Vec::new();
         for step in steps {
-            let made = step_shapes(&step, &tensors);
-            if let (Ok(made), Ok(_)) = (made, inverse_step(&step, &tensors)) {
-                tensors = made;
+            let shapes = step_shapes(&step, &tensors);
+            if let (Ok(shapes), Ok(_)) = (shapes, inverse_step(&step, &tensors)) {
+                tensors = shapes;
                 fitting.push(step);
             }
         }

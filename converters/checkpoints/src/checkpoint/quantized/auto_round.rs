@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use super::checks::SchemeResult;
 use super::integer_config::{IntegerConfig, numbers, pattern};
-use crate::checkpoint::Checkpoint;
+use super::section::non_null;
+use crate::checkpoint::{Checkpoint, Error};
 
 /// Values of `quant_method` that AutoRound writes.
 pub(super) const METHODS: [&str; 2] = ["auto-round", "intel/auto-round"];
@@ -16,32 +17,29 @@ pub(super) fn layout(
     checkpoint: &Checkpoint,
     section: &Value,
 ) -> SchemeResult<(&'static str, &'static str)> {
-    let setting = |key: &str| section.get(key).filter(|value| !value.is_null());
-    let wrong = |key: &str, found: &Value, expected: &str| {
-        let found = found.as_str().map_or_else(|| found.to_string(), str::to_owned);
-        Err(checkpoint.config_error(key, &found, expected))
-    };
-    if let Some(found) = setting("rotation_config") {
-        return wrong(
-            "rotation_config",
-            found,
-            "none: what is rotated while the model runs is not read",
-        );
+    if let Some(rotation) = non_null(section, "rotation_config") {
+        let expected = "none: what is rotated while the model runs is not read";
+        return Err(setting_error(checkpoint, "rotation_config", rotation, expected));
     }
-    if let Some(found) = setting("data_type")
+    if let Some(kind) = non_null(section, "data_type")
         .filter(|kind| !kind.as_str().is_some_and(|kind| kind == "int" || kind.starts_with("int_")))
     {
-        return wrong("data_type", found, "int: save it in the format `llm_compressor` instead");
+        let expected = "int: save it in the format `llm_compressor` instead";
+        return Err(setting_error(checkpoint, "data_type", kind, expected));
     }
-    if let Some(found) = setting("act_bits").filter(|bits| bits.as_u64().is_none_or(|n| n < 16)) {
-        return wrong("act_bits", found, "16: rows that are rounded in its own way are not read");
+    if let Some(bits) =
+        non_null(section, "act_bits").filter(|bits| bits.as_u64().is_none_or(|n| n < 16))
+    {
+        let expected = "16: rows that are rounded in its own way are not read";
+        return Err(setting_error(checkpoint, "act_bits", bits, expected));
     }
     Ok(match section.get("packing_format").and_then(Value::as_str).unwrap_or("auto") {
         "auto" | "auto_round:gptq" | "auto_round:auto_gptq" => ("gptq", "gptq"),
         "auto_round" | "auto_round:gptqmodel" => ("gptq", "gptq_v2"),
         "auto_round:awq" | "auto_round:auto_awq" => {
-            if let Some(bits) = setting("bits").filter(|bits| bits.as_u64() != Some(4)) {
-                return wrong("bits", bits, "4 where `packing_format` is auto_round:auto_awq");
+            if let Some(bits) = non_null(section, "bits").filter(|bits| bits.as_u64() != Some(4)) {
+                let expected = "4 where `packing_format` is auto_round:auto_awq";
+                return Err(setting_error(checkpoint, "bits", bits, expected));
             }
             ("awq", "gemm")
         }
@@ -51,6 +49,12 @@ pub(super) fn layout(
             return Err(checkpoint.config_error("packing_format", other, expected));
         }
     })
+}
+
+/// Returns the error for a setting with an unsupported value.
+fn setting_error(checkpoint: &Checkpoint, key: &str, value: &Value, expected: &str) -> Error {
+    let actual = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    checkpoint.config_error(key, &actual, expected)
 }
 
 /// Parses `extra_config`: modules with their own settings, by name or by a pattern that may match anywhere
@@ -63,19 +67,18 @@ pub(super) fn extra(
     let Some(Value::Object(rules)) = section.get("extra_config") else { return Ok(Vec::new()) };
     let mut named = Vec::new();
     let mut fitting = Vec::new();
-    for (text, own) in rules {
-        let plain = |bits: &Value| bits.as_u64().is_some_and(|bits| bits >= 16);
-        let own = match own.get("bits") {
-            Some(bits) if plain(bits) => None,
-            _ => Some(numbers(checkpoint, own, default)?),
+    for (text, settings) in rules {
+        let config = match settings.get("bits") {
+            Some(bits) if bits.as_u64().is_some_and(|bits| bits >= 16) => None,
+            _ => Some(numbers(checkpoint, settings, default)?),
         };
         named.push((
             pattern(checkpoint, "extra_config", &format!("{}$", fancy_regex::escape(text)))?,
-            own,
+            config,
         ));
         // AutoRound itself ignores invalid patterns.
         if let Ok(regex) = Regex::new(text) {
-            fitting.push((regex, own));
+            fitting.push((regex, config));
         }
     }
     named.extend(fitting);

@@ -17,8 +17,8 @@ pub(super) fn find(
 ) -> SchemeResult<NamedWeight> {
     let Some(module) = name.strip_suffix(".qweight") else { return Ok(None) };
     let Some(numbers) = config.of_module(checkpoint, module)? else {
-        let found = format!("codes, though `{}` says that its module has none", config.exceptions);
-        return Err(checkpoint.coded(name, found, "a plain weight".to_owned()));
+        let actual = format!("codes, though `{}` says that its module has none", config.exceptions);
+        return Err(checkpoint.coded(name, actual, "a plain weight".to_owned()));
     };
     let [scales, zeros] = ["scales", "qzeros"].map(|end| format!("{module}.{end}"));
     let parts = vec![name.to_owned(), scales, zeros];
@@ -50,9 +50,9 @@ fn wide(
         _ => (0, 0),
     };
     if PackedCodes::needed(outputs, bits) != words || (bits == 4 && !outputs.is_multiple_of(8)) {
-        let found = format!("{words} columns");
+        let actual = format!("{words} columns");
         let expected = format!("words for {outputs} outputs of `{scales}`, {bits} bits each");
-        return Err(checkpoint.coded(name, found, expected));
+        return Err(checkpoint.coded(name, actual, expected));
     }
     let size = size(numbers.group, inputs, rows);
     checkpoint.even(name, inputs, size)?;
@@ -83,8 +83,8 @@ fn tall(
     let [name, scales, zeros] = parts else { return Err(missing(checkpoint, parts)) };
     let (outputs, words) = checkpoint.sides(name, FileDtype::I32)?;
     if numbers.bits != 4 {
-        let found = numbers.bits.to_string();
-        return Err(checkpoint.config_error("bits", &found, "4 where `version` is gemv"));
+        let actual = numbers.bits.to_string();
+        return Err(checkpoint.config_error("bits", &actual, "4 where `version` is gemv"));
     }
     let inputs = words.checked_mul(8).ok_or_else(|| missing(checkpoint, parts))?;
     let stored = checkpoint.beside(name, scales)?.shape.clone();

@@ -12,23 +12,23 @@ pub(super) type SchemeResult<T> = Result<T, Error>;
 
 impl Checkpoint {
     /// Returns an error about a tensor.
-    pub(super) fn coded(&self, tensor: &str, found: String, expected: String) -> Error {
+    pub(super) fn coded(&self, tensor: &str, actual: String, expected: String) -> Error {
         let file = self.stored(tensor).and_then(|info| self.files().get(info.file));
         Error::Coded {
             file: file.map_or(self.root(), |file| file.as_path()).into(),
             tensor: shown(tensor),
-            found,
+            found: actual,
             expected,
             advice: AGAIN,
         }
     }
 
     /// Returns an error about a config key.
-    pub(super) fn config_error(&self, key: &str, found: &str, expected: &str) -> Error {
+    pub(super) fn config_error(&self, key: &str, actual: &str, expected: &str) -> Error {
         Error::Quantization {
             root: self.root().into(),
             key: shown(key),
-            found: shown(found),
+            found: shown(actual),
             expected: expected.to_owned(),
         }
     }
@@ -38,15 +38,15 @@ impl Checkpoint {
         if inputs.is_multiple_of(size.max(1)) {
             return Ok(());
         }
-        let found = format!("{inputs} inputs");
-        Err(self.coded(tensor, found, format!("a multiple of `group_size`, which is {size}")))
+        let actual = format!("{inputs} inputs");
+        Err(self.coded(tensor, actual, format!("a multiple of `group_size`, which is {size}")))
     }
 
     /// Returns a tensor that the weight of `tensor` requires.
     pub(super) fn beside(&self, tensor: &str, name: &str) -> SchemeResult<&TensorInfo> {
         self.stored(name).ok_or_else(|| {
-            let found = format!("no `{}` beside it", shown(name));
-            self.coded(tensor, found, "one that says the type of its codes".to_owned())
+            let actual = format!("no `{}` beside it", shown(name));
+            self.coded(tensor, actual, "one that says the type of its codes".to_owned())
         })
     }
 
@@ -63,8 +63,8 @@ impl Checkpoint {
         }
         let expected: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
         let dtypes: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
-        let found = format!("shape {:?} of {}", info.shape, info.dtype);
-        Err(self.coded(name, found, format!("{} of {}", expected.join(" or "), dtypes.join(", "))))
+        let actual = format!("shape {:?} of {}", info.shape, info.dtype);
+        Err(self.coded(name, actual, format!("{} of {}", expected.join(" or "), dtypes.join(", "))))
     }
 
     /// Returns the two sides of a tensor of codes.
@@ -76,10 +76,10 @@ impl Checkpoint {
             },
             _ => {}
         }
-        let found = self.stored(name).map_or("nothing".to_owned(), |info| {
+        let actual = self.stored(name).map_or("nothing".to_owned(), |info| {
             format!("shape {:?} of {}", info.shape, info.dtype)
         });
-        Err(self.coded(name, found, format!("rows and columns of {dtype}")))
+        Err(self.coded(name, actual, format!("rows and columns of {dtype}")))
     }
 }
 

@@ -6,7 +6,7 @@ use super::checks::SchemeResult;
 use super::quant_config::QuantConfig;
 use super::scheme::ModuleScheme;
 use super::{Encoding, GlobalScale, NamedWeight, QuantizedWeight};
-use crate::checkpoint::{Checkpoint, TensorInfo};
+use crate::checkpoint::{Checkpoint, Error, TensorInfo};
 use formats::FileDtype;
 
 /// Returns the weight that a tensor of codes belongs to, if any.
@@ -24,17 +24,17 @@ pub(super) fn find(
     let module = name.strip_suffix("_packed").unwrap_or(name);
     let module = module.strip_suffix(".weight").unwrap_or(module);
     let group = config.schemes.of_floats(checkpoint, module)?;
-    let made = if eight_bits {
+    let named = if eight_bits {
         eight(checkpoint, name, info, group.and_then(ModuleScheme::block).or(config.block))?
     } else {
         four(checkpoint, name, info)?
     };
-    let Some((weight, made)) = made else { return Ok(None) };
+    let Some((weight, quantized)) = named else { return Ok(None) };
     let inputs = match group {
         Some(group) => group.inputs.clone(),
         None => config.inputs_of(info.dtype),
     };
-    Ok(Some((weight, QuantizedWeight { inputs, ..made })))
+    Ok(Some((weight, QuantizedWeight { inputs, ..quantized })))
 }
 
 /// Returns the name of the scales beside 8-bit codes, if there are any.
@@ -53,16 +53,9 @@ fn eight(
     let Some(scale) = scale_of(name, stored) else { return Ok(None) };
     let sides = &stored[&scale].shape;
     // Codes without their scales would be taken for values.
-    let unknown = || {
-        let ty = stored[&scale].dtype.name();
-        let shape = &info.shape;
-        let found =
-            format!("codes of shape {shape:?} with scales `{scale}` of {ty} and shape {sides:?}");
-        let expected =
-            "one scale, one for each row, or one for each block of the `weight_block_size`";
-        checkpoint.coded(name, found, expected.to_owned())
+    let &[rows, columns] = &info.shape[..] else {
+        return Err(unknown_layout(checkpoint, name, info, &scale));
     };
-    let &[rows, columns] = &info.shape[..] else { return Err(unknown()) };
     let bytes = stored[&scale].dtype == FileDtype::U8;
     let (down, across) = match sides[..] {
         // MXFP8: power-of-two scales stored as bytes.
@@ -75,15 +68,34 @@ fn eight(
     let across = across.max(1);
     let needed = rows.div_ceil(down) * columns.div_ceil(across);
     // Compared as rows and columns, ignoring axes of one: a transposed shape would pass too.
-    let long =
-        |sides: &[usize]| sides.iter().copied().filter(|&side| side != 1).collect::<Vec<_>>();
-    let lies = long(sides) == long(&[rows.div_ceil(down), columns.div_ceil(across)]);
+    let blocks = [rows.div_ceil(down), columns.div_ceil(across)];
+    let lies = without_ones(sides) == without_ones(&blocks);
     if stored[&scale].elements() != needed || !lies || !(bytes || stored[&scale].dtype.is_float()) {
-        return Err(unknown());
+        return Err(unknown_layout(checkpoint, name, info, &scale));
     }
     let parts = vec![name.to_owned(), scale];
-    let made = QuantizedWeight::new(Encoding::Fp8(down, across), info.shape.clone(), parts);
-    Ok(Some((name.to_owned(), made)))
+    let weight = QuantizedWeight::new(Encoding::Fp8(down, across), info.shape.clone(), parts);
+    Ok(Some((name.to_owned(), weight)))
+}
+
+/// Returns the error for 8-bit codes whose scales have an unknown shape.
+fn unknown_layout(checkpoint: &Checkpoint, name: &str, codes: &TensorInfo, scale: &str) -> Error {
+    let actual = described(codes, scale, &checkpoint.stored[scale]);
+    let expected = "one scale, one for each row, or one for each block of the `weight_block_size`";
+    checkpoint.coded(name, actual, expected.to_owned())
+}
+
+/// Describes codes and their scales, for an error.
+fn described(codes: &TensorInfo, scale: &str, scales: &TensorInfo) -> String {
+    let ty = scales.dtype.name();
+    let sides = &scales.shape;
+    let shape = &codes.shape;
+    format!("codes of shape {shape:?} with scales `{scale}` of {ty} and shape {sides:?}")
+}
+
+/// Returns the sides that are not 1.
+fn without_ones(sides: &[usize]) -> Vec<usize> {
+    sides.iter().copied().filter(|&side| side != 1).collect()
 }
 
 fn four(checkpoint: &Checkpoint, name: &str, info: &TensorInfo) -> SchemeResult<NamedWeight> {
@@ -109,14 +121,10 @@ fn four(checkpoint: &Checkpoint, name: &str, info: &TensorInfo) -> SchemeResult<
     // A transposed shape, or bytes of another format, would pass too.
     let sixteens = group == 16;
     if (scales.dtype == FileDtype::F8E4m3) != sixteens || scales.shape != expected {
-        let ty = scales.dtype.name();
-        let sides = &scales.shape;
-        let shape = &info.shape;
-        let found =
-            format!("codes of shape {shape:?} with scales `{scale}` of {ty} and shape {sides:?}");
+        let actual = described(info, &scale, scales);
         let dtype = if sixteens { FileDtype::F8E4m3 } else { FileDtype::U8 };
         let expected = format!("scales of {} and shape {expected:?}", dtype.name());
-        return Err(checkpoint.coded(name, found, expected));
+        return Err(checkpoint.coded(name, actual, expected));
     }
     let globals = [
         (format!("{weight}_global_scale"), GlobalScale::Divides),

@@ -17,8 +17,8 @@ pub(super) fn find(
 ) -> SchemeResult<NamedWeight> {
     let Some(module) = name.strip_suffix(".qweight") else { return Ok(None) };
     let Some(numbers) = config.of_module(checkpoint, module)? else {
-        let found = format!("codes, though `{}` says that its module has none", config.exceptions);
-        return Err(checkpoint.coded(name, found, "a plain weight".to_owned()));
+        let actual = format!("codes, though `{}` says that its module has none", config.exceptions);
+        return Err(checkpoint.coded(name, actual, "a plain weight".to_owned()));
     };
     let IntegerConfig { bits, group } = numbers;
     if !["", "gptq", "gptq_v2", "gptq_p"].contains(&config.layout.as_str()) {
@@ -40,11 +40,11 @@ pub(super) fn find(
         None => default_inputs(tall, bits, groups, group),
     };
     if inputs == 0 || PackedCodes::needed(inputs, bits) != tall {
-        let found = format!("{tall} rows");
+        let actual = format!("{tall} rows");
         let needed = PackedCodes::needed(inputs, bits);
         let many = "rows for the";
         let expected = format!("{needed} {many} {inputs} inputs of `{order}`, {bits} bits each");
-        return Err(checkpoint.coded(name, found, expected));
+        return Err(checkpoint.coded(name, actual, expected));
     }
     let size = match group {
         GroupSize::All => inputs,
@@ -83,12 +83,12 @@ pub(super) fn find(
 /// Infers the number of inputs if no tensor gives it. It is the capacity of the words, unless the groups
 /// end slightly earlier.
 fn default_inputs(tall: usize, bits: u32, groups: usize, group: GroupSize) -> usize {
-    let most = tall / bits as usize * 32 + tall % bits as usize * 32 / bits as usize;
+    let capacity = tall / bits as usize * 32 + tall % bits as usize * 32 / bits as usize;
     match group {
         GroupSize::Of(size) => match groups.checked_mul(size) {
             Some(inputs) if PackedCodes::needed(inputs, bits) == tall => inputs,
-            _ => most,
+            _ => capacity,
         },
-        _ => most,
+        _ => capacity,
     }
 }

@@ -7,7 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::checks::SchemeResult;
-use super::section::section;
+use super::section::{non_null, section};
 use crate::checkpoint::Checkpoint;
 use formats::FileDtype;
 use formats::numbers;
@@ -86,29 +86,27 @@ impl InputScheme {
 
     /// Parses a rounding with the defaults of `QuantizationArgs`.
     fn parse(setting: &Value) -> Option<Self> {
-        let setting = setting.as_object()?;
-        let get = |key: &str| setting.get(key).filter(|value| !value.is_null());
-        let text = |key: &str| match get(key) {
-            None => Some(None),
-            Some(value) => value.as_str().map(|text| Some(text.to_lowercase())),
-        };
-        let flag = |key: &str, default| get(key).map_or(Some(default), Value::as_bool);
-        let bits = get("num_bits").map_or(Some(8), Value::as_u64)?;
-        let symmetric = flag("symmetric", true)?;
-        let codes = match (text("type")?.as_deref(), bits) {
-            (None | Some("int"), bits @ 2..=8) => {
-                CodeType::Integer { bits: bits as u32, symmetric }
-            }
-            (Some("float"), 8) if symmetric => CodeType::E4m3,
+        if !setting.is_object() {
+            return None;
+        }
+        let bits = non_null(setting, "num_bits").map_or(Some(8), Value::as_u64)?;
+        let symmetric = flag(setting, "symmetric", true)?;
+        let ty = non_null(setting, "type").map_or(Some("int".to_owned()), lower_case)?;
+        let codes = match (ty.as_str(), bits) {
+            ("int", bits @ 2..=8) => CodeType::Integer { bits: bits as u32, symmetric },
+            ("float", 8) if symmetric => CodeType::E4m3,
             _ => return None,
         };
         // Scales that are themselves rounded belong to 4-bit formats.
-        if get("scale_dtype").is_some() {
+        if non_null(setting, "scale_dtype").is_some() {
             return None;
         }
-        let size = get("group_size").map(|size| usize::try_from(size.as_u64()?).ok());
-        let strategy = text("strategy")?;
-        Some(match (flag("dynamic", false)?, strategy.as_deref(), size) {
+        let size = non_null(setting, "group_size").map(|size| usize::try_from(size.as_u64()?).ok());
+        let strategy = match non_null(setting, "strategy") {
+            None => None,
+            Some(value) => Some(lower_case(value)?),
+        };
+        Some(match (flag(setting, "dynamic", false)?, strategy.as_deref(), size) {
             (true, Some("token"), _) => Self::Dynamic(codes, None),
             (true, Some("group") | None, Some(Some(size @ 1..))) => {
                 Self::Dynamic(codes, Some(size))
@@ -119,31 +117,32 @@ impl InputScheme {
     }
 }
 
+/// Returns a setting that is true or false; none if it is anything else.
+fn flag(setting: &Value, key: &str, default: bool) -> Option<bool> {
+    non_null(setting, key).map_or(Some(default), Value::as_bool)
+}
+
+/// Returns a text in lower case; none if the value is no text.
+fn lower_case(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_lowercase)
+}
+
 impl Checkpoint {
     /// Returns the input rounding of a weight; none if the config declares none. Returns an error that
     /// names the weight if the config asks for an unsupported one.
     pub fn rounding(&self, weight: &str) -> SchemeResult<Option<Rounding>> {
-        let Some(made) = self.quantized.get(weight) else { return Ok(None) };
+        let Some(quantized) = self.quantized.get(weight) else { return Ok(None) };
         let module = weight.strip_suffix("weight").unwrap_or(weight);
-        let codes_of = made.parts.first().map_or(weight, String::as_str);
-        let known = |codes, scale| -> SchemeResult<Rounding> {
-            let zero = match codes {
-                CodeType::Integer { symmetric: false, .. } => {
-                    self.input_zero(codes_of, &format!("{module}input_zero_point"))?
-                }
-                _ => 0.0,
-            };
-            Ok(Rounding { codes, shared: ScaleSharing::Fixed { scale, zero } })
-        };
+        let codes_of = quantized.parts.first().map_or(weight, String::as_str);
         // Some programs use the other name (`activation_scale`, which vLLM treats as `input_scale`).
         let name = ["input_scale", "activation_scale"].map(|end| format!("{module}{end}"));
         let name = name.iter().find(|name| self.stored(name).is_some()).unwrap_or(&name[0]);
-        Ok(Some(match &made.inputs {
+        Ok(Some(match &quantized.inputs {
             InputScheme::None => return Ok(None),
             &InputScheme::Dynamic(codes, None) => Rounding { codes, shared: ScaleSharing::Row },
             &InputScheme::Dynamic(codes, Some(size)) => {
                 // Blocks may be ragged, and then the last e4m3 group of a row may be too.
-                let inputs = made.shape.get(1).copied().unwrap_or(0);
+                let inputs = quantized.shape.get(1).copied().unwrap_or(0);
                 if codes != CodeType::E4m3 {
                     self.even(codes_of, inputs, size)?;
                 }
@@ -151,10 +150,11 @@ impl Checkpoint {
             }
             &InputScheme::Stored(codes) => {
                 self.beside(codes_of, name)?;
-                known(codes, self.scale(name)?.unwrap_or(1.0))?
+                let scale = self.scale(name)?.unwrap_or(1.0);
+                self.fixed_rounding(codes_of, module, codes, scale)?
             }
             &InputScheme::StoredOrDynamic(codes) => match self.scale(name)? {
-                Some(scale) => known(codes, scale)?,
+                Some(scale) => self.fixed_rounding(codes_of, module, codes, scale)?,
                 None => Rounding { codes, shared: ScaleSharing::Row },
             },
             InputScheme::Other(setting) => {
@@ -166,9 +166,27 @@ impl Checkpoint {
         }))
     }
 
+    /// Returns the rounding with a calibrated scale. The zero point of asymmetric codes is stored in `module`, whose
+    /// weight has its codes in the tensor `codes_of`.
+    fn fixed_rounding(
+        &self,
+        codes_of: &str,
+        module: &str,
+        codes: CodeType,
+        scale: f32,
+    ) -> SchemeResult<Rounding> {
+        let zero = match codes {
+            CodeType::Integer { symmetric: false, .. } => {
+                self.input_zero(codes_of, &format!("{module}input_zero_point"))?
+            }
+            _ => 0.0,
+        };
+        Ok(Rounding { codes, shared: ScaleSharing::Fixed { scale, zero } })
+    }
+
     /// True if the config declares input rounding for any weight.
     pub fn rounds_inputs(&self) -> bool {
-        self.quantized.values().any(|made| made.inputs != InputScheme::None)
+        self.quantized.values().any(|quantized| quantized.inputs != InputScheme::None)
     }
 
     /// True if the config declares rounding of keys and values.
@@ -199,8 +217,8 @@ impl Checkpoint {
         if (-128.0..=127.0).contains(&zero) && zero.fract() == 0.0 {
             return Ok(zero);
         }
-        let found = format!("{} numbers of {}, the first {zero}", info.elements(), info.dtype);
-        Err(self.coded(name, found, "one integer from -128 to 127".to_owned()))
+        let actual = format!("{} numbers of {}, the first {zero}", info.elements(), info.dtype);
+        Err(self.coded(name, actual, "one integer from -128 to 127".to_owned()))
     }
 }
 
@@ -210,17 +228,16 @@ mod tests {
 
     #[test]
     fn words_of_a_config_become_roundings() {
-        let whole = |symmetric| CodeType::Integer { bits: 8, symmetric };
         for (setting, want) in [
             (
                 r#"{"dynamic": true, "strategy": "token"}"#,
-                Some(InputScheme::Dynamic(whole(true), None)),
+                Some(InputScheme::Dynamic(eight_bits(true), None)),
             ),
             (
                 r#"{"type": "INT", "num_bits": 8, "symmetric": false, "dynamic": true, "strategy": "token"}"#,
-                Some(InputScheme::Dynamic(whole(false), None)),
+                Some(InputScheme::Dynamic(eight_bits(false), None)),
             ),
-            (r#"{"symmetric": false}"#, Some(InputScheme::Stored(whole(false)))),
+            (r#"{"symmetric": false}"#, Some(InputScheme::Stored(eight_bits(false)))),
             (
                 r#"{"type": "float", "dynamic": true, "strategy": "group", "group_size": 32}"#,
                 Some(InputScheme::Dynamic(CodeType::E4m3, Some(32))),
@@ -235,10 +252,14 @@ mod tests {
             let value: Value = serde_json::from_str(setting).expect("JSON");
             match (InputScheme::read(Some(&value)), want) {
                 (InputScheme::Other(_), None) => {}
-                (found, want) => assert_eq!(Some(found), want, "{setting}"),
+                (scheme, want) => assert_eq!(Some(scheme), want, "{setting}"),
             }
         }
         assert_eq!(InputScheme::read(None), InputScheme::None);
         assert_eq!(InputScheme::read(Some(&Value::Null)), InputScheme::None);
+    }
+
+    fn eight_bits(symmetric: bool) -> CodeType {
+        CodeType::Integer { bits: 8, symmetric }
     }
 }

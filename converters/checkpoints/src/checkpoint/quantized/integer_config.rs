@@ -4,6 +4,7 @@ use fancy_regex::Regex;
 use serde_json::Value;
 
 use super::checks::SchemeResult;
+use super::section::non_null;
 use crate::checkpoint::Checkpoint;
 
 /// Integer settings of GPTQ and AWQ.
@@ -34,17 +35,14 @@ pub(super) fn numbers(
     section: &Value,
     default: IntegerConfig,
 ) -> SchemeResult<IntegerConfig> {
-    let find = |keys: [&'static str; 2]| {
-        keys.into_iter().find_map(|key| Some((key, section.get(key).filter(|v| !v.is_null())?)))
-    };
-    let bits = match find(["bits", "w_bit"]) {
+    let bits = match first_setting(section, ["bits", "w_bit"]) {
         Some((key, value)) => match value.as_u64() {
             Some(bits @ 2..=8) => bits as u32,
             _ => return Err(checkpoint.config_error(key, &value.to_string(), "2 to 8")),
         },
         None => default.bits,
     };
-    let group = match find(["group_size", "q_group_size"]) {
+    let group = match first_setting(section, ["group_size", "q_group_size"]) {
         Some((key, value)) => match value.as_i64() {
             Some(-1) => GroupSize::All,
             Some(size @ 1..) => GroupSize::Of(usize::try_from(size).unwrap_or(usize::MAX)),
@@ -56,6 +54,14 @@ pub(super) fn numbers(
         None => default.group,
     };
     Ok(IntegerConfig { bits, group })
+}
+
+/// Returns the first key that the section has, with its value.
+fn first_setting<'v>(
+    section: &'v Value,
+    keys: [&'static str; 2],
+) -> Option<(&'static str, &'v Value)> {
+    keys.into_iter().find_map(|key| Some((key, non_null(section, key)?)))
 }
 
 /// True if a pattern matches. A pattern that takes too long is an error.

@@ -6,7 +6,7 @@ use super::quant_config::QuantConfig;
 use super::scheme::{ModuleScheme, SchemeMatch, Strategy, WeightScheme};
 use super::words::PackedCodes;
 use super::{Encoding, NamedWeight, QuantizedWeight};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Error};
 use formats::FileDtype;
 
 /// Returns the weight that a tensor of codes belongs to, if any.
@@ -24,37 +24,40 @@ pub(super) fn find(
         },
         _ => return Ok(None),
     };
-    let made = |group: &ModuleScheme, weights: &WeightScheme| {
-        let codes = CodeTensor { checkpoint, name, module, packed, weights };
-        let found = codes.find()?;
-        let found = QuantizedWeight { inputs: group.inputs.clone(), ..found };
-        Ok(Some((format!("{module}.weight"), found)))
-    };
-    let whole = |group: &ModuleScheme| group.weights.filter(|weights| weights.whole);
-    let unnamed = || {
-        let found = "codes of integers".to_owned();
-        let expected = "a plain weight: `config_groups` and `ignore` of quantization_config say so";
-        Err(checkpoint.coded(name, found, expected.to_owned()))
-    };
     match config.schemes.of(checkpoint, module)? {
-        SchemeMatch::Module(group) => match whole(group) {
-            Some(weights) => made(group, &weights),
-            None => unnamed(),
+        SchemeMatch::Module(group) => match whole_weights(group) {
+            Some(weights) => {
+                CodeTensor { checkpoint, name, module, packed, weights: &weights }.named(group)
+            }
+            None => Err(not_whole(checkpoint, name)),
         },
-        SchemeMatch::Ignored => unnamed(),
+        SchemeMatch::Ignored => Err(not_whole(checkpoint, name)),
         SchemeMatch::ClassOnly(all) => {
             // Only the model knows module classes, so the first matching group that fits is taken.
             let mut first = None;
             for group in all {
-                let Some(weights) = whole(group) else { continue };
-                match made(group, &weights) {
-                    Ok(found) => return Ok(found),
+                let Some(weights) = whole_weights(group) else { continue };
+                let codes = CodeTensor { checkpoint, name, module, packed, weights: &weights };
+                match codes.named(group) {
+                    Ok(weight) => return Ok(weight),
                     Err(error) => first = first.or(Some(error)),
                 }
             }
-            first.map_or_else(unnamed, Err)
+            Err(first.unwrap_or_else(|| not_whole(checkpoint, name)))
         }
     }
+}
+
+/// Returns the scheme of a group's weights, if they are integers.
+fn whole_weights(group: &ModuleScheme) -> Option<WeightScheme> {
+    group.weights.filter(|weights| weights.whole)
+}
+
+/// Returns the error for a tensor of integer codes whose module has none by the config.
+fn not_whole(checkpoint: &Checkpoint, name: &str) -> Error {
+    let actual = "codes of integers".to_owned();
+    let expected = "a plain weight: `config_groups` and `ignore` of quantization_config say so";
+    checkpoint.coded(name, actual, expected.to_owned())
 }
 
 /// Tensor of codes with its settings.
@@ -67,6 +70,12 @@ struct CodeTensor<'a> {
 }
 
 impl CodeTensor<'_> {
+    /// Returns the weight under its name, with the inputs of its group.
+    fn named(&self, group: &ModuleScheme) -> SchemeResult<NamedWeight> {
+        let weight = QuantizedWeight { inputs: group.inputs.clone(), ..self.find()? };
+        Ok(Some((format!("{}.weight", self.module), weight)))
+    }
+
     fn find(&self) -> SchemeResult<QuantizedWeight> {
         let &Self { checkpoint, name, module, weights, .. } = self;
         let (rows, columns) = self.shape()?;
@@ -158,23 +167,23 @@ impl CodeTensor<'_> {
             }
             _ => Vec::new(),
         };
-        let fits =
-            |columns: &usize| *columns > 0 && PackedCodes::needed(*columns, weights.bits) == words;
         match sides[..] {
             [tall, wide] if usize::try_from(tall) == Ok(rows) => {
-                let columns = usize::try_from(wide).ok().filter(fits);
+                let columns = usize::try_from(wide).ok().filter(|&columns| {
+                    columns > 0 && PackedCodes::needed(columns, weights.bits) == words
+                });
                 columns.map(|columns| (rows, columns))
             }
             _ => None,
         }
         .ok_or_else(|| {
-            let found = format!("{sides:?} of {}", info.dtype);
+            let actual = format!("{sides:?} of {}", info.dtype);
             let bits = weights.bits;
             let expected = format!(
                 "[{rows}, columns] whose columns fill the {words} words of a row of `{name}`, \
                  {bits} bits each"
             );
-            checkpoint.coded(&shape_name, found, expected)
+            checkpoint.coded(&shape_name, actual, expected)
         })
     }
 }

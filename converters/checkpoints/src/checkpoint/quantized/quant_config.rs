@@ -35,7 +35,7 @@ pub(super) struct QuantConfig {
 impl QuantConfig {
     /// Parses the settings of a checkpoint; none if it has no quantization section.
     pub(super) fn of(checkpoint: &Checkpoint) -> SchemeResult<Option<Self>> {
-        let Some((section, own)) = section(checkpoint.root()) else { return Ok(None) };
+        let Some((section, by_modelopt)) = section(checkpoint.root()) else { return Ok(None) };
         let whole = IntegerConfig { bits: 4, group: GroupSize::Unset };
         let mut config = Self {
             method: "modelopt".to_owned(),
@@ -52,7 +52,7 @@ impl QuantConfig {
                     .is_some_and(|algo| algo == "FP8" || algo == "MIXED_PRECISION"),
         };
         refuse_turned(checkpoint, &section)?;
-        if own {
+        if by_modelopt {
             return Ok(Some(config));
         }
         let Some(method) = section.get("quant_method").and_then(Value::as_str) else {
@@ -154,13 +154,20 @@ fn dynamic(
     default: IntegerConfig,
 ) -> SchemeResult<Vec<(Regex, Option<IntegerConfig>)>> {
     let Some(Value::Object(rules)) = section.get("dynamic") else { return Ok(Vec::new()) };
-    let rule = |(text, own): (&String, &Value)| {
-        if let Some(text) = text.strip_prefix("-:") {
-            return Ok((pattern(checkpoint, "dynamic", text)?, None));
-        }
-        let text = text.strip_prefix("+:").unwrap_or(text);
-        let own = numbers(checkpoint, own, default)?;
-        Ok((pattern(checkpoint, "dynamic", text)?, Some(own)))
-    };
-    rules.iter().map(rule).collect()
+    rules.iter().map(|(text, settings)| dynamic_rule(checkpoint, text, settings, default)).collect()
+}
+
+/// Parses one rule of `dynamic`.
+fn dynamic_rule(
+    checkpoint: &Checkpoint,
+    text: &str,
+    settings: &Value,
+    default: IntegerConfig,
+) -> SchemeResult<(Regex, Option<IntegerConfig>)> {
+    if let Some(text) = text.strip_prefix("-:") {
+        return Ok((pattern(checkpoint, "dynamic", text)?, None));
+    }
+    let text = text.strip_prefix("+:").unwrap_or(text);
+    let config = numbers(checkpoint, settings, default)?;
+    Ok((pattern(checkpoint, "dynamic", text)?, Some(config)))
 }

@@ -13,18 +13,13 @@ use formats::safetensors::FileDtype;
 /// Returns the values of a weight, read on demand.
 pub(in super::super) fn flow<'c>(
     checkpoint: &'c Checkpoint,
-    made: &QuantizedWeight,
+    weight: &QuantizedWeight,
 ) -> Result<Flow<'c>, Error> {
-    let part = |n: usize| -> Result<(FileDtype, &'c [u8]), Error> {
-        let name = made.parts.get(n).map_or("", String::as_str);
-        let bytes = checkpoint.stored_bytes(name)?;
-        Ok((checkpoint.stored(name).map_or(FileDtype::U8, |info| info.dtype), bytes))
-    };
-    let (dtype, codes) = part(0)?;
-    let (scale_dtype, scale_bytes) = part(1)?;
-    let columns = made.shape.get(1).copied().unwrap_or(1);
+    let (dtype, codes) = part(checkpoint, weight, 0)?;
+    let (scale_dtype, scale_bytes) = part(checkpoint, weight, 1)?;
+    let columns = weight.shape.get(1).copied().unwrap_or(1);
     let scales = ScaleTensor { dtype: scale_dtype, bytes: scale_bytes };
-    let numbers: Arc<dyn ValueReader + 'c> = match made.kind.clone() {
+    let numbers: Arc<dyn ValueReader + 'c> = match weight.kind.clone() {
         Encoding::Fp8(down, across) => {
             Arc::new(Fp8Weight { dtype, codes, scales, columns, down, across })
         }
@@ -32,27 +27,44 @@ pub(in super::super) fn flow<'c>(
             let global = match how {
                 GlobalScale::None => None,
                 GlobalScale::Divides | GlobalScale::Multiplies => {
-                    part(2)?;
-                    Some((how, global(checkpoint, made).unwrap_or(0.0)))
+                    part(checkpoint, weight, 2)?;
+                    Some((how, global(checkpoint, weight).unwrap_or(0.0)))
                 }
             };
             Arc::new(Fp4Weight { codes, scales, group, columns, global })
         }
         Encoding::Integers(plan) => {
-            let zeros = plan.zeros_at().map_or(Ok(&[][..]), |n| part(n).map(|(_, bytes)| bytes))?;
+            let zeros = match plan.zeros_at() {
+                Some(n) => part(checkpoint, weight, n)?.1,
+                None => &[],
+            };
             let order = match plan.order_at() {
-                Some(n) => chosen(checkpoint, &made.parts[n], &plan, part(n)?.1)?,
+                Some(n) => {
+                    let (_, order) = part(checkpoint, weight, n)?;
+                    chosen(checkpoint, &weight.parts[n], &plan, order)?
+                }
                 None => None,
             };
             Arc::new(IntegerWeight { plan, codes, scales, zeros, order, inputs: columns })
         }
     };
-    Ok(Flow::new(&made.shape, numbers))
+    Ok(Flow::new(&weight.shape, numbers))
+}
+
+/// Returns the dtype and the bytes of part `n` of a weight.
+fn part<'c>(
+    checkpoint: &'c Checkpoint,
+    weight: &QuantizedWeight,
+    n: usize,
+) -> Result<(FileDtype, &'c [u8]), Error> {
+    let name = weight.parts.get(n).map_or("", String::as_str);
+    let bytes = checkpoint.stored_bytes(name)?;
+    Ok((checkpoint.stored(name).map_or(FileDtype::U8, |info| info.dtype), bytes))
 }
 
 /// Reads the global scale.
-pub(super) fn global(checkpoint: &Checkpoint, made: &QuantizedWeight) -> Option<f32> {
-    let name = made.parts.get(2)?;
+pub(super) fn global(checkpoint: &Checkpoint, weight: &QuantizedWeight) -> Option<f32> {
+    let name = weight.parts.get(2)?;
     let dtype = checkpoint.stored(name)?.dtype;
     let mut one = [0.0];
     numbers::to_f32(dtype, checkpoint.stored_bytes(name).ok()?, &mut one).ok()?;
@@ -66,20 +78,24 @@ fn chosen<'c>(
     plan: &IntegerLayout,
     order: &'c [u8],
 ) -> Result<Option<&'c [u8]>, Error> {
-    let groups = || order.as_chunks::<4>().0.iter().map(|group| i32::from_le_bytes(*group));
-    if plan.order == GroupOrder::StoredIfSet && groups().any(|group| group == -1) {
+    if plan.order == GroupOrder::StoredIfSet && group_numbers(order).any(|group| group == -1) {
         return Ok(None);
     }
-    match groups()
+    match group_numbers(order)
         .find(|&group: &i32| usize::try_from(group).map_or(true, |group| group >= plan.groups))
     {
         None => Ok(Some(order)),
         Some(group) => {
-            let found = format!("group {group}");
+            let actual = format!("group {group}");
             let expected = format!("groups from 0 to {}", plan.groups - 1);
-            Err(checkpoint.coded(name, found, expected))
+            Err(checkpoint.coded(name, actual, expected))
         }
     }
+}
+
+/// Returns the stored group number of each input.
+fn group_numbers(order: &[u8]) -> impl Iterator<Item = i32> {
+    order.as_chunks::<4>().0.iter().map(|group| i32::from_le_bytes(*group))
 }
 
 struct Fp8Weight<'a> {

@@ -6,7 +6,8 @@ use serde_json::Value;
 use super::checks::SchemeResult;
 use super::inputs::InputScheme;
 use super::integer_config::{matches, pattern};
-use crate::checkpoint::Checkpoint;
+use super::section::non_null;
+use crate::checkpoint::{Checkpoint, Error};
 
 /// All groups, with their ignored modules.
 #[derive(Default)]
@@ -123,11 +124,12 @@ impl Schemes {
         checkpoint: &Checkpoint,
         module: &str,
     ) -> SchemeResult<Option<&ModuleScheme>> {
-        let floats = |group: &&ModuleScheme| group.weights.is_some_and(|weights| !weights.whole);
         Ok(match self.of(checkpoint, module)? {
             SchemeMatch::Ignored => None,
             SchemeMatch::Module(group) => Some(group),
-            SchemeMatch::ClassOnly(all) => all.into_iter().find(floats),
+            SchemeMatch::ClassOnly(all) => {
+                all.into_iter().find(|group| group.weights.is_some_and(|weights| !weights.whole))
+            }
         })
     }
 }
@@ -160,24 +162,23 @@ impl SchemeTarget {
 
 impl WeightScheme {
     fn read(checkpoint: &Checkpoint, key: &str, setting: &Value) -> SchemeResult<Self> {
-        let wrong = |end: &str, value: Option<&Value>, expected: &str| {
-            let found = value.map_or("nothing".to_owned(), Value::to_string);
-            checkpoint.config_error(&format!("{key}.weights.{end}"), &found, expected)
-        };
-        let get = |key: &str| setting.get(key).filter(|value| !value.is_null());
-        let whole =
-            get("type").and_then(Value::as_str).is_none_or(|ty| ty.eq_ignore_ascii_case("int"));
-        let bits = match get("num_bits") {
+        let ty = non_null(setting, "type").and_then(Value::as_str);
+        let whole = ty.is_none_or(|ty| ty.eq_ignore_ascii_case("int"));
+        let bits = match non_null(setting, "num_bits") {
             None => 8,
             Some(bits) => match bits.as_u64() {
                 Some(bits @ 1..=8) => bits as u32,
                 _ if !whole => 8,
-                _ => return Err(wrong("num_bits", Some(bits), "1 to 8")),
+                _ => {
+                    let key = format!("{key}.weights.num_bits");
+                    return Err(setting_error(checkpoint, &key, Some(bits), "1 to 8"));
+                }
             },
         };
-        let size = get("group_size");
+        let size = non_null(setting, "group_size");
         let number = size.and_then(Value::as_i64);
-        let named = get("strategy").and_then(Value::as_str).map(str::to_lowercase);
+        let named = non_null(setting, "strategy");
+        let named = named.and_then(Value::as_str).map(str::to_lowercase);
         let strategy = match (named.as_deref(), number) {
             (Some("tensor"), _) | (None, None) => Strategy::Tensor,
             (Some("channel"), _) | (None, Some(-1)) => Strategy::Channel,
@@ -185,30 +186,47 @@ impl WeightScheme {
                 Strategy::Group(usize::try_from(size).unwrap_or(usize::MAX))
             }
             (Some("block"), _) => {
-                let sides: Vec<usize> = get("block_structure")
+                let sides: Vec<usize> = non_null(setting, "block_structure")
                     .and_then(Value::as_array)
                     .into_iter()
                     .flatten()
                     .filter_map(|side| usize::try_from(side.as_u64()?).ok())
                     .collect();
                 let [down @ (1..), across @ (1..)] = sides[..] else {
-                    let found = get("block_structure");
-                    return Err(wrong("block_structure", found, "rows and columns of a block"));
+                    let structure = non_null(setting, "block_structure");
+                    let key = format!("{key}.weights.block_structure");
+                    let expected = "rows and columns of a block";
+                    return Err(setting_error(checkpoint, &key, structure, expected));
                 };
                 Strategy::Block(down, across)
             }
             _ if !whole => Strategy::Other,
             (Some("group") | None, _) => {
-                return Err(wrong("group_size", size, "how many inputs share a scale: 1 or more"));
+                let key = format!("{key}.weights.group_size");
+                let expected = "how many inputs share a scale: 1 or more";
+                return Err(setting_error(checkpoint, &key, size, expected));
             }
             (Some(_), _) => {
-                let found = get("strategy");
-                return Err(wrong("strategy", found, "tensor, channel, group or block"));
+                let strategy = non_null(setting, "strategy");
+                let key = format!("{key}.weights.strategy");
+                let expected = "tensor, channel, group or block";
+                return Err(setting_error(checkpoint, &key, strategy, expected));
             }
         };
-        let symmetric = get("symmetric").and_then(Value::as_bool).unwrap_or(true);
+        let symmetric = non_null(setting, "symmetric").and_then(Value::as_bool).unwrap_or(true);
         Ok(Self { bits, whole, symmetric, strategy })
     }
+}
+
+/// Returns the error for a setting with an unsupported value.
+fn setting_error(
+    checkpoint: &Checkpoint,
+    key: &str,
+    value: Option<&Value>,
+    expected: &str,
+) -> Error {
+    let actual = value.map_or("nothing".to_owned(), Value::to_string);
+    checkpoint.config_error(key, &actual, expected)
 }
 
 fn texts(list: Option<&Value>) -> impl Iterator<Item = &str> {

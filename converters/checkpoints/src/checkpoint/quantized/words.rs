@@ -41,19 +41,16 @@ impl PackedCodes {
     pub(super) fn at(&self, bytes: &[u8], m: usize, n: usize) -> u32 {
         /// Position of each of eight codes in its word.
         const PLACE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
-        let word = |k: usize| {
-            let word = bytes.as_chunks::<4>().0.get(m * self.line + k * self.step);
-            word.map_or(0, |word| u32::from_le_bytes(*word)).wrapping_add(self.plus)
-        };
         let bits = self.bits as usize;
         let mask = (1 << self.bits) - 1;
         match self.layout {
             CodeOrder::Stream => {
                 let k = n * bits / 32;
                 let shift = n * bits % 32;
-                let low = word(k) >> shift;
+                let low = self.word(bytes, m, k) >> shift;
                 let more = shift + bits > 32;
-                (if more { low | word(k + 1) << (32 - shift) } else { low }) & mask
+                let next = if more { self.word(bytes, m, k + 1) << (32 - shift) } else { 0 };
+                (low | next) & mask
             }
             CodeOrder::Planes => {
                 let mut k = n / 32 * bits;
@@ -61,18 +58,26 @@ impl PackedCodes {
                 let mut number = 0;
                 for width in [8, 4, 2, 1].into_iter().filter(|width| bits & width != 0) {
                     let bit = n % 32 * width;
-                    let part = word(k + bit / 32) >> (bit % 32) & ((1 << width) - 1);
+                    let word = self.word(bytes, m, k + bit / 32);
+                    let part = word >> (bit % 32) & ((1 << width) - 1);
                     number |= part << done;
                     (k, done) = (k + width, done + width);
                 }
                 number
             }
-            CodeOrder::Interleaved => word(n / 8) >> (PLACE[n % 8] * 4) & mask,
+            CodeOrder::Interleaved => self.word(bytes, m, n / 8) >> (PLACE[n % 8] * 4) & mask,
             CodeOrder::Bytes => {
                 let byte = bytes.get(m * self.line + n * self.step).map_or(0, |byte| byte ^ 0x80);
                 u32::from(byte).wrapping_add(self.plus)
             }
         }
+    }
+
+    /// Returns word `k` of line `m`; one that is missing is zero.
+    #[inline]
+    fn word(&self, bytes: &[u8], m: usize, k: usize) -> u32 {
+        let word = bytes.as_chunks::<4>().0.get(m * self.line + k * self.step);
+        word.map_or(0, |word| u32::from_le_bytes(*word)).wrapping_add(self.plus)
     }
 
     /// Returns the number of words that `numbers` codes need.

@@ -7,14 +7,14 @@ use super::{SAME, Tensors, refused, zeros};
 
 #[test]
 fn awq_is_refused() {
-    let said = json!({"quant_method": "awq", "bits": 4, "group_size": 8, "version": "gemm"});
+    let section = json!({"quant_method": "awq", "bits": 4, "group_size": 8, "version": "gemm"});
     let tensors = Tensors::from([
         ("m.qweight", zeros(I32, &[16, 1])),
         ("m.qzeros", zeros(I32, &[2, 1])),
         ("m.scales", zeros(F16, &[2, 8])),
     ]);
     refused(
-        &said,
+        &section,
         &tensors,
         &[
             ("no zeros", None, |t| drop(t.remove("m.qzeros")), &["no `m.qzeros` beside it"]),

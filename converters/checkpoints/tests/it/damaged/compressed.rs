@@ -1,14 +1,14 @@
 //! Invalid compressed-tensors checkpoints.
 
 use formats::safetensors::FileDtype::{Bf16, I8, I32, I64};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{SAME, Tensors, numbers, refused, zeros};
+use super::{SAME, Tensors, numbers, patch, refused, zeros};
 
 #[test]
 fn compressed_is_refused() {
     let weights = json!({"num_bits": 4, "type": "int", "symmetric": false, "strategy": "group", "group_size": 8});
-    let said = json!({"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": [],
+    let section = json!({"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": [],
                       "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}});
     let tensors = Tensors::from([
         ("m.weight_packed", zeros(I32, &[8, 2])),
@@ -17,11 +17,8 @@ fn compressed_is_refused() {
         ("m.weight_zero_point", zeros(I32, &[1, 2])),
         ("m.weight_g_idx", zeros(I32, &[16])),
     ]);
-    let at = |key: &str, value: Value| Some(json!({ key: value }));
-    let args = "/config_groups/group_0/weights";
-    let arg = |key: &str, value: Value| at(&format!("{args}/{key}"), value);
     refused(
-        &said,
+        &section,
         &tensors,
         &[
             (
@@ -104,41 +101,61 @@ fn compressed_is_refused() {
             ),
             (
                 "groups of nothing",
-                arg("group_size", json!(0)),
+                Some(patch("/config_groups/group_0/weights/group_size", json!(0))),
                 SAME,
                 &["`config_groups.group_0.weights.group_size`", "is 0"],
             ),
             (
                 "another strategy",
-                arg("strategy", json!("token")),
+                Some(patch("/config_groups/group_0/weights/strategy", json!("token"))),
                 SAME,
                 &["weights.strategy`", "tensor, channel, group or block"],
             ),
-            ("no blocks", arg("strategy", json!("block")), SAME, &["block_structure`", "nothing"]),
-            ("no bits", arg("num_bits", json!(0)), SAME, &["weights.num_bits`", "1 to 8"]),
-            ("other bits", arg("num_bits", json!(8)), SAME, &["`m.weight_shape`", "8 bits each"]),
+            (
+                "no blocks",
+                Some(patch("/config_groups/group_0/weights/strategy", json!("block"))),
+                SAME,
+                &["block_structure`", "nothing"],
+            ),
+            (
+                "no bits",
+                Some(patch("/config_groups/group_0/weights/num_bits", json!(0))),
+                SAME,
+                &["weights.num_bits`", "1 to 8"],
+            ),
+            (
+                "other bits",
+                Some(patch("/config_groups/group_0/weights/num_bits", json!(8))),
+                SAME,
+                &["`m.weight_shape`", "8 bits each"],
+            ),
             (
                 "a scheme's name",
-                at("/config_groups/group_0", json!(["Linear"])),
+                Some(patch("/config_groups/group_0", json!(["Linear"]))),
                 SAME,
                 &["`config_groups.group_0`", "in full"],
             ),
-            ("ignored", at("/ignore", json!(["re:m"])), SAME, &["`m.weight_packed`", "`ignore`"]),
+            (
+                "ignored",
+                Some(patch("/ignore", json!(["re:m"]))),
+                SAME,
+                &["`m.weight_packed`", "`ignore`"],
+            ),
             (
                 "not meant",
-                at("/config_groups/group_0/targets", json!(["re:.*n"])),
+                Some(patch("/config_groups/group_0/targets", json!(["re:.*n"]))),
                 SAME,
                 &["`m.weight_packed`", "`config_groups`"],
             ),
             (
                 "no pattern",
-                at("/ignore", json!(["re:[["])),
+                Some(patch("/ignore", json!(["re:[["]))),
                 SAME,
                 &["`ignore`", "a regular expression"],
             ),
             (
                 "floats",
-                arg("type", json!("float")),
+                Some(patch("/config_groups/group_0/weights/type", json!("float"))),
                 SAME,
                 &["`m.weight_packed`", "`config_groups`"],
             ),

@@ -1,24 +1,19 @@
 //! Invalid checkpoints of 8-bit floating-point codes, which could be taken for values.
 
 use formats::safetensors::FileDtype::{F8E4m3, F32, U8};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{SAME, Tensors, refused, zeros};
 
 #[test]
 fn codes_are_never_taken_for_numbers() {
-    let said = json!({"quant_method": "fp8", "transform_config": null});
+    let section = json!({"quant_method": "fp8", "transform_config": null});
     let tensors = Tensors::from([
         ("m.weight", zeros(F8E4m3, &[16, 64])),
         ("m.weight_scale", zeros(F32, &[16, 1])),
     ]);
-    let turned = |place| {
-        let merged = json!({ "location": "weight_output" });
-        let groups = json!({ "u": { "apply": [merged, { "location": place }] } });
-        Some(json!({ "/transform_config": { "config_groups": groups } }))
-    };
     refused(
-        &said,
+        &section,
         &tensors,
         &[
             (
@@ -47,7 +42,7 @@ fn codes_are_never_taken_for_numbers() {
             ),
             (
                 "rotations while it runs",
-                turned("output"),
+                Some(rotated("output")),
                 SAME,
                 &["`transform_config`", "output", "what is rotated while the model runs"],
             ),
@@ -55,15 +50,21 @@ fn codes_are_never_taken_for_numbers() {
     );
 }
 
+fn rotated(place: &str) -> Value {
+    let merged = json!({ "location": "weight_output" });
+    let groups = json!({ "u": { "apply": [merged, { "location": place }] } });
+    json!({ "/transform_config": { "config_groups": groups } })
+}
+
 #[test]
 fn scales_lie_as_their_codes() {
-    let said = json!({ "quant_method": "fp8", "weight_block_size": [8, 8] });
+    let section = json!({ "quant_method": "fp8", "weight_block_size": [8, 8] });
     let tensors = Tensors::from([
         ("m.weight", zeros(F8E4m3, &[16, 32])),
         ("m.weight_scale_inv", zeros(F32, &[2, 4])),
     ]);
     refused(
-        &said,
+        &section,
         &tensors,
         &[(
             "squares",
@@ -73,13 +74,13 @@ fn scales_lie_as_their_codes() {
         )],
     );
 
-    let said = json!({ "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized" });
+    let section = json!({ "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized" });
     let tensors = Tensors::from([
         ("m.weight_packed", zeros(U8, &[16, 64])),
         ("m.weight_scale", zeros(F8E4m3, &[16, 8])),
     ]);
     refused(
-        &said,
+        &section,
         &tensors,
         &[
             (

@@ -1,22 +1,21 @@
 //! Invalid GPTQ checkpoints.
 
 use formats::safetensors::FileDtype::{F16, I32, I64};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{SAME, Tensors, opened, refused, zeros};
+use super::{SAME, Tensors, opened, patch, refused, zeros};
 
 #[test]
 fn gptq_is_refused() {
-    let said = json!({"quant_method": "gptq", "bits": 4, "group_size": 8, "checkpoint_format": "gptq", "dynamic": {}});
+    let section = json!({"quant_method": "gptq", "bits": 4, "group_size": 8, "checkpoint_format": "gptq", "dynamic": {}});
     let tensors = Tensors::from([
         ("m.qweight", zeros(I32, &[2, 8])),
         ("m.qzeros", zeros(I32, &[2, 1])),
         ("m.scales", zeros(F16, &[2, 8])),
         ("m.g_idx", zeros(I32, &[16])),
     ]);
-    let at = |key: &str, value: Value| Some(json!({ key: value }));
     refused(
-        &said,
+        &section,
         &tensors,
         &[
             (
@@ -92,45 +91,65 @@ fn gptq_is_refused() {
                 |t| drop(t.insert("m.weight", zeros(F16, &[8, 16]))),
                 &["`m.qweight`", "and so has `m.weight`"],
             ),
-            ("other bits", at("/bits", json!(8)), SAME, &["`m.qweight`", "2 rows", "4 rows"]),
-            ("too many bits", at("/bits", json!(16)), SAME, &["`bits`", "16", "2 to 8"]),
-            ("groups of nothing", at("/group_size", json!(0)), SAME, &["`group_size`", "is 0"]),
-            ("groups of less", at("/group_size", json!(-2)), SAME, &["`group_size`", "is -2"]),
-            ("groups of most", at("/group_size", json!(u64::MAX)), SAME, &["`group_size`"]),
+            (
+                "other bits",
+                Some(patch("/bits", json!(8))),
+                SAME,
+                &["`m.qweight`", "2 rows", "4 rows"],
+            ),
+            ("too many bits", Some(patch("/bits", json!(16))), SAME, &["`bits`", "16", "2 to 8"]),
+            (
+                "groups of nothing",
+                Some(patch("/group_size", json!(0))),
+                SAME,
+                &["`group_size`", "is 0"],
+            ),
+            (
+                "groups of less",
+                Some(patch("/group_size", json!(-2))),
+                SAME,
+                &["`group_size`", "is -2"],
+            ),
+            (
+                "groups of most",
+                Some(patch("/group_size", json!(u64::MAX))),
+                SAME,
+                &["`group_size`"],
+            ),
             (
                 "other groups",
-                at("/group_size", json!(4)),
+                Some(patch("/group_size", json!(4))),
                 SAME,
                 &["`m.scales`", "[2, 8]", "[4, 8]"],
             ),
             (
                 "a layout of its own",
-                at("/checkpoint_format", json!("marlin")),
+                Some(patch("/checkpoint_format", json!("marlin"))),
                 SAME,
                 &["`checkpoint_format`", "marlin", "gptq, gptq_v2 or gptq_p"],
             ),
             (
                 "not quantized",
-                at("/dynamic", json!({"-:m": {}})),
+                Some(patch("/dynamic", json!({"-:m": {}}))),
                 SAME,
                 &["`m.qweight`", "`dynamic`"],
             ),
             (
                 "no pattern",
-                at("/dynamic", json!({"+:(": {}})),
+                Some(patch("/dynamic", json!({"+:(": {}}))),
                 SAME,
                 &["`dynamic`", "a regular expression"],
             ),
             (
                 "bits of its own",
-                at("/dynamic", json!({"+:m$": {"bits": 8}})),
+                Some(patch("/dynamic", json!({"+:m$": {"bits": 8}}))),
                 SAME,
                 &["2 rows", "8 bits each"],
             ),
         ],
     );
     // The rule of another module does not apply to this one.
-    let mut other = said.clone();
+    let mut other = section.clone();
     other["dynamic"] = json!({"+:mm": {"bits": 8}, "-:.*n": {}});
     assert_eq!(opened(&other, &tensors).unwrap(), ["m.weight"]);
 }

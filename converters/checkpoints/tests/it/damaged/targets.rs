@@ -1,15 +1,14 @@
 //! Tests of the scheme that is assigned to a module.
 
 use formats::safetensors::FileDtype::{F16, I8};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Tensors, opened, zeros};
 
 #[test]
 fn a_module_is_what_its_name_then_a_pattern_then_its_class_says() {
-    let group = |targets: &[&str], strategy: &str| json!({"targets": targets, "weights": {"num_bits": 8, "type": "int", "strategy": strategy}});
     // Each group has the scales of only one strategy.
-    let said = json!({"quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["re:.*head", "b.x.gate"],
+    let section = json!({"quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["re:.*head", "b.x.gate"],
         "config_groups": {"group_0": group(&["Linear"], "channel"), "group_1": group(&["re:b\\.x", "re:z"], "tensor"),
                           "group_2": group(&["b.x.named"], "channel")}});
     let tensors = Tensors::from([
@@ -25,12 +24,19 @@ fn a_module_is_what_its_name_then_a_pattern_then_its_class_says() {
         ("lm_head.weight", zeros(F16, &[4, 8])),
     ]);
     let weights = ["a.b.x", "b.x.gate", "b.x.named", "b.x", "b.x.y", "lm_head"];
-    assert_eq!(opened(&said, &tensors).unwrap(), weights.map(|module| format!("{module}.weight")));
+    assert_eq!(
+        opened(&section, &tensors).unwrap(),
+        weights.map(|module| format!("{module}.weight"))
+    );
     for (module, scales) in [("a.b.x", 1), ("b.x.y", 4), ("b.x.named", 1)] {
         let mut tensors = tensors.clone();
         let name = format!("{module}.weight_scale");
-        let found = tensors.iter_mut().find(|(tensor, _)| **tensor == name).unwrap().1;
-        *found = zeros(F16, &[scales, 1]);
-        assert!(opened(&said, &tensors).unwrap_err().contains(&name), "{module}");
+        let stored = tensors.iter_mut().find(|(tensor, _)| **tensor == name).unwrap().1;
+        *stored = zeros(F16, &[scales, 1]);
+        assert!(opened(&section, &tensors).unwrap_err().contains(&name), "{module}");
     }
+}
+
+fn group(targets: &[&str], strategy: &str) -> Value {
+    json!({"targets": targets, "weights": {"num_bits": 8, "type": "int", "strategy": strategy}})
 }

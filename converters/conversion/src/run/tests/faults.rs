@@ -43,8 +43,8 @@ fn a_byte_that_the_disk_changes_is_found_wherever_it_is() {
         let disk = Arc::new(Flips { at, len: work.files[0].len });
         let settings = RunOptions { disk, slab: 64, ..RunOptions::default() };
         let error = run(&work, &settings, &()).unwrap_err();
-        let found = matches!(&error, Error::ReadBack { part: found, .. } if found == part);
-        assert!(found, "byte {at}: {error}");
+        let named = matches!(&error, Error::ReadBack { part: damaged, .. } if damaged == part);
+        assert!(named, "byte {at}: {error}");
         assert!(!folder.path().join("a").exists() && !folder.path().join("b").exists());
         let settings = RunOptions { resume: true, slab: 64, ..RunOptions::default() };
         run(&work, &settings, &()).unwrap();
@@ -58,9 +58,9 @@ struct Grows;
 
 impl Disk for Grows {
     fn sync(&self, file: &File) -> std::io::Result<()> {
-        let found = file.metadata()?;
-        if found.is_file() {
-            file.write_all_at(&[0], found.len())?;
+        let metadata = file.metadata()?;
+        if metadata.is_file() {
+            file.write_all_at(&[0], metadata.len())?;
         }
         DirectDisk.sync(file)
     }
@@ -123,7 +123,6 @@ fn a_second_conversion_is_refused_and_changes_nothing() {
     let sources = [numbers(1), numbers(2)];
     for case in 0..4 {
         let folder = tempfile::tempdir().unwrap();
-        let owned = || Some(OutFolder { path: folder.path().into(), shared: false });
         let mut first = work(folder.path(), &sources);
         let mut other = work(folder.path(), &sources);
         match case {
@@ -132,7 +131,9 @@ fn a_second_conversion_is_refused_and_changes_nothing() {
             2 => other.files.reverse(),
             // Nothing in common but the folder.
             _ => {
-                (first.folder, other.folder) = (owned(), owned());
+                for work in [&mut first, &mut other] {
+                    work.folder = Some(OutFolder { path: folder.path().into(), shared: false });
+                }
                 for file in &mut other.files {
                     file.path.set_extension("other");
                 }
@@ -168,9 +169,9 @@ fn links_in_the_way_are_replaced_and_not_followed() {
             let settings = RunOptions { force: true, resume, ..RunOptions::default() };
             run(&work, &settings, &()).unwrap();
             assert_eq!(fs_err::read(&precious).unwrap(), b"precious", "{name} {resume}");
-            for made in ["a", "b", "side"] {
-                assert!(folder.path().join(made).symlink_metadata().unwrap().is_file());
-                fs_err::remove_file(folder.path().join(made)).unwrap();
+            for output in ["a", "b", "side"] {
+                assert!(folder.path().join(output).symlink_metadata().unwrap().is_file());
+                fs_err::remove_file(folder.path().join(output)).unwrap();
             }
             assert_eq!(fs_err::read_dir(folder.path()).unwrap().count(), 0, "{name} {resume}");
         }

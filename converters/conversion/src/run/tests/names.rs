@@ -6,8 +6,9 @@ use formats::output::DiskRecorder;
 /// Returns the work for two files of tensors, a text and a gate, over a folder of an older output.
 fn folder<'a>(path: &Path, sources: &'a [Vec<u8>]) -> Work<'a> {
     let mut work = work(path, sources);
-    let side = |name: &str, text: &str| SideFile { path: path.join(name), bytes: text.into() };
-    work.beside = vec![side("text", "new text"), side("gate", "new gate")];
+    let beside = [("text", "new text"), ("gate", "new gate")];
+    work.beside =
+        beside.map(|(name, text)| SideFile { path: path.join(name), bytes: text.into() }).into();
     work.gates = vec![path.join("gate")];
     work.stale = vec![path.join("stale")];
     work.folder = Some(OutFolder { path: path.into(), shared: false });
@@ -110,8 +111,8 @@ fn a_run_that_ends_between_two_names_leaves_the_old_or_the_new() {
         let disk = Arc::new(Fails { at, count: AtomicUsize::new(0) });
         let mut settings = RunOptions { disk, force: true, slab: 64, ..RunOptions::default() };
         let ended = run(&work, &settings, &());
-        let found = named(dir.path());
-        assert!(found == before || found == new, "step {at}: {:?}", found.keys());
+        let files = named(dir.path());
+        assert!(files == before || files == new, "step {at}: {:?}", files.keys());
         settings.disk = Arc::new(DirectDisk);
         settings.resume = true;
         // Also without --force: a run that had started renaming may be resumed.
@@ -212,14 +213,14 @@ fn hashes_do_not_depend_on_slabs_and_a_changed_output_is_not_finished() {
 #[test]
 fn a_source_that_changed_since_it_was_read_is_refused() {
     let sources = [numbers(1), numbers(2)];
-    let mut others = [numbers(1), numbers(2)];
+    let mut changed = [numbers(1), numbers(2)];
     // The values that are read first, and slabs of copies as well as of rounded values.
-    others[1][8] ^= 1;
+    changed[1][8] ^= 1;
     let dir = tempfile::tempdir().unwrap();
     let mut settings = RunOptions { slab: 64, ..RunOptions::default() };
     run(&work(dir.path(), &sources), &settings, &Until(AtomicI64::new(400))).unwrap_err();
     settings.resume = true;
-    let error = run(&work(dir.path(), &others), &settings, &()).unwrap_err().to_string();
+    let error = run(&work(dir.path(), &changed), &settings, &()).unwrap_err().to_string();
     assert!(error.contains("the source of `t1` was changed"), "{error}");
     assert!(run(&work(dir.path(), &sources), &settings, &()).unwrap().resumed > 0);
 }
@@ -246,14 +247,14 @@ fn a_named_file_that_was_damaged_since_is_made_anew() {
 #[test]
 fn resuming_what_is_finished_says_so_and_other_weights_are_refused() {
     let sources = [numbers(1), numbers(2)];
-    let mut others = [numbers(1), numbers(2)];
-    others[1][0] ^= 1;
+    let mut changed = [numbers(1), numbers(2)];
+    changed[1][0] ^= 1;
     let dir = tempfile::tempdir().unwrap();
     let settings = RunOptions { resume: true, ..RunOptions::default() };
     assert!(!run(&folder(dir.path(), &sources), &settings, &()).unwrap().already);
     let before = named(dir.path());
     assert!(run(&folder(dir.path(), &sources), &settings, &()).unwrap().already);
-    let error = run(&folder(dir.path(), &others), &settings, &()).unwrap_err();
+    let error = run(&folder(dir.path(), &changed), &settings, &()).unwrap_err();
     assert!(matches!(error, Error::Exists { .. }), "{error}");
     let mut text = folder(dir.path(), &sources);
     text.beside[1].bytes.push(b'!');

@@ -60,12 +60,11 @@ pub(super) static IQ3_S: LazyLock<Lattice<4>> = LazyLock::new(|| Lattice::new(gr
 impl<const N: usize> Lattice<N> {
     /// Finds for every place the points at the `rings` smallest distances, ordered by distance, then index.
     fn new(points: &[u16], rings: usize) -> Self {
-        let pick = |index: usize| (index as u32) << 16 | points[index] as u32;
-        let origin = LatticeCell { start: pick(0), count: 0 };
+        let origin = LatticeCell { start: pick_of(points, 0), count: 0 };
         let mut cells = vec![origin; 1 << (bits(N) * N)].into_boxed_slice();
         let mut near = Vec::new();
         for (index, &point) in points.iter().enumerate() {
-            cells[point as usize].start = pick(index);
+            cells[point as usize].start = pick_of(points, index);
         }
         let mut by_distance: Vec<Vec<u16>> = vec![Vec::new(); N * levels(N).pow(2)];
         for code in 0..cells.len() as u32 {
@@ -110,14 +109,16 @@ impl<const N: usize> Lattice<N> {
     }
 }
 
+/// Returns the point with an index.
+fn pick_of(points: &[u16], index: usize) -> Pick {
+    (index as u32) << 16 | points[index] as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn check<const N: usize>(lattice: &Lattice<N>, points: &[u16], rings: usize) {
-        let distance = |a: u32, b: u32| -> usize {
-            (0..N).map(|i| level::<N>(a, i).abs_diff(level::<N>(b, i)).pow(2)).sum()
-        };
         for code in (0..lattice.cells.len() as u32).step_by(7) {
             if (0..N).any(|i| level::<N>(code, i) >= levels(N)) {
                 assert!(
@@ -129,17 +130,23 @@ mod tests {
                 assert!(points.contains(&(code as u16)));
                 continue;
             };
-            let mut all: Vec<_> = points.iter().map(|&p| distance(code, p as u32)).collect();
+            let mut all: Vec<_> = points.iter().map(|&p| distance::<N>(code, p as u32)).collect();
             all.sort_unstable();
             let mut distinct = all.clone();
             distinct.dedup();
             let limit = distinct[rings - 1];
             let want = all.iter().take_while(|&&d| d <= limit).count();
-            let key = |&point: &u16| (distance(code, point.into()), lattice.pick(point) >> 16);
             assert_eq!(list.len(), want.next_multiple_of(NEIGHBOURS));
-            assert!(list[..want].is_sorted_by(|a, b| key(a) < key(b)));
+            let keys = list[..want]
+                .iter()
+                .map(|&point| (distance::<N>(code, point.into()), lattice.pick(point) >> 16));
+            assert!(keys.collect::<Vec<_>>().is_sorted_by(|a, b| a < b));
             assert!(list[want..].iter().all(|&point| point == list[want - 1]));
         }
+    }
+
+    fn distance<const N: usize>(a: u32, b: u32) -> usize {
+        (0..N).map(|i| level::<N>(a, i).abs_diff(level::<N>(b, i)).pow(2)).sum()
     }
 
     #[test]

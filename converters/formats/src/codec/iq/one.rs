@@ -90,7 +90,6 @@ fn part<const M: usize>(
     let mut picks = [0; 4];
     let mut off = false;
     let groups = x.as_chunks::<8>().0.iter().zip(weight.as_chunks::<8>().0);
-    let values = |k: usize| &VALUES[usize::from(down[k * 16 / M])];
     for (k, (x, weight)) in groups.clone().enumerate() {
         let levels = &levels[8 * k..][..8];
         let code = levels.iter().rev().fold(0, |code, &level| code << 2 | u32::from(level));
@@ -98,7 +97,8 @@ fn part<const M: usize>(
             LatticePlace::Point(pick) => pick,
             LatticePlace::Near(list) => {
                 off = true;
-                IQ1.pick(search.nearest(list, (x, weight), scale, values(k)))
+                let values = &VALUES[usize::from(down[k * 16 / M])];
+                IQ1.pick(search.nearest(list, (x, weight), scale, values))
             }
         };
     }
@@ -106,8 +106,9 @@ fn part<const M: usize>(
         let mut qx = 0.0;
         let mut q2 = 0.0;
         for (k, (x, weight)) in groups.enumerate() {
+            let values = &VALUES[usize::from(down[k * 16 / M])];
             for i in 0..8 {
-                let q = values(k)[level::<8>(picks[k], i)];
+                let q = values[level::<8>(picks[k], i)];
                 qx += weight[i] * q * x[i];
                 q2 += weight[i] * q * q;
             }
@@ -235,16 +236,16 @@ fn pack_m(
 ) {
     out.fill(0);
     let parts = x.as_chunks::<16>().0;
-    let mut found: [Iq1Part; 16] =
+    let mut fitted: [Iq1Part; 16] =
         std::array::from_fn(|_| Iq1Part { picks: [0; 4], down: [false; 2], scale: 0.0 });
     let mut max = 0.0;
     for (at, x) in parts.iter().enumerate() {
         let Some(split) = splits[at] else { continue };
-        found[at] = part(search, x, &weights[at], split);
-        max = larger(max, found[at].scale);
+        fitted[at] = part(search, x, &weights[at], split);
+        max = larger(max, fitted[at].scale);
         for k in 0..2 {
-            out[2 * at + k] = (found[at].picks[k] >> 16) as u8;
-            out[32 + at] |= ((found[at].picks[k] >> 24) as u8) << (4 * k);
+            out[2 * at + k] = (fitted[at].picks[k] >> 16) as u8;
+            out[32 + at] |= ((fitted[at].picks[k] >> 24) as u8) << (4 * k);
         }
     }
     if max == 0.0 {
@@ -256,7 +257,7 @@ fn pack_m(
     let mut words = [0u16; 4];
     let mut qx = 0.0;
     let mut q2 = 0.0;
-    for (at, (x, part)) in parts.iter().zip(&found).enumerate() {
+    for (at, (x, part)) in parts.iter().zip(&fitted).enumerate() {
         let of_part = eighths(inverse, part.scale);
         words[at / 4] |= (of_part as u16) << (3 * (at % 4));
         out[32 + at] |= u8::from(part.down[0]) << 3 | u8::from(part.down[1]) << 7;

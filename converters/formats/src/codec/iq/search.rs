@@ -231,13 +231,13 @@ fn part<const M: usize, const N: usize>(
 ) -> (IqPart, f32) {
     const EMPTY: (IqPart, f32) =
         (IqPart { empty: true, scale: 0, picks: [0; 8], signs: [0; 4] }, 0.0);
-    let mut found = IqPart::default();
+    let mut part = IqPart::default();
     let mut x = [0.0; M];
     let groups = x.as_chunks_mut::<8>().0.iter_mut().zip(numbers.as_chunks::<8>().0);
     for (k, (x, numbers)) in groups.enumerate() {
-        (*x, found.signs[k]) = signs::split(numbers);
+        (*x, part.signs[k]) = signs::split(numbers);
         if rule.even {
-            found.signs[k] = signs::make_even(x, &weight.as_chunks().0[k], found.signs[k]) & 0x7f;
+            part.signs[k] = signs::make_even(x, &weight.as_chunks().0[k], part.signs[k]) & 0x7f;
         }
     }
     let max = x[1..].iter().fold(x[0], |max, &x| larger(max, x));
@@ -274,7 +274,7 @@ fn part<const M: usize, const N: usize>(
         }
     }
     if let Some(trial) = chosen {
-        found.picks = std::array::from_fn(|group| trials.picks[group][trial]);
+        part.picks = std::array::from_fn(|group| trials.picks[group][trial]);
         off = trials.off[trial];
     }
     if rule.again == SecondSearch::Always {
@@ -283,9 +283,9 @@ fn part<const M: usize, const N: usize>(
     if off != 0 && scale > 0.0 {
         let all = rule.again != SecondSearch::Off;
         for k in (0..M / N).filter(|k| all || off >> k & 1 == 1) {
-            (found.picks[k], _) = point(search, lattice, &numbers, k, 1.0 / scale, scale);
+            (part.picks[k], _) = point(search, lattice, &numbers, k, 1.0 / scale, scale);
         }
-        let (qx, q2) = sums::<M, N>(&numbers, &found.picks);
+        let (qx, q2) = sums::<M, N>(&numbers, &part.picks);
         if q2 > 0.0 {
             scale = qx / q2;
         }
@@ -294,9 +294,9 @@ fn part<const M: usize, const N: usize>(
         // Scales have no sign: the signs are flipped instead.
         scale = -scale;
         let mask = if rule.even { 0x7f } else { 0xff };
-        found.signs = found.signs.map(|signs| !signs & mask);
+        part.signs = part.signs.map(|signs| !signs & mask);
     }
-    (found, scale)
+    (part, scale)
 }
 
 /// Returns the point for group `k`, and true if its levels are the nearest ones.
@@ -348,15 +348,16 @@ fn errors<const N: usize>(
 /// Returns the point of the least error.
 #[inline]
 fn nearest_point<const N: usize>(list: &[u16], errors: &[[f32; 8]; N]) -> u16 {
-    let mut found = list[0];
+    let mut nearest = list[0];
     let mut least = f32::MAX;
     for &point in list {
         let error = (0..N).fold(0.0, |sum, i| sum + errors[i][level::<N>(point.into(), i)]);
         if error < least {
-            (found, least) = (point, error);
+            nearest = point;
+            least = error;
         }
     }
-    found
+    nearest
 }
 
 fn sums<const M: usize, const N: usize>(numbers: &PartValues<M>, picks: &[Pick; 8]) -> (f32, f32) {

@@ -19,8 +19,8 @@ pub(super) fn make_even(x: &mut [f32; 8], weight: &[f32; 8], signs: u8) -> u8 {
     if signs.count_ones().is_multiple_of(2) {
         return signs;
     }
-    let cost = |i: usize| weight[i] * x[i] * x[i];
-    let least = (1..8).fold(0, |least, i| if cost(i) < cost(least) { i } else { least });
+    let costs: [f32; 8] = std::array::from_fn(|i| weight[i] * x[i] * x[i]);
+    let least = (1..8).fold(0, |least, i| if costs[i] < costs[least] { i } else { least });
     x[least] = -x[least];
     signs ^ 1 << least
 }

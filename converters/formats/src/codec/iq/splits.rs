@@ -82,15 +82,15 @@ impl<const M: usize> SortedParts<M> {
         mut visit: impl FnMut(usize, usize, usize, f32, f32),
     ) -> Self {
         let mut orders = [[0; M]; 16];
-        let mut most = [None; 16];
+        let mut peaks = [None; 16];
         for (lane, (x, weight)) in parts.iter().zip(weights).enumerate() {
-            most[lane] = largest(x, tiny);
+            peaks[lane] = largest(x, tiny);
             orders[lane] = ascending(x);
             for (at, &i) in orders[lane].iter().enumerate() {
                 visit(at, lane, i, weight[i] * x[i], weight[i]);
             }
         }
-        Self { orders, largest: most }
+        Self { orders, largest: peaks }
     }
 }
 

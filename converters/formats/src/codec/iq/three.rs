@@ -63,14 +63,14 @@ const RULE_S: SearchParams<4> = SearchParams {
 searched!(Iq3XxsLanes, encode_xxs, 98, 32, 4, RULE_XXS, pack_xxs);
 
 #[inline(always)]
-fn pack_xxs(found: &IqBlock, out: &mut [u8; 98]) {
+fn pack_xxs(block: &IqBlock, out: &mut [u8; 98]) {
     out.fill(0);
-    if found.zero {
+    if block.zero {
         return;
     }
-    out[..2].copy_from_slice(&found.scale.to_le_bytes());
+    out[..2].copy_from_slice(&block.scale.to_le_bytes());
     let (indices, words) = out[2..].split_at_mut(64);
-    for (at, part) in found.parts[..8].iter().enumerate() {
+    for (at, part) in block.parts[..8].iter().enumerate() {
         indices[8 * at..][..8].copy_from_slice(&part.picks.map(|pick| (pick >> 16) as u8));
         let mut word = u32::from(part.scale) << 28;
         for (k, &signs) in part.signs.iter().enumerate() {
@@ -90,8 +90,9 @@ fn decode_xxs<O: DecoderOps>(ops: O, bytes: &[u8; 98], x: &mut [f32; BLOCK]) {
         for (n, x) in x.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             let k = [2 * n, 2 * n + 1];
             let points = each(&k, |k| {
-                let of = |h: usize| magnitudes::IQ3_XXS[indices[8 * at + 2 * k + h] as usize];
-                joined(of(0), of(1))
+                let first = indices[8 * at + 2 * k] as usize;
+                let second = indices[8 * at + 2 * k + 1] as usize;
+                joined(magnitudes::IQ3_XXS[first], magnitudes::IQ3_XXS[second])
             });
             let signs = each(&k, |k| signs::eighth(word >> (7 * k)));
             magnitudes::write(ops, x, scale, points, signs);
@@ -102,13 +103,13 @@ fn decode_xxs<O: DecoderOps>(ops: O, bytes: &[u8; 98], x: &mut [f32; BLOCK]) {
 searched!(Iq3SLanes, encode_s, 110, 32, 4, RULE_S, pack_s);
 
 #[inline(always)]
-fn pack_s(found: &IqBlock, out: &mut [u8; 110]) {
+fn pack_s(block: &IqBlock, out: &mut [u8; 110]) {
     out.fill(0);
-    out[..2].copy_from_slice(&found.scale.to_le_bytes());
+    out[..2].copy_from_slice(&block.scale.to_le_bytes());
     // The reference does not advance past a part of zeros: low bytes and signs of the parts after it are
     // written one part early, high bits and scales are not.
     let mut early = 0;
-    for (at, part) in found.parts[..8].iter().enumerate() {
+    for (at, part) in block.parts[..8].iter().enumerate() {
         if part.empty {
             continue;
         }
@@ -120,7 +121,7 @@ fn pack_s(found: &IqBlock, out: &mut [u8; 110]) {
         out[74 + 4 * early..][..4].copy_from_slice(&part.signs);
         early += 1;
     }
-    for (at, part) in found.parts[..8].iter().enumerate() {
+    for (at, part) in block.parts[..8].iter().enumerate() {
         out[106 + at / 2] |= part.scale << (4 * (at % 2));
     }
 }
@@ -132,14 +133,17 @@ fn decode_s<O: DecoderOps>(ops: O, bytes: &[u8; 110], x: &mut [f32; BLOCK]) {
         let of_part = bytes[106 + n / 4] >> (4 * (n / 2 % 2)) & 15;
         let scale = scale * (1.0 + 2.0 * f32::from(of_part));
         let points = each(&[2 * n, 2 * n + 1], |at| {
-            let of = |h: usize| {
-                let high = bytes[66 + at / 4] >> (2 * (at % 4) + h) & 1;
-                magnitudes::IQ3_S[bytes[2 + 2 * at + h] as usize | (high as usize) << 8]
-            };
-            joined(of(0), of(1))
+            joined(point_s(bytes, 2 * at), point_s(bytes, 2 * at + 1))
         });
         magnitudes::write(ops, x, scale, points, [bytes[74 + 2 * n], bytes[75 + 2 * n]]);
     }
+}
+
+/// Returns the magnitudes of point `n` of a block of IQ3_S.
+#[inline(always)]
+fn point_s(bytes: &[u8; 110], n: usize) -> [u8; 4] {
+    let high = bytes[66 + n / 8] >> (n % 8) & 1;
+    magnitudes::IQ3_S[bytes[2 + n] as usize | (high as usize) << 8]
 }
 
 /// Joins the magnitudes of two points.

@@ -76,13 +76,13 @@ const RULE_S: SearchParams<8> = SearchParams {
 searched!(Iq2XxsLanes, encode_xxs, 66, 32, 8, RULE_XXS, pack_xxs);
 
 #[inline(always)]
-fn pack_xxs(found: &IqBlock, out: &mut [u8; 66]) {
+fn pack_xxs(block: &IqBlock, out: &mut [u8; 66]) {
     out.fill(0);
-    if found.zero {
+    if block.zero {
         return;
     }
-    out[..2].copy_from_slice(&found.scale.to_le_bytes());
-    for (part, out) in found.parts.iter().zip(out[2..].as_chunks_mut::<8>().0) {
+    out[..2].copy_from_slice(&block.scale.to_le_bytes());
+    for (part, out) in block.parts.iter().zip(out[2..].as_chunks_mut::<8>().0) {
         let indices = part.picks.map(|pick| (pick >> 16) as u8);
         out[..4].copy_from_slice(&indices[..4]);
         let mut word = u32::from(part.scale) << 28;
@@ -111,14 +111,14 @@ fn decode_xxs<O: DecoderOps>(ops: O, bytes: &[u8; 66], x: &mut [f32; BLOCK]) {
 searched!(Iq2XsLanes, encode_xs, 74, 16, 8, RULE_XS, pack_xs);
 
 #[inline(always)]
-fn pack_xs(found: &IqBlock, out: &mut [u8; 74]) {
+fn pack_xs(block: &IqBlock, out: &mut [u8; 74]) {
     out.fill(0);
-    if found.zero {
+    if block.zero {
         return;
     }
-    out[..2].copy_from_slice(&found.scale.to_le_bytes());
+    out[..2].copy_from_slice(&block.scale.to_le_bytes());
     let (words, scales) = out[2..].split_at_mut(64);
-    for (at, part) in found.parts.iter().enumerate() {
+    for (at, part) in block.parts.iter().enumerate() {
         for k in 0..2 {
             let word = (part.picks[k] >> 16) as u16 | u16::from(part.signs[k]) << 9;
             words[4 * at + 2 * k..][..2].copy_from_slice(&word.to_le_bytes());
@@ -144,10 +144,10 @@ fn decode_xs<O: DecoderOps>(ops: O, bytes: &[u8; 74], x: &mut [f32; BLOCK]) {
 searched!(Iq2SLanes, encode_s, 82, 16, 8, RULE_S, pack_s);
 
 #[inline(always)]
-fn pack_s(found: &IqBlock, out: &mut [u8; 82]) {
+fn pack_s(block: &IqBlock, out: &mut [u8; 82]) {
     out.fill(0);
-    out[..2].copy_from_slice(&found.scale.to_le_bytes());
-    for (at, part) in found.parts.iter().enumerate() {
+    out[..2].copy_from_slice(&block.scale.to_le_bytes());
+    for (at, part) in block.parts.iter().enumerate() {
         for k in 0..2 {
             let at = 2 * at + k;
             let index = part.picks[k] >> 16;

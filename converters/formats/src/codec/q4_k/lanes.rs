@@ -56,12 +56,12 @@ fn plain<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
     let squares = x.iter().fold(s.splat(0.0), |sum, &x| sum + x * x);
     let mean = s.sqrt(squares / s.splat(32.0));
     let weights = each(&x, |x| mean + s.abs(x));
-    let found = climb(s, q4_k::plain_ladder::<B>(), &x, &weights);
-    let fits = found.scale.as_chunks().0.iter().zip(found.minus_min.as_chunks().0);
+    let lanes = climb(s, q4_k::plain_ladder::<B>(), &x, &weights);
+    let fits = lanes.scale.as_chunks().0.iter().zip(lanes.minus_min.as_chunks().0);
     let blocks = numbers.as_chunks::<256>().0.iter().zip(out.as_chunks_mut::<B>().0);
     for (n, ((x, block), (&scales, &mins))) in blocks.zip(fits).enumerate() {
         let stored = ScalesAndMins { scales, mins }.stored();
-        q4_k::finish(x, stored, |j| searched::<B>(&found, n, j, x), block);
+        q4_k::finish(x, stored, |j| searched::<B>(&lanes, n, j, x), block);
     }
 }
 
@@ -77,18 +77,18 @@ fn weighted<S: Simd, const B: usize>(
         2.0 * squares[(lane / 8).min(squares.len() - 1)] / 256.0
     }));
     let (x, weights) = s.weighted_columns::<32>(numbers, importance, variance);
-    let found = climb(s, ladder(q4_k::top::<B>()), &x, &weights);
-    let fits = found.scale.as_chunks().0.iter().zip(found.minus_min.as_chunks().0);
-    let fits = fits.zip(found.weight.as_chunks().0);
+    let lanes = climb(s, ladder(q4_k::top::<B>()), &x, &weights);
+    let fits = lanes.scale.as_chunks().0.iter().zip(lanes.minus_min.as_chunks().0);
+    let fits = fits.zip(lanes.weight.as_chunks().0);
     let blocks = numbers.as_chunks::<256>().0.iter().zip(out.as_chunks_mut::<B>().0);
     for (n, ((x, block), ((&scales, &mins), sums))) in blocks.zip(fits).enumerate() {
         let stored = ScalesAndMins { scales, mins }.stored_weighted::<B>(sums);
-        q4_k::finish(x, stored, |j| searched::<B>(&found, n, j, x), block);
+        q4_k::finish(x, stored, |j| searched::<B>(&lanes, n, j, x), block);
     }
 }
 
 /// Returns the levels that the search found for group `j` of block `n`.
 #[cold]
-fn searched<const B: usize>(found: &AffineLanes, n: usize, j: usize, x: &[f32; 256]) -> [u8; 32] {
-    found.levels(8 * n + j, q4_k::top::<B>(), &x.as_chunks().0[j])
+fn searched<const B: usize>(lanes: &AffineLanes, n: usize, j: usize, x: &[f32; 256]) -> [u8; 32] {
+    lanes.levels(8 * n + j, q4_k::top::<B>(), &x.as_chunks().0[j])
 }

@@ -35,10 +35,9 @@ fn encode_block<S: Simd>(
     let groups = numbers.as_chunks::<16>().0;
     let importance = importance.map(|all| all.as_chunks::<16>().0);
     let mut scales = [0.0; 16];
-    let mut found = [SignedLanes::default(), SignedLanes::default()];
+    let mut fits = [SignedLanes::default(), SignedLanes::default()];
     // Eight lanes need two iterations, sixteen one.
-    for (part, (found, scales)) in
-        found.iter_mut().zip(scales.chunks_exact_mut(S::LANES)).enumerate()
+    for (part, (fit, scales)) in fits.iter_mut().zip(scales.chunks_exact_mut(S::LANES)).enumerate()
     {
         let mut x = [s.splat(0.0); 16];
         s.columns(&groups[part * S::LANES..][..S::LANES], &mut x);
@@ -53,13 +52,13 @@ fn encode_block<S: Simd>(
                 }
             }
         }
-        *found = signed(s, 32.0, &x, &weights);
-        scales.copy_from_slice(&found.scale[..S::LANES]);
+        *fit = signed(s, 32.0, &x, &weights);
+        scales.copy_from_slice(&fit.scale[..S::LANES]);
     }
     q6_k::finish(
         numbers,
         &scales,
-        |j: usize| found[j / S::LANES].levels(j % S::LANES, 32, &groups[j]),
+        |j: usize| fits[j / S::LANES].levels(j % S::LANES, 32, &groups[j]),
         block,
     );
 }

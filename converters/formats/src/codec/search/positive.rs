@@ -22,21 +22,13 @@ pub(in crate::codec) fn positive<const N: usize>(
         levels.fill(0);
         return 0.0;
     }
-    let error = |inverse: f32, levels: [i32; N]| {
-        let scale = 1.0 / inverse;
-        let mut error = 0.0_f32;
-        for ((&x, &w), l) in x.iter().zip(weights).zip(levels) {
-            let off = x - scale * l as f32;
-            error += w * off * off;
-        }
-        error
-    };
     let mut inverse = top as f32 / max;
     // Levels are bytes: a negative one wraps, here as in the reference.
-    let mut least = error(inverse, x.map(|x| (nearest(inverse * x) as u8).into()));
+    let mut least =
+        weighted_error(x, weights, inverse, x.map(|x| (nearest(inverse * x) as u8).into()));
     for step in (-4..=4).filter(|&step| step != 0) {
         let tried = (0.1 * step as f32 + top as f32) / max;
-        let new = error(tried, x.map(|x| nearest(tried * x).min(top)));
+        let new = weighted_error(x, weights, tried, x.map(|x| nearest(tried * x).min(top)));
         if new < least {
             least = new;
             inverse = tried;
@@ -74,4 +66,20 @@ pub(in crate::codec) fn positive<const N: usize>(
         }
     }
     if sum_l2 > 0.0 { sum_xl / sum_l2 } else { 0.0 }
+}
+
+/// Returns the sum of weighted squared errors of some levels, for an inverse scale.
+fn weighted_error<const N: usize>(
+    x: &[f32; N],
+    weights: &[f32; N],
+    inverse: f32,
+    levels: [i32; N],
+) -> f32 {
+    let scale = 1.0 / inverse;
+    let mut error = 0.0_f32;
+    for ((&x, &w), l) in x.iter().zip(weights).zip(levels) {
+        let off = x - scale * l as f32;
+        error += w * off * off;
+    }
+    error
 }

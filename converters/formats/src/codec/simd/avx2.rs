@@ -124,7 +124,7 @@ impl Simd for HasAvx2 {
         F32x8(unsafe { _mm256_max_ps(a.0, b.0) })
     }
     #[inline(always)]
-    fn nearest_level(self, x: F32x8, least: f32, most: f32) -> F32x8 {
+    fn nearest_level(self, x: F32x8, least: f32, greatest: f32) -> F32x8 {
         let sum = x + self.splat(12_582_912.0);
         // SAFETY: as above.
         unsafe {
@@ -132,7 +132,7 @@ impl Simd for HasAvx2 {
                 _mm256_and_si256(_mm256_castps_si256(sum.0), _mm256_set1_epi32(0x007f_ffff));
             let level = _mm256_sub_epi32(mantissa, _mm256_set1_epi32(0x0040_0000));
             let level = _mm256_max_epi32(level, _mm256_set1_epi32(least as i32));
-            F32x8(_mm256_cvtepi32_ps(_mm256_min_epi32(level, _mm256_set1_epi32(most as i32))))
+            F32x8(_mm256_cvtepi32_ps(_mm256_min_epi32(level, _mm256_set1_epi32(greatest as i32))))
         }
     }
     #[inline(always)]
@@ -212,11 +212,11 @@ impl Simd for HasAvx2 {
 /// The CPU must have AVX2.
 #[inline(always)]
 pub(super) unsafe fn transposed(rows: [&[f32]; 8], at: usize) -> [__m256; 8] {
-    // SAFETY: the caller has AVX2; slicing checks that eight numbers can be read.
+    // SAFETY: the caller has AVX2.
     unsafe {
-        let row = |lane: usize| _mm256_loadu_ps(rows[lane][at..at + 8].as_ptr());
-        let low = four([row(0), row(1), row(2), row(3)]);
-        let high = four([row(4), row(5), row(6), row(7)]);
+        let [a, b, c, d, e, f, g, h] = rows;
+        let low = four([eight(a, at), eight(b, at), eight(c, at), eight(d, at)]);
+        let high = four([eight(e, at), eight(f, at), eight(g, at), eight(h, at)]);
         [
             _mm256_permute2f128_ps::<0x20>(low[0], high[0]),
             _mm256_permute2f128_ps::<0x20>(low[1], high[1]),
@@ -228,6 +228,16 @@ pub(super) unsafe fn transposed(rows: [&[f32]; 8], at: usize) -> [__m256; 8] {
             _mm256_permute2f128_ps::<0x31>(low[3], high[3]),
         ]
     }
+}
+
+/// Loads elements `at..at + 8` of a row.
+///
+/// # Safety
+/// The CPU must have AVX2.
+#[inline(always)]
+unsafe fn eight(row: &[f32], at: usize) -> __m256 {
+    // SAFETY: the caller has AVX2; slicing checks that eight numbers can be read.
+    unsafe { _mm256_loadu_ps(row[at..at + 8].as_ptr()) }
 }
 
 /// Transposes 4 by 4 in both halves.

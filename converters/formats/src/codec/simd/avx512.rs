@@ -122,7 +122,7 @@ impl Simd for HasAvx512 {
         F32x16(unsafe { _mm512_max_ps(a.0, b.0) })
     }
     #[inline(always)]
-    fn nearest_level(self, x: F32x16, least: f32, most: f32) -> F32x16 {
+    fn nearest_level(self, x: F32x16, least: f32, greatest: f32) -> F32x16 {
         let sum = x + self.splat(12_582_912.0);
         // SAFETY: as above.
         unsafe {
@@ -130,7 +130,7 @@ impl Simd for HasAvx512 {
                 _mm512_and_si512(_mm512_castps_si512(sum.0), _mm512_set1_epi32(0x007f_ffff));
             let level = _mm512_sub_epi32(mantissa, _mm512_set1_epi32(0x0040_0000));
             let level = _mm512_max_epi32(level, _mm512_set1_epi32(least as i32));
-            F32x16(_mm512_cvtepi32_ps(_mm512_min_epi32(level, _mm512_set1_epi32(most as i32))))
+            F32x16(_mm512_cvtepi32_ps(_mm512_min_epi32(level, _mm512_set1_epi32(greatest as i32))))
         }
     }
     #[inline(always)]

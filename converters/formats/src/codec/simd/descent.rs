@@ -27,7 +27,6 @@ pub(in crate::codec) fn descend<S: Simd, const N: usize>(
     x: &[[S::F; N]; 2],
 ) -> [DescentLanes<S, N>; 2] {
     let zero = s.splat(0.0);
-    let level = |x| s.nearest_level(x, -half, half - 1.0);
     let mut sum_xl = [zero; 2];
     let mut sum_l2 = [zero; 2];
     let mut levels = [[zero; N]; 2];
@@ -35,11 +34,11 @@ pub(in crate::codec) fn descend<S: Simd, const N: usize>(
     let mut weighted = [[zero; N]; 2];
     let mut none = [s.lt(zero, zero); 2];
     for v in 0..2 {
-        let (max, most) = s.peak(&x[v]);
-        none[v] = s.lt(most, s.splat(TINY));
+        let (max, magnitude) = s.peak(&x[v]);
+        none[v] = s.lt(magnitude, s.splat(TINY));
         let inverse = s.splat(-half) / max;
         for at in 0..N {
-            let l = level(inverse * x[v][at]);
+            let l = s.nearest_level(inverse * x[v][at], -half, half - 1.0);
             levels[v][at] = l;
             weights[v][at] = x[v][at] * x[v][at];
             weighted[v][at] = weights[v][at] * x[v][at];
@@ -55,7 +54,7 @@ pub(in crate::codec) fn descend<S: Simd, const N: usize>(
                 let old = levels[v][at];
                 let xl = sum_xl[v] - weighted[v][at] * old;
                 let l2 = sum_l2[v] - weights[v][at] * old * old;
-                let new = level(x[v][at] * l2 / xl);
+                let new = s.nearest_level(x[v][at] * l2 / xl, -half, half - 1.0);
                 let differs = s.or(s.lt(new, old), s.lt(old, new));
                 let may = s.and(s.lt(zero, xl), differs);
                 let xl = xl + weighted[v][at] * new;

@@ -107,9 +107,10 @@ fn round<S: Simd, const N: usize>(
 ) {
     // Rounding is monotonic, so the rounded ends bound all other values.
     let small = s.splat(4_194_303.0);
-    let within = |x| s.lt(s.abs(inverse * (x - min)), small);
+    let low_is_small = s.lt(s.abs(inverse * (low - min)), small);
+    let high_is_small = s.lt(s.abs(inverse * (high - min)), small);
     let top = ladder.top as f32;
-    if s.all(s.or(flat, s.and(within(low), within(high)))) {
+    if s.all(s.or(flat, s.and(low_is_small, high_is_small))) {
         for at in 0..N {
             levels[at] = s.small_level(inverse * (x[at] - min), 0.0, top);
             add(at, levels[at]);

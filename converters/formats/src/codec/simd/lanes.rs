@@ -53,8 +53,8 @@ pub(in crate::codec) trait Simd: Copy {
     fn lesser(self, a: Self::F, b: Self::F) -> Self::F;
     /// Returns `if a > b { a } else { b }`.
     fn greater(self, a: Self::F, b: Self::F) -> Self::F;
-    /// Returns `nearest(x).clamp(least, most)` of [`crate::codec::rounding`], for any `x`.
-    fn nearest_level(self, x: Self::F, least: f32, most: f32) -> Self::F;
+    /// Returns `nearest(x).clamp(least, greatest)` of [`crate::codec::rounding`], for any `x`.
+    fn nearest_level(self, x: Self::F, least: f32, greatest: f32) -> Self::F;
     fn lt(self, a: Self::F, b: Self::F) -> Self::M;
     fn le(self, a: Self::F, b: Self::F) -> Self::M;
     fn and(self, a: Self::M, b: Self::M) -> Self::M;
@@ -89,22 +89,22 @@ pub(in crate::codec) trait Simd: Copy {
     /// Returns [`peak`](crate::codec::layout::peak) of groups as in [`Self::columns`].
     #[inline(always)]
     fn peaks<const N: usize>(self, groups: &[[f32; N]]) -> [f32; 16] {
-        let mut most = self.splat(0.0);
+        let mut greatest = self.splat(0.0);
         let mut least = self.splat(0.0);
         self.each_column(
             |lane| &groups[lane.min(groups.len() - 1)],
             |_, x| {
-                most = self.greater(x, most);
+                greatest = self.greater(x, greatest);
                 least = self.lesser(x, least);
             },
         );
         let size = self.splat(0.0) - least;
-        let mut peaks = self.array(self.select(self.lt(size, most), most, least));
-        if self.any(self.and(self.le(size, most), self.le(most, size))) {
-            let most = self.array(most);
+        let mut peaks = self.array(self.select(self.lt(size, greatest), greatest, least));
+        if self.any(self.and(self.le(size, greatest), self.le(greatest, size))) {
+            let greatest = self.array(greatest);
             let size = self.array(size);
             for (lane, group) in groups.iter().enumerate() {
-                if most[lane] == size[lane] {
+                if greatest[lane] == size[lane] {
                     // The first of equals is found by their order.
                     peaks[lane] = peak(group);
                 }
@@ -126,13 +126,13 @@ pub(in crate::codec) trait Simd: Copy {
     #[inline(always)]
     fn peak(self, x: &[Self::F]) -> (Self::F, Self::F) {
         let mut max = self.splat(0.0);
-        let mut most = self.splat(0.0);
+        let mut magnitude = self.splat(0.0);
         for &x in x {
-            let above = self.lt(most, self.abs(x));
-            most = self.select(above, self.abs(x), most);
+            let above = self.lt(magnitude, self.abs(x));
+            magnitude = self.select(above, self.abs(x), magnitude);
             max = self.select(above, x, max);
         }
-        (max, most)
+        (max, magnitude)
     }
 
     /// Returns [`squares`](crate::codec::layout::squares) of up to `LANES` rows.
@@ -171,12 +171,12 @@ pub(in crate::codec) trait Simd: Copy {
         }
     }
 
-    /// Returns `nearest(x).clamp(least, most)` if no `x` is NaN or beyond 2^22: the sum itself then rounds
+    /// Returns `nearest(x).clamp(least, greatest)` if no `x` is NaN or beyond 2^22: the sum itself then rounds
     /// exactly.
     #[inline(always)]
-    fn small_level(self, x: Self::F, least: f32, most: f32) -> Self::F {
+    fn small_level(self, x: Self::F, least: f32, greatest: f32) -> Self::F {
         let shift = self.splat(12_582_912.0);
         let level = x + shift - shift;
-        self.lesser(self.greater(level, self.splat(least)), self.splat(most))
+        self.lesser(self.greater(level, self.splat(least)), self.splat(greatest))
     }
 }

@@ -37,8 +37,8 @@ pub(in crate::codec) fn signed<S: Simd, const N: usize>(
     weights: &[S::F; N],
 ) -> SignedLanes {
     let zero = s.splat(0.0);
-    let (max, most) = s.peak(x);
-    let none = s.lt(most, s.splat(TINY));
+    let (max, magnitude) = s.peak(x);
+    let none = s.lt(magnitude, s.splat(TINY));
     let mut weighted = *weights;
     for (to, &x) in weighted.iter_mut().zip(x) {
         *to = *to * x;

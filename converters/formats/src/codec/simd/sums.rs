@@ -38,13 +38,17 @@ pub fn sums(numbers: &[f32], seen: &[f32]) -> ErrorSums {
     if quick.is_reliable() { quick } else { wide_sums(numbers, seen) }
 }
 
+/// True if a sum is finite and not too small to be exact.
+fn is_in_range(sum: f64) -> bool {
+    sum.is_finite() && sum >= LEAST
+}
+
 impl ErrorSums {
     /// True if no square was beyond the range of f32.
     fn is_reliable(&self) -> bool {
-        let within = |sum: f64| sum.is_finite() && sum >= LEAST;
-        within(self.power)
-            && within(self.decoded)
-            && (within(self.error) || self.error == 0.0 && self.largest == 0.0)
+        is_in_range(self.power)
+            && is_in_range(self.decoded)
+            && (is_in_range(self.error) || self.error == 0.0 && self.largest == 0.0)
     }
 }
 
@@ -93,12 +97,11 @@ impl PartialSums {
             y[..y_rest.len()].copy_from_slice(y_rest);
             self.add::<WIDE>(&x, &y);
         }
-        let sum = |parts: [f64; WIDTH]| parts.iter().sum();
         ErrorSums {
-            error: sum(self.error),
-            power: sum(self.power),
-            decoded: sum(self.decoded),
-            largest: self.largest.iter().fold(0.0, |most: f32, x| most.max(*x)),
+            error: self.error.iter().sum(),
+            power: self.power.iter().sum(),
+            decoded: self.decoded.iter().sum(),
+            largest: self.largest.iter().fold(0.0, |greatest: f32, x| greatest.max(*x)),
         }
     }
 
@@ -158,18 +161,22 @@ mod tests {
             let y = &y[..upto];
             assert_eq!(narrow_sums(x, y), plain_narrow_sums(x, y));
             assert_eq!(wide_sums(x, y), plain_wide_sums(x, y));
-            let one = |f: fn(f64, f64) -> f64| -> f64 {
-                x.iter().zip(y).map(|(&x, &y)| f(x.into(), y.into())).sum()
-            };
-            for (found, bound) in [(sums(x, y), 1e-6), (wide_sums(x, y), 1e-12)] {
-                let near = |a: f64, b: f64| (a - b).abs() <= bound * b.abs();
-                assert!(near(found.error, one(|x, y| (y - x) * (y - x))));
-                assert!(near(found.power, one(|x, _| x * x)));
-                assert!(near(found.decoded, one(|_, y| y * y)));
-                let most = x.iter().zip(y).map(|(x, y)| (y - x).abs());
-                assert_eq!(found.largest, most.fold(0.0, f32::max));
+            for (actual, bound) in [(sums(x, y), 1e-6), (wide_sums(x, y), 1e-12)] {
+                assert!(near(actual.error, sum_of(x, y, |x, y| (y - x) * (y - x)), bound));
+                assert!(near(actual.power, sum_of(x, y, |x, _| x * x), bound));
+                assert!(near(actual.decoded, sum_of(x, y, |_, y| y * y), bound));
+                let errors = x.iter().zip(y).map(|(x, y)| (y - x).abs());
+                assert_eq!(actual.largest, errors.fold(0.0, f32::max));
             }
         }
+    }
+
+    fn near(a: f64, b: f64, bound: f64) -> bool {
+        (a - b).abs() <= bound * b.abs()
+    }
+
+    fn sum_of(x: &[f32], y: &[f32], f: fn(f64, f64) -> f64) -> f64 {
+        x.iter().zip(y).map(|(&x, &y)| f(x.into(), y.into())).sum()
     }
 
     #[test]
@@ -179,17 +186,18 @@ mod tests {
         let base = wide_sums(&x, &off);
         for power in [-140, -100, -70, -20, 20, 63, 66, 120] {
             let scale = 2.0_f64.powi(power) as f32;
-            let scaled = |x: &[f32]| -> Vec<f32> { x.iter().map(|x| x * scale).collect() };
-            let found = sums(&scaled(&x), &scaled(&off));
+            let [x, off] =
+                [&x, &off].map(|values| values.iter().map(|x| x * scale).collect::<Vec<f32>>());
+            let actual = sums(&x, &off);
             let factor = f64::from(scale).powi(2);
             // Values of 2^-140 have 9 bits.
             let bound = if power < -120 { 0.1 } else { 1e-6 };
-            for (found, base) in [
-                (found.error, base.error),
-                (found.power, base.power),
-                (found.decoded, base.decoded),
+            for (actual, base) in [
+                (actual.error, base.error),
+                (actual.power, base.power),
+                (actual.decoded, base.decoded),
             ] {
-                assert!((found / (base * factor) - 1.0).abs() < bound, "2^{power}: {found:e}");
+                assert!((actual / (base * factor) - 1.0).abs() < bound, "2^{power}: {actual:e}");
             }
         }
         assert_eq!(sums(&[0.0; 70], &[0.0; 70]), ErrorSums::default());
