@@ -222,8 +222,8 @@ pub fn read(path: &Path) -> Result<Vec<HashedFile>, Error> {
     }
     let mut files: Vec<HashedFile> = Vec::new();
     for line in body.lines().skip(1) {
-        if let Some(line) = line.strip_prefix("file ") {
-            files.push(file_line(line).ok_or_else(|| wrong_line(path, line))?);
+        if let Some(declared) = line.strip_prefix("file ") {
+            files.push(file_line(declared).ok_or_else(|| wrong_line(path, line))?);
             continue;
         }
         let file = files.last_mut().ok_or_else(|| wrong_line(path, line))?;
