@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from dataclasses import dataclass, field
 from typing import Any, Optional, Sequence, Union
 
@@ -48,7 +49,7 @@ class Run:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """A report of `onboard parity check`."""
+    """A report of `onboard parity check`; `summary` is the text that the command prints."""
 
     verdict: str
     agrees: bool
@@ -76,22 +77,14 @@ class Converted:
     summary: str
 
 
-def program(name: str = "onboard") -> str:
-    """Returns the path of a program of this package: `onboard`, `convert` or `parity`.
-
-    `ONBOARD_BIN`, a folder, is searched before the folders of this Python and PATH.
-    """
-    suffix = ".exe" if sys.platform == "win32" else ""
-    schemes = [sysconfig.get_default_scheme(), f"{os.name}_user"]
+def program() -> str:
+    """Returns the path of `onboard`: in the folder ONBOARD_BIN, else in those of this Python, else on PATH."""
+    schemes = {sysconfig.get_default_scheme(), f"{os.name}_user"}.intersection(sysconfig.get_scheme_names())
     folders = [os.environ.get("ONBOARD_BIN"), os.path.dirname(sys.executable)]
-    folders += [sysconfig.get_path("scripts", scheme) for scheme in schemes if scheme in sysconfig.get_scheme_names()]
-    for folder in filter(None, folders):
-        path = os.path.join(folder, name + suffix)
-        if os.access(path, os.X_OK):
-            return path
-    path = shutil.which(name) if name == "onboard" else None
+    folders += [sysconfig.get_path("scripts", scheme) for scheme in sorted(schemes)]
+    path = shutil.which("onboard", path=os.pathsep.join(filter(None, folders))) or shutil.which("onboard")
     if path is None:
-        raise OnboardError(f"there is no program `{name}`: reinstall the package, or set ONBOARD_BIN to its folder", [name], 127)
+        raise OnboardError("there is no program `onboard`: reinstall the package, or set ONBOARD_BIN to its folder", ["onboard"], 127)
     return path
 
 
@@ -102,9 +95,13 @@ def add_model(
     command = ["add-model", os.fspath(model), "--json"]
     command += ["--reference", os.fspath(reference)] if reference is not None else []
     command += ["--out", os.fspath(out)] if out is not None else []
-    code, card, _ = _json([*command, *options])
+    ran = _run([*command, *options])
+    try:
+        card = json.loads(ran.stdout)
+    except ValueError:
+        raise _error(ran) from None
     spec = card["model"].get("spec") or {}
-    return AddedModel(card["verdict"], code == 0, spec.get("name"), card["model"].get("architecture"), card)
+    return AddedModel(card["verdict"], ran.returncode == 0, spec.get("name"), card["model"].get("architecture"), card)
 
 
 def check(
@@ -118,15 +115,21 @@ def check(
     options: Sequence[str] = (),
 ) -> CheckReport:
     """Compares an engine with a reference dump, as `onboard parity check` does."""
-    command = ["parity", "check", os.fspath(model), "--json"]
+    command = ["parity", "check", os.fspath(model)]
     command += ["--reference", os.fspath(reference)] if reference is not None else []
     command += ["--source", os.fspath(source)] if source is not None else []
     command += ["--dtype", ",".join(dtypes)] if dtypes else []
     command += ["--engine", engine] if engine is not None else []
     command += [] if schedules else ["--no-schedules"]
-    code, report, said = _json([*command, *options])
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "report.json")
+        ran = _run([*command, *options, "--json", path])
+        if not os.path.exists(path):
+            raise _error(ran)
+        with open(path, encoding="utf-8") as file:
+            report = json.load(file)
     runs = [Run(run["dtype"], _agrees(run), run["phases"], run["first"]) for run in report["runs"]]
-    return CheckReport(report["verdict"], code == 0, runs, said, report)
+    return CheckReport(report["verdict"], ran.returncode == 0, runs, ran.stdout.strip(), report)
 
 
 def convert(
@@ -139,7 +142,7 @@ def convert(
     ran = _run([*command, *options])
     if ran.returncode != 0:
         raise _error(ran)
-    return Converted(os.fspath(output), ran.stderr.strip() or ran.stdout.strip())
+    return Converted(os.fspath(output), ran.stdout.strip())
 
 
 def verify(output: StrPath) -> bool:
@@ -157,18 +160,6 @@ def _agrees(run: dict[str, Any]) -> bool:
 def _run(arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     command = [program(), *arguments]
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace")
-
-
-def _json(arguments: Sequence[str]) -> tuple[int, dict[str, Any], str]:
-    """Runs a command whose exit code is 0 or 1 where it has a result, and returns code, result and messages."""
-    ran = _run(arguments)
-    try:
-        result = json.loads(ran.stdout) if ran.returncode in (0, 1, 2) else None
-    except ValueError:
-        result = None
-    if not isinstance(result, dict):
-        raise _error(ran)
-    return ran.returncode, result, ran.stderr.strip()
 
 
 def _error(ran: "subprocess.CompletedProcess[str]") -> OnboardError:

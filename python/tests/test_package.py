@@ -26,6 +26,7 @@ def test_a_difference_is_a_report():
     report = onboard.check(LFM2, dtypes=["f16"], schedules=False, options=options)
     assert not report.agrees and report.verdict == "fail"
     assert not report.runs[0].agrees and report.runs[0].first_divergence
+    assert "first divergence: state conv of model.layers.0" in report.summary
 
 
 def test_a_conversion_is_verified(tmp_path):
