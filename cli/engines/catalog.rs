@@ -33,10 +33,11 @@ pub(crate) fn catalog() -> Result<Vec<CatalogEntry>> {
         })
         .collect();
     let mut seen: BTreeSet<String> = entries.iter().map(|entry| entry.name.clone()).collect();
-    let built_in = registry::engines::sheets().iter().filter_map(|(_, text)| {
-        let sheet =
-            EngineSheet::parse(text).ok().filter(|sheet| sheet.kind == EngineKind::Child)?;
-        Some(CatalogEntry { name: sheet.engine.clone(), sheet: Some(sheet), place: None })
+    let children = EngineSheet::builtin().iter().filter(|sheet| sheet.kind == EngineKind::Child);
+    let built_in = children.map(|sheet| CatalogEntry {
+        name: sheet.engine.clone(),
+        sheet: Some(sheet.clone()),
+        place: None,
     });
     for entry in own_sheets()?.into_iter().chain(built_in).chain(programs()) {
         if seen.insert(entry.name.clone()) {

@@ -24,7 +24,7 @@ mod scalar;
 pub const MAX_DEPTH: usize = 24;
 /// Bytes beyond which a file is refused.
 pub const MAX_BYTES: usize = 1 << 20;
-/// Findings after which a file is given up: it is not a spec at all.
+/// Findings after which a file is given up.
 const MAX_FINDINGS: usize = 50;
 
 /// A value and its place.
@@ -155,7 +155,7 @@ impl<'a> YamlParser<'a> {
         });
         if let Some((at, c)) = control {
             let shown = c.escape_unicode();
-            self.fail(at, at + c.len_utf8(), format!("the control character {shown} in a spec"));
+            self.fail(at, at + c.len_utf8(), format!("the control character {shown} in this file"));
         }
         if self.rest().starts_with("---") && self.rest()[3..].starts_with(['\n', '\r', ' ']) {
             self.pos += 3;
@@ -271,7 +271,7 @@ impl<'a> YamlParser<'a> {
             let word = self.rest();
             if line_start && indent == 0 && (word.starts_with("---") || word.starts_with("...")) {
                 let start = self.pos;
-                self.fail_help(start, start + 3, "a spec is one YAML document", "use two files");
+                self.fail_help(start, start + 3, "a file is one YAML document", "use two files");
                 self.text = &self.text[..start];
                 return None;
             }

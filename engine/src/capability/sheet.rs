@@ -98,12 +98,17 @@ impl EngineSheet {
     /// # Panics
     /// If there is none of this name: the sheets are part of the program, and a test reads them.
     pub fn of(name: &str) -> Self {
+        let sheet = Self::builtin().iter().find(|sheet| sheet.engine == name);
+        sheet.expect("every driver has a sheet, and a test reads it").clone()
+    }
+
+    /// Returns the sheets of this program. Those that say only how an engine is launched are not among them.
+    pub fn builtin() -> &'static [Self] {
         static SHEETS: LazyLock<Vec<EngineSheet>> = LazyLock::new(|| {
             let texts = registry::engines::sheets().iter();
             texts.filter_map(|(_, text)| EngineSheet::parse(text).ok()).collect()
         });
-        let sheet = SHEETS.iter().find(|sheet| sheet.engine == name);
-        sheet.expect("every driver has a sheet, and a test reads it").clone()
+        &SHEETS
     }
 
     /// Returns the sheet of the native engine.

@@ -107,7 +107,7 @@ fn broken_yaml() {
         ("a: *x", "1:4 anchors and aliases are not read"),
         ("a: !!str b", "1:4 tags are not read"),
         ("<<: b", "1:1 merge keys are not read"),
-        ("a: b\n---\nc: d", "2:1 a spec is one YAML document"),
+        ("a: b\n---\nc: d", "2:1 a file is one YAML document"),
         ("%YAML: 1.2", "1:1 YAML keeps this character for itself"),
         ("a: >\n  b", "1:4 folded blocks are not read"),
         ("a: |2\n  b", "1:5 a block with a set indent"),
@@ -131,10 +131,10 @@ fn broken_yaml() {
         ("a:\n  b: c\n   d: e", "3:5 a colon and a blank inside plain text"),
         ("a: [b]\n   d: e", "2:4 this line is indented further than its neighbours"),
         ("  a: b\nc: d", "2:1 this line belongs to nothing above it"),
-        ("a: b\u{0}", "1:5 the control character \\u{0} in a spec"),
-        ("a: [b\rc]", "1:6 the control character \\u{d} in a spec"),
-        ("a: {b: c\r\r, d: e}", "1:9 the control character \\u{d} in a spec"),
-        ("a: b\rc", "1:5 the control character \\u{d} in a spec"),
+        ("a: b\u{0}", "1:5 the control character \\u{0} in this file"),
+        ("a: [b\rc]", "1:6 the control character \\u{d} in this file"),
+        ("a: {b: c\r\r, d: e}", "1:9 the control character \\u{d} in this file"),
+        ("a: b\rc", "1:5 the control character \\u{d} in this file"),
     ] {
         assert_eq!(findings(text), [want], "{text}");
     }
