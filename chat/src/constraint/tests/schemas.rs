@@ -1,5 +1,7 @@
 //! Schemas: layouts of JSON, alternatives, numbers, references and formats.
 
+use serde_json::json;
+
 use super::*;
 
 /// Compiles a schema without white space.
