@@ -291,9 +291,10 @@ impl AddModelArgs {
         let draft = draft::draft(specs, config, &checkpoint, options).map_err(model_error)?;
         let path = draft.path.display();
         let text = commented(&draft, dir);
-        let kept = draft.path.is_file() && file::read(&draft.path, file::SPEC)? != text.as_bytes();
+        let differs =
+            draft.path.is_file() && file::read(&draft.path, file::SPEC)? != text.as_bytes();
         ensure!(
-            !kept,
+            !differs,
             "`{path}` is there already and differs from this draft; continue with --spec {path}, or remove the file"
         );
         write::atomic(&draft.path, text.as_bytes()).context("cannot write the draft")?;

@@ -70,7 +70,7 @@ impl CheckArgs {
                 return Ok(CommandOutcome::CouldNotRun);
             }
         };
-        let whole = json!({
+        let document = json!({
             "schema": "onboard-findings/1",
             "spec": file.display().to_string(),
             "model": self.model.as_ref().map(|model| model.display().to_string()),
@@ -78,7 +78,7 @@ impl CheckArgs {
             "coverage": checked.ok().and_then(|report| report.coverage),
             "findings": findings.iter().map(finding).collect::<Vec<_>>(),
         });
-        term::print(&serde_json::to_string_pretty(&whole)?)?;
+        term::print(&serde_json::to_string_pretty(&document)?)?;
         Ok(ended)
     }
 

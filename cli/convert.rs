@@ -384,7 +384,9 @@ impl<'c> GgufModel<'c> {
     ) -> Result<Self> {
         let model = &target.model;
         let (gguf, mut file_weights) = match with_head(model) {
-            Some(whole) if head && has_head(model, &checkpoint.shapes()) => whole,
+            Some(gguf_and_weights) if head && has_head(model, &checkpoint.shapes()) => {
+                gguf_and_weights
+            }
             _ => {
                 let gguf = model.gguf.clone().unwrap_or_else(|| checkpoints::own_names(model));
                 (gguf, model.graph.weights.clone())

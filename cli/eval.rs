@@ -281,10 +281,10 @@ fn show(
                 })
             })
             .collect();
-        let whole = json!({
+        let summary = json!({
             "schema": "onboard-eval-summary/1", "facts": facts, "items": all.len(), "metrics": metrics,
         });
-        serde_json::to_string_pretty(&whole)?
+        serde_json::to_string_pretty(&summary)?
     } else {
         let mut table = TextTable::new(&[1, 2, 3]);
         table.row(["metric", "items", "mean", "standard error"]);

@@ -29,14 +29,14 @@ impl LineJournal {
         let head = format!("{schema} {:x}\n", Sha256::digest(identity));
         let text = file::read_text(&path, file::REPORT).unwrap_or_default();
         let mut results = Vec::new();
-        let mut kept = 0;
+        let mut valid_len = 0;
         if let Some(lines) = text.strip_prefix(&head) {
-            kept = head.len();
+            valid_len = head.len();
             for line in lines.split_inclusive('\n') {
                 // A line without its end was being written.
                 let Some(result) = line.strip_suffix('\n').and_then(&parse) else { break };
                 results.push(result);
-                kept += line.len();
+                valid_len += line.len();
             }
         } else if !text.is_empty() {
             term::note(&format!("`{}` is of another {work} and is replaced", path.display()));
@@ -46,10 +46,10 @@ impl LineJournal {
         }
         let mut file =
             fs_err::OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
-        file.set_len(kept as u64)?;
+        file.set_len(valid_len as u64)?;
         file.seek(SeekFrom::End(0))?;
         let mut journal = Self { path, file };
-        if kept == 0 {
+        if valid_len == 0 {
             journal.add(head.trim_end())?;
         }
         Ok((journal, results))

@@ -236,15 +236,15 @@ impl MatrixCheck<'_> {
         let mut child = self.command()?.spawn().context("cannot start a check")?;
         let stderr = child.stderr.take();
         let reader = std::thread::spawn(move || {
-            let mut kept = Vec::new();
+            let mut tail = Vec::new();
             let mut piece = [0; 4096];
-            let Some(mut stderr) = stderr else { return kept };
+            let Some(mut stderr) = stderr else { return tail };
             while let Ok(count @ 1..) = stderr.read(&mut piece) {
-                kept.extend_from_slice(&piece[..count]);
-                let over = kept.len().saturating_sub(SAID);
-                kept.drain(..over);
+                tail.extend_from_slice(&piece[..count]);
+                let over = tail.len().saturating_sub(SAID);
+                tail.drain(..over);
             }
-            kept
+            tail
         });
         let deadline = Instant::now() + timeout;
         let status = loop {

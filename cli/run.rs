@@ -251,7 +251,7 @@ impl RunArgs {
             return Ok(CommandOutcome::Ok);
         }
         answer.push_str(&output.remaining_text());
-        let whole = json!({
+        let result = json!({
             "schema": "onboard-run/1",
             "model": target.name,
             "dtype": dtype.name(),
@@ -260,7 +260,7 @@ impl RunArgs {
             "text": (!ids).then_some(answer),
             "ended": ended.word(),
         });
-        term::print(&serde_json::to_string_pretty(&whole)?)?;
+        term::print(&serde_json::to_string_pretty(&result)?)?;
         Ok(CommandOutcome::Ok)
     }
 }

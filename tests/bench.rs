@@ -39,9 +39,9 @@ fn each_form_is_what_its_readers_expect() {
     let csv = bench(&[&llama], "-p 4 -n 2 -r 1 -o csv").code(0).out;
     let fields: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
     assert!(fields.len() == 3 && fields.iter().all(|count| *count == fields[0]), "{csv}");
-    let whole = json(&bench(&[&llama], "-p 4 -n 0 -r 1 --json").code(0).out);
-    assert_eq!(whole["schema"], "onboard-bench/2");
-    assert_eq!(whole["tests"][0]["n_prompt"], 4);
+    let report = json(&bench(&[&llama], "-p 4 -n 0 -r 1 --json").code(0).out);
+    assert_eq!(report["schema"], "onboard-bench/2");
+    assert_eq!(report["tests"][0]["n_prompt"], 4);
 }
 
 #[test]
@@ -81,8 +81,8 @@ fn other_programs_run_in_the_same_rounds() {
         format!("-p 4 -n 2 -r 2 -t 1 -o json --against llama-bench={},torch", program.display());
     // torch runs no test of a GGUF file.
     let ran = bench(&[&file], &words).code(2).says("`torch` ran no test: it reads the folders");
-    let whole = json(&ran.out);
-    let [prompt, generated] = &whole["tests"].as_array().unwrap()[..] else { panic!("{whole}") };
+    let report = json(&ran.out);
+    let [prompt, generated] = &report["tests"].as_array().unwrap()[..] else { panic!("{report}") };
     let peer = &prompt["against"][0];
     let torch = &prompt["against"][1];
     assert_eq!(peer["samples_ts"], serde_json::json!([2.5, 2.5]));

@@ -43,19 +43,22 @@ fn counts_and_orders_are_those_of_the_server() {
     let server = start(StreamFault::None);
     let words = "-n 12 --max-concurrency 3 --random-input-len 4..9 --random-output-len 5 \
                  --request-rate 500 --json --details";
-    let whole = json(&bench(&server.url, words).code(0).out);
-    assert_eq!(whole["schema"], "onboard-bench-serve/1");
-    assert_eq!(whole["model_id"], "the model");
-    assert_eq!((&whole["completed"], &whole["failed"]), (&12.into(), &0.into()));
-    assert_eq!((&whole["total_output_tokens"], &whole["output_chunks"]), (&60.into(), &60.into()));
-    assert_eq!(whole["total_input_tokens"], whole["prompt_tokens"]);
+    let report = json(&bench(&server.url, words).code(0).out);
+    assert_eq!(report["schema"], "onboard-bench-serve/1");
+    assert_eq!(report["model_id"], "the model");
+    assert_eq!((&report["completed"], &report["failed"]), (&12.into(), &0.into()));
+    assert_eq!(
+        (&report["total_output_tokens"], &report["output_chunks"]),
+        (&60.into(), &60.into())
+    );
+    assert_eq!(report["total_input_tokens"], report["prompt_tokens"]);
     // The probe and the warm-up come first, and are not measured.
     let bodies = server.bodies();
     assert_eq!(bodies.len(), 1 + 1 + 12);
     let sent: usize = bodies[2..].iter().map(|body| body["prompt"].as_array().unwrap().len()).sum();
-    assert_eq!(whole["total_input_tokens"], sent);
-    assert!(server.most() <= 3 && whole["max_in_flight"].as_u64().unwrap() <= 3);
-    let requests = whole["requests"].as_array().unwrap();
+    assert_eq!(report["total_input_tokens"], sent);
+    assert!(server.most() <= 3 && report["max_in_flight"].as_u64().unwrap() <= 3);
+    let requests = report["requests"].as_array().unwrap();
     assert_eq!(requests.len(), 12);
     let mut due = 0.0;
     for request in requests {
@@ -70,14 +73,14 @@ fn counts_and_orders_are_those_of_the_server() {
         assert!(now >= due && sent >= now, "{request}");
         due = now;
     }
-    let tpot = whole["mean_tpot_ms"].as_f64().unwrap();
-    let mean_gap = whole["mean_itl_ms"].as_f64().unwrap();
+    let tpot = report["mean_tpot_ms"].as_f64().unwrap();
+    let mean_gap = report["mean_itl_ms"].as_f64().unwrap();
     assert!(
         (tpot - mean_gap).abs() < 1e-6,
         "with one token in each chunk, TPOT is the mean of ITL"
     );
-    let rate = whole["output_throughput"].as_f64().unwrap();
-    assert!((rate * whole["duration"].as_f64().unwrap() - 60.0).abs() < 1e-6);
+    let rate = report["output_throughput"].as_f64().unwrap();
+    assert!((rate * report["duration"].as_f64().unwrap() - 60.0).abs() < 1e-6);
 }
 
 /// Returns the requests of a short run.
@@ -123,30 +126,33 @@ fn text_is_sent_where_ids_are_refused() {
     let server = start(StreamFault::NoIds);
     let ran = bench(&server.url, "-n 2 --random-input-len 5 --random-output-len 2 --json").code(0);
     let ran = ran.says("prompts are sent as text: token ids gave status 400: `the reason`");
-    let whole = json(&ran.out);
-    assert_eq!(whole["prompts"], "random text");
+    let report = json(&ran.out);
+    assert_eq!(report["prompts"], "random text");
     // The server counts 7 tokens for any text.
-    assert_eq!((&whole["total_input_tokens"], &whole["completed"]), (&14.into(), &2.into()));
+    assert_eq!((&report["total_input_tokens"], &report["completed"]), (&14.into(), &2.into()));
     let text = server.bodies()[1]["prompt"].as_str().unwrap().to_owned();
     assert_eq!(text.split(' ').count(), 5);
 }
 
 #[test]
 fn tokens_are_counted_by_usage_else_by_chunks() {
-    let whole = results(StreamFault::Pairs, "--random-output-len 6");
-    assert_eq!((&whole["total_output_tokens"], &whole["output_chunks"]), (&36.into(), &18.into()));
-    assert_eq!(whole["output_tokens_from"]["usage"], 6);
-    let tpot = &whole["mean_tpot_ms"];
-    let itl = &whole["mean_itl_ms"];
+    let report = results(StreamFault::Pairs, "--random-output-len 6");
+    assert_eq!(
+        (&report["total_output_tokens"], &report["output_chunks"]),
+        (&36.into(), &18.into())
+    );
+    assert_eq!(report["output_tokens_from"]["usage"], 6);
+    let tpot = &report["mean_tpot_ms"];
+    let itl = &report["mean_itl_ms"];
     let ratio = tpot.as_f64().unwrap() / itl.as_f64().unwrap();
     assert!((ratio - 2.0 / 5.0).abs() < 1e-6, "two gaps between six tokens: {tpot} {itl}");
-    let whole = results(StreamFault::NoUsage, "");
+    let report = results(StreamFault::NoUsage, "");
     assert_eq!(
-        (&whole["total_output_tokens"], &whole["total_input_tokens"]),
+        (&report["total_output_tokens"], &report["total_input_tokens"]),
         (&30.into(), &48.into())
     );
-    assert_eq!(whole["output_tokens_from"]["chunks"], 6);
-    assert_eq!(whole["input_tokens_from"]["prompt"], 6);
+    assert_eq!(report["output_tokens_from"]["chunks"], 6);
+    assert_eq!(report["input_tokens_from"]["prompt"], 6);
 }
 
 #[test]
@@ -167,13 +173,13 @@ fn faults_are_counted_by_kind() {
         (StreamFault::Flood, "too long", "-n 1"),
         (StreamFault::Empty, "no output", ""),
     ] {
-        let whole = results(fault, words);
-        let failures = whole["failures"].as_array().unwrap();
+        let report = results(fault, words);
+        let failures = report["failures"].as_array().unwrap();
         assert!(failures.len() == 1 && failures[0]["kind"] == kind, "{fault:?}: {failures:?}");
-        let requests = whole["num_prompts"].as_u64().unwrap();
+        let requests = report["num_prompts"].as_u64().unwrap();
         let failed = if matches!(fault, StreamFault::Half(_)) { 3 } else { requests };
         assert_eq!(failures[0]["count"], failed, "{fault:?}");
-        assert_eq!(whole["completed"].as_u64().unwrap(), requests - failed, "{fault:?}");
+        assert_eq!(report["completed"].as_u64().unwrap(), requests - failed, "{fault:?}");
     }
     let nowhere = bench("http://127.0.0.1:9", "-n 2 --model m --send ids --warmup 0");
     nowhere.code(2).says("failed: 2 with connect, the first: ").prints("connect:");
@@ -195,8 +201,8 @@ fn a_run_without_success_ends_with_2_and_names_the_reason() {
 
 #[test]
 fn an_answer_is_complete_with_its_last_event() {
-    let whole = results(StreamFault::Open, "-n 1 --timeout 1");
-    assert_eq!((&whole["completed"], &whole["total_output_tokens"]), (&1.into(), &5.into()));
+    let report = results(StreamFault::Open, "-n 1 --timeout 1");
+    assert_eq!((&report["completed"], &report["total_output_tokens"]), (&1.into(), &5.into()));
 }
 
 #[test]
@@ -246,9 +252,9 @@ fn an_interrupt_prints_what_was_measured() {
     rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{output:?}");
-    let whole = json(&String::from_utf8(output.stdout).unwrap());
-    assert_eq!((&whole["partial"], &whole["completed"]), (&true.into(), &3.into()));
-    assert_eq!((&whole["unfinished"], &whole["unsent"]), (&2.into(), &15.into()));
+    let report = json(&String::from_utf8(output.stdout).unwrap());
+    assert_eq!((&report["partial"], &report["completed"]), (&true.into(), &3.into()));
+    assert_eq!((&report["unfinished"], &report["unsent"]), (&2.into(), &15.into()));
     assert!(String::from_utf8_lossy(&output.stderr).contains("17 requests are missing"));
 }
 
@@ -285,12 +291,12 @@ fn failures_of_the_first_requests_do_not_end_a_run() {
     // The probe fails four times.
     let server = start(StreamFault::Late(4));
     let few = "-n 3 --random-input-len 3 --random-output-len 2 --json";
-    let whole = json(&bench(&server.url, few).code(0).out);
-    assert_eq!((&whole["completed"], &whole["prompts"]), (&3.into(), &"random ids".into()));
+    let report = json(&bench(&server.url, few).code(0).out);
+    assert_eq!((&report["completed"], &report["prompts"]), (&3.into(), &"random ids".into()));
     assert_eq!(server.bodies().len(), 4 + 1 + 1 + 3);
     let server = start(StreamFault::Half(503));
-    let whole = json(&bench(&server.url, few).code(0).out);
-    assert_eq!(whole["completed"].as_u64().unwrap() + whole["failed"].as_u64().unwrap(), 3);
+    let report = json(&bench(&server.url, few).code(0).out);
+    assert_eq!(report["completed"].as_u64().unwrap() + report["failed"].as_u64().unwrap(), 3);
     // A server that is never ready is given up.
     let server = start(StreamFault::Status(503));
     bench(&server.url, few).code(2).says("the first request failed: status 503");
@@ -311,9 +317,9 @@ fn failures_say_what_the_server_did() {
 
 #[test]
 fn statistics_without_values_are_positive_zeros() {
-    let whole = results(StreamFault::None, "--random-output-len 1");
+    let report = results(StreamFault::None, "--random-output-len 1");
     for key in ["mean_tpot_ms", "std_tpot_ms", "mean_itl_ms"] {
-        assert!(whole[key].as_f64().unwrap().is_sign_positive(), "{key}: {}", whole[key]);
+        assert!(report[key].as_f64().unwrap().is_sign_positive(), "{key}: {}", report[key]);
     }
     let failed = results(StreamFault::Status(500), "");
     assert!(failed["concurrency"].as_f64().unwrap().is_sign_positive());

@@ -14,9 +14,9 @@ use crate::type_names::is_test;
 const LIMITS: [(&str, f64); 3] = [("closures", 1.5), ("tuples", 1.0), ("vague", 1.0)];
 
 /// Names that say which part a binding has in a sentence, and not what it holds.
-const VAGUE: [&str; 15] = [
-    "asked", "found", "had", "have", "its", "made", "most", "others", "own", "rest", "said",
-    "shows", "theirs", "turn", "wanted",
+const VAGUE: [&str; 17] = [
+    "asked", "found", "had", "have", "its", "kept", "made", "most", "others", "own", "rest",
+    "said", "shows", "theirs", "turn", "wanted", "whole",
 ];
 
 /// Counts of one file, without its tests.

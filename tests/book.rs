@@ -41,9 +41,9 @@ fn anchors(text: &str) -> BTreeSet<String> {
 
 /// Returns the anchor that GitHub and mdBook make of a heading.
 fn anchor_of(heading: &str) -> String {
-    let kept = heading.trim_start_matches(['#', ' ']).to_lowercase();
-    let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    let text = heading.trim_start_matches(['#', ' ']).to_lowercase();
+    let chars = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    chars.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 #[test]

@@ -70,9 +70,9 @@ fn scales_are_written_where_engines_look_and_change_no_weight() {
         let old = Checkpoint::open(&plain).unwrap();
         // Readers see only the weights.
         assert!(new.tensors().keys().eq(old.tensors().keys()));
-        let kept = new.stored_len() - old.stored_len();
+        let added_count = new.stored_len() - old.stored_len();
         let matrices = new.tensors().keys().filter(|tensor| new.is_quantized(tensor)).count();
-        assert_eq!(kept, matrices + 2 * layers.len());
+        assert_eq!(added_count, matrices + 2 * layers.len());
         for layer in layers {
             let info = new.stored(&format!("model.layers.{layer}.self_attn.k_scale")).unwrap();
             assert_eq!((info.dtype, &info.shape[..]), (FileDtype::Bf16, &[1][..]));

@@ -66,8 +66,8 @@ fn an_engine_that_breaks_the_protocol_is_an_error_with_its_last_words() {
     ] {
         let ran = run(&mut check(&engine("bad.py"), &[&format!("fault={fault}")])).code(2);
         assert!(ran.err.contains(words), "{fault}: no `{words}` in\n{}", ran.err);
-        let kept = fault == "refuses" || ran.err.contains("loading weights");
-        assert!(kept, "{fault}: no last words in\n{}", ran.err);
+        let has_last_words = fault == "refuses" || ran.err.contains("loading weights");
+        assert!(has_last_words, "{fault}: no last words in\n{}", ran.err);
     }
     run(&mut check(&engine("bad.py"), &["fault=refuses"])).code(2).says("no room for this model");
     // The reason follows a message that only points to it.

@@ -70,9 +70,9 @@ fn eval(output: &Path) -> Command {
 #[test]
 fn an_interrupted_evaluation_goes_on() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = folder.path().join("whole");
+    let uninterrupted = folder.path().join("whole");
     let parts = folder.path().join("parts");
-    run(&mut eval(&whole)).code(0);
+    run(&mut eval(&uninterrupted)).code(0);
     // The process dies before it renames the results.
     let killed = run(eval(&parts).env("ONBOARD_ABORT_AT", "1"));
     assert_ne!(killed.code, 0);
@@ -83,7 +83,7 @@ fn an_interrupted_evaluation_goes_on() {
     let begun: Vec<&str> = text.split_inclusive('\n').take(8).collect();
     fs_err::write(&journal, format!("{}{{\"rec", begun.concat())).unwrap();
     run(&mut eval(&parts)).code(0).says("7 of 20 items were scored by an earlier run");
-    let expected = fs_err::read_to_string(&whole).unwrap();
+    let expected = fs_err::read_to_string(&uninterrupted).unwrap();
     assert_eq!(fs_err::read_to_string(&parts).unwrap(), expected);
     assert!(!journal.exists());
 }

@@ -62,7 +62,7 @@ fn an_interrupted_measurement_goes_on() {
     imatrix(&folder.join("one.gguf"), &[]).code(0);
     assert!(!folder.join("one.gguf.sums").exists(), "what is kept for a second run is removed");
     imatrix(&folder.join("two.gguf.sums"), &["--shard", "1/2"]).code(0);
-    let kept = fs_err::read(folder.join("two.gguf.sums")).unwrap();
+    let sums = fs_err::read(folder.join("two.gguf.sums")).unwrap();
     imatrix(&folder.join("two.gguf"), &[])
         .code(0)
         .says("3 of 7 chunks were measured by an earlier run");
@@ -70,7 +70,7 @@ fn an_interrupted_measurement_goes_on() {
         fs_err::read(folder.join("two.gguf")).unwrap()
             == fs_err::read(folder.join("one.gguf")).unwrap()
     );
-    let mut damaged = kept.clone();
+    let mut damaged = sums.clone();
     let last = damaged.len() - 20;
     damaged[last] ^= 1;
     fs_err::write(folder.join("two.gguf.sums"), &damaged).unwrap();
@@ -79,7 +79,7 @@ fn an_interrupted_measurement_goes_on() {
         .code(2)
         .says("two.gguf.sums` is damaged");
     // Sums of another measurement are not used, and a file of something else is not replaced.
-    fs_err::write(folder.join("two.gguf.sums"), &kept).unwrap();
+    fs_err::write(folder.join("two.gguf.sums"), &sums).unwrap();
     let ran = imatrix(&folder.join("two.gguf"), &["--chunks", "5", "--force"]);
     prints(ran, "measured on 5 chunks").says("is of another measurement");
     fs_err::write(folder.join("two.gguf.sums"), b"notes").unwrap();

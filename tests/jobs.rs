@@ -204,12 +204,12 @@ fn records_of_other_divisions_are_refused() {
     // A record that was copied.
     let state = PathBuf::from(format!("{}.jobs", output.display()));
     let second = state.join("piece-2-of-2.json");
-    let kept = fs_err::read(&second).unwrap();
+    let record = fs_err::read(&second).unwrap();
     fs_err::copy(state.join("piece-1-of-2.json"), &second).unwrap();
     jobs(&["merge", "-n", "2"], &words).code(2).says("a copy under another name");
     fs_err::write(&second, b"{").unwrap();
     jobs(&["merge", "-n", "2"], &words).code(2).says("no record of a piece");
-    fs_err::write(&second, kept).unwrap();
+    fs_err::write(&second, record).unwrap();
     // A product that was copied.
     let first = dir.path().join("m.gguf.1-of-2.part");
     fs_err::copy(first, dir.path().join("m.gguf.2-of-2.part")).unwrap();
@@ -322,17 +322,17 @@ fn damaged_pieces_are_found_and_made_again() {
         (&measure, folder.join("m.gguf.1-of-2.part"), 50),
     ] {
         jobs(&["run", "-n", "2"], words).code(0);
-        let whole = fs_err::read(&product).unwrap();
+        let product_bytes = fs_err::read(&product).unwrap();
         damage(&product, from_end);
         jobs(&["status", "-n", "2"], words).code(1).prints("left: 1\n").prints("is damaged");
         jobs(&["merge", "-n", "2"], words).code(2).says("is damaged");
         jobs(&["run", "-n", "2"], words).code(0).says("piece 1 of 2 is made again");
-        assert!(fs_err::read(&product).unwrap() == whole);
-        fs_err::write(&product, &whole[..whole.len() / 2]).unwrap();
+        assert!(fs_err::read(&product).unwrap() == product_bytes);
+        fs_err::write(&product, &product_bytes[..product_bytes.len() / 2]).unwrap();
         let state = json(&jobs(&["status", "-n", "2", "--json"], words).code(1).out);
         assert!(state["why"][0].as_str().unwrap().contains("were written"), "{state}");
         jobs(&["run", "-n", "2", "--piece", "1"], words).code(0);
-        assert!(fs_err::read(&product).unwrap() == whole);
+        assert!(fs_err::read(&product).unwrap() == product_bytes);
         jobs(&["merge", "-n", "2"], words).code(0);
     }
 }

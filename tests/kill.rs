@@ -67,9 +67,9 @@ fn contents(path: &Path) -> BTreeMap<String, Vec<u8>> {
 
 fn killed(case: &Case) {
     let dir = tempfile::tempdir().unwrap();
-    let whole = dir.path().join("whole");
-    run(&mut case.command(&whole, 1, 1)).code(0);
-    let expected = contents(&whole);
+    let uninterrupted = dir.path().join("whole");
+    run(&mut case.command(&uninterrupted, 1, 1)).code(0);
+    let expected = contents(&uninterrupted);
     // Slabs of another size give the same bytes too.
     let other = dir.path().join("other");
     run(&mut case.command(&other, 2, 64)).code(0);

@@ -73,9 +73,9 @@ fn a_setting_that_the_server_changed_is_a_difference() {
     ran.prints("page_size").prints("DIFFERS");
     let url = serve(vec![("/server_info", 200, in_force(64).to_string())]);
     let ran = verify("sglang", &url, &["--set", "page_size=1", "--as", "json"]).code(1);
-    let whole = parsed(&ran.out);
-    assert_eq!(whole["agrees"], false);
-    let rows = whole["settings"].as_array().unwrap();
+    let report = parsed(&ran.out);
+    assert_eq!(report["agrees"], false);
+    let rows = report["settings"].as_array().unwrap();
     for (name, verdict) in [("page_size", "differs"), ("model", "agrees"), ("dtype", "differs")] {
         let row = rows.iter().find(|row| row["name"] == name).unwrap();
         assert_eq!(row["verdict"], verdict, "{name}");

@@ -189,17 +189,17 @@ fn a_changed_file_is_no_longer_its_checkpoints() {
     let mut verify = convert();
     verify.arg(&source).arg("--verify").arg(&file);
     run(&mut verify).code(0);
-    let whole = fs_err::read(&file).unwrap();
+    let file_bytes = fs_err::read(&file).unwrap();
     // One value of the last tensor.
-    let mut bytes = whole.clone();
+    let mut bytes = file_bytes.clone();
     let at = bytes.len() - 4;
     bytes[at..].copy_from_slice(&9.5_f32.to_le_bytes());
     fs_err::write(&file, &bytes).unwrap();
     run(&mut verify).code(1).says("is off by");
     // A key that other programs read.
     let key = b"llama.rope.freq_base";
-    let at = whole.windows(key.len()).position(|part| part == key).unwrap() + key.len() + 4;
-    let mut bytes = whole;
+    let at = file_bytes.windows(key.len()).position(|part| part == key).unwrap() + key.len() + 4;
+    let mut bytes = file_bytes;
     bytes[at..at + 4].copy_from_slice(&500_000_f32.to_le_bytes());
     fs_err::write(&file, &bytes).unwrap();
     run(&mut verify).code(1).says("key `llama.rope.freq_base` is 500000");

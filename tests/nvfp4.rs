@@ -71,10 +71,10 @@ fn every_matrix_of_a_stack_has_a_scale() {
     synth.args(["synth", "qwen3_moe", "--dtype", "bf16", "--config"]).arg(&path);
     run(synth.arg("-o").arg(&plain)).code(0);
     run(convert().arg(&plain).args(["--to", "nvfp4", "-o"]).arg(&coded)).code(0);
-    let kept = dir.path().join("kept.gguf");
+    let bf16_file = dir.path().join("kept.gguf");
 
-    run(convert().arg(&coded).args(["--to", "gguf:bf16", "-o"]).arg(&kept)).code(0);
-    let rows = verified(&coded, &kept);
+    run(convert().arg(&coded).args(["--to", "gguf:bf16", "-o"]).arg(&bf16_file)).code(0);
+    let rows = verified(&coded, &bf16_file);
     assert!(rows.iter().any(|row| row["name"] == "blk.0.ffn_down_exps.weight"), "{rows:?}");
     assert!(rows.iter().all(|row| row["relative_error"].as_f64().unwrap() < 1e-7), "{rows:?}");
 

@@ -86,12 +86,12 @@ impl Sentence {
 fn words(sentence: &str) -> usize {
     let parts = sentence.split('`').enumerate();
     let plain: String = parts.map(|(n, part)| if n % 2 == 0 { part } else { "X" }).collect();
-    let mut kept = String::new();
+    let mut without_targets = String::new();
     for (n, part) in plain.split("](").enumerate() {
         let after = part.split_once(')').map_or(part, |(_, after)| after);
-        kept.push_str(if n == 0 { part } else { after });
+        without_targets.push_str(if n == 0 { part } else { after });
     }
-    kept.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count()
+    without_targets.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count()
 }
 
 /// Splits text at the ends of sentences.
@@ -234,8 +234,8 @@ fn shown<'a>(sentences: impl IntoIterator<Item = &'a Sentence>) -> String {
     places.join("\n")
 }
 
-fn share(part: usize, whole: usize) -> f64 {
-    part as f64 / whole.max(1) as f64
+fn share(part: usize, total: usize) -> f64 {
+    part as f64 / total.max(1) as f64
 }
 
 #[test]

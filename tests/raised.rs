@@ -122,9 +122,9 @@ fn line_count(path: &Path) -> usize {
 #[test]
 fn an_interrupted_search_goes_on_with_what_it_measured() {
     let dir = tempfile::tempdir().unwrap();
-    let whole = dir.path().join("whole.gguf");
+    let uninterrupted = dir.path().join("whole.gguf");
     let half = dir.path().join("half.gguf");
-    run(&mut to_meet(&fixture("lfm2_256"), "1e-2", &whole)).code(0);
+    run(&mut to_meet(&fixture("lfm2_256"), "1e-2", &uninterrupted)).code(0);
     let journal = dir.path().join("half.gguf.measured.part");
     let mut command = to_meet(&fixture("lfm2_256"), "1e-2", &half);
     let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
@@ -139,7 +139,7 @@ fn an_interrupted_search_goes_on_with_what_it_measured() {
     assert_eq!(entries(dir.path()).len(), 2, "the file, and what was measured");
     let ran = run(&mut to_meet(&fixture("lfm2_256"), "1e-2", &half)).code(0);
     ran.says("divergences were measured by an earlier run");
-    assert!(fs_err::read(half).unwrap() == fs_err::read(whole).unwrap());
+    assert!(fs_err::read(half).unwrap() == fs_err::read(uninterrupted).unwrap());
     assert_eq!(entries(dir.path()).len(), 2);
 }
 

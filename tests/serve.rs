@@ -159,14 +159,14 @@ fn reply(mut stream: TcpStream) -> Reply {
     let mut body = bytes[end + 4..].to_vec();
     if head.contains("transfer-encoding: chunked") {
         let mut tail = &body[..];
-        let mut whole = Vec::new();
+        let mut decoded = Vec::new();
         while let Some(at) = tail.windows(2).position(|two| two == b"\r\n") {
             let size =
                 usize::from_str_radix(std::str::from_utf8(&tail[..at]).unwrap(), 16).unwrap();
-            whole.extend_from_slice(&tail[at + 2..at + 2 + size]);
+            decoded.extend_from_slice(&tail[at + 2..at + 2 + size]);
             tail = &tail[at + 4 + size..];
         }
-        body = whole;
+        body = decoded;
     }
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     Reply { status, head, body: String::from_utf8(body).unwrap() }

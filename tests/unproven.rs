@@ -18,10 +18,10 @@ fn a_flipped_bit_of_a_dump_is_an_error_that_names_the_file() {
         let dump = home.path().join(name);
         copy_folder(&fixture("lfm2/reference"), &dump);
         let file = dump.join(name);
-        let whole = fs_err::read(&file).unwrap();
+        let file_bytes = fs_err::read(&file).unwrap();
         parity::Dump::open(&dump).unwrap();
         for n in 0..FLIPS {
-            let mut bytes = whole.clone();
+            let mut bytes = file_bytes.clone();
             let at = (n * 2 + 1) * bytes.len() / (2 * FLIPS);
             bytes[at] ^= 1 << (n % 8);
             fs_err::write(&file, bytes).unwrap();

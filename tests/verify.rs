@@ -100,13 +100,13 @@ fn several_tensors_in_one_are_compared() {
     let dir = tempfile::tempdir().unwrap();
     let plain = dir.path().join("m.gguf");
     let fused = dir.path().join("fused.gguf");
-    for (name, stems, whole) in CASES {
+    for (name, stems, fused_stem) in CASES {
         let source = fixture(name);
         let to = ["--to", "gguf:f16", "--force", "-o"];
         run(convert().arg(&source).args(to).arg(&plain)).code(0);
-        fuse(&GgufFile::open(&plain).unwrap(), stems, whole, &fused);
+        fuse(&GgufFile::open(&plain).unwrap(), stems, fused_stem, &fused);
         let report = json(&compare(&source, &fused, &["--json"]).code(0).out);
-        let named = format!("blk.0.{whole}.weight");
+        let named = format!("blk.0.{fused_stem}.weight");
         let rows = report["tensors"].as_array().unwrap();
         assert!(rows.iter().any(|row| row["name"] == named.as_str()), "{report}");
 
@@ -211,7 +211,7 @@ fn damages_of_six_formats_are_found() {
         compare(&source, &output, &[]).code(0);
         let hashes = if output == weights { "m.gguf.hashes" } else { "onboard.hashes" };
         let hashes = dir.path().join(hashes);
-        let kept = dir.path().join("kept");
+        let moved_hashes = dir.path().join("kept");
         let sound = fs_err::read(&weights).unwrap();
         let tensors = ranges(&weights);
         for n in 0..DAMAGES {
@@ -225,10 +225,10 @@ fn damages_of_six_formats_are_found() {
             let ran = verify(&output);
             assert_eq!(ran.code, 1, "{format}, damage {n}: {ran:?}");
             // The source finds it without hashes.
-            fs_err::rename(&hashes, &kept).unwrap();
+            fs_err::rename(&hashes, &moved_hashes).unwrap();
             let ran = compare(&source, &output, &[]);
             assert!(ran.code == 1 || ran.code == 2, "{format}, damage {n}: {ran:?}");
-            fs_err::rename(&kept, &hashes).unwrap();
+            fs_err::rename(&moved_hashes, &hashes).unwrap();
         }
         fs_err::write(&weights, &sound).unwrap();
         compare(&source, &output, &[]).code(0);

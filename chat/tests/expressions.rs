@@ -10,8 +10,9 @@ use onboard_chat::{ChatRequest, OrderedJson, Template};
 
 /// Returns the text of an expression or a template; none if it is refused.
 fn rendered(expression: &str, request: &ChatRequest) -> Option<String> {
-    let whole = ["{{", "{%", "{#"].iter().any(|mark| expression.contains(mark));
-    let source = if whole { expression.to_owned() } else { format!("{{{{ {expression} }}}}") };
+    let is_template = ["{{", "{%", "{#"].iter().any(|mark| expression.contains(mark));
+    let source =
+        if is_template { expression.to_owned() } else { format!("{{{{ {expression} }}}}") };
     Template::from_source("expression", &source, Vec::<(String, String)>::new())
         .render(request)
         .ok()

@@ -213,9 +213,9 @@ fn marks_dropped(_: &Golden, ours: &Reading, theirs: &Reading) -> bool {
     same_calls(ours, theirs) && within(&ours.content, &theirs.content)
 }
 
-/// True if the characters of `part` stand in `whole` in the same order, but for white space.
-fn within(part: &str, whole: &str) -> bool {
-    let mut remaining = whole.chars();
+/// True if the characters of `part` stand in `text` in the same order, but for white space.
+fn within(part: &str, text: &str) -> bool {
+    let mut remaining = text.chars();
     part.chars().filter(|c| !c.is_whitespace()).all(|c| remaining.any(|other| other == c))
 }
 
@@ -270,8 +270,8 @@ fn guessed(case: &Golden, ours: &Reading, theirs: &Reading) -> bool {
 }
 
 /// True if calls are among others in the same order.
-fn subset(part: &[(String, String)], whole: &[(String, String)]) -> bool {
-    let mut remaining = whole.iter();
+fn subset(part: &[(String, String)], all_calls: &[(String, String)]) -> bool {
+    let mut remaining = all_calls.iter();
     part.iter().all(|call| {
         remaining.any(|other| call.0 == other.0 && canonical(&call.1) == canonical(&other.1))
     })
@@ -428,18 +428,18 @@ fn cuts_change_nothing() {
 fn cuts_of_outputs(format: &'static Format, cases: &[Golden], options: &ParserOptions) {
     for case in cases {
         let text = case.text.as_str();
-        let whole = parsed(format, options, [text]);
+        let whole_output = parsed(format, options, [text]);
         let chars =
             parsed(format, options, char_ranges(text).map(|(start, end)| &text[start..end]));
-        assert_eq!(whole, chars, "{} by characters: {text:?}", format.name());
+        assert_eq!(whole_output, chars, "{} by characters: {text:?}", format.name());
         for (cut, _) in char_ranges(text) {
             let halves = parsed(format, options, [&text[..cut], &text[cut..]]);
-            assert_eq!(whole, halves, "{} cut at {cut}: {text:?}", format.name());
+            assert_eq!(whole_output, halves, "{} cut at {cut}: {text:?}", format.name());
         }
         let mut parser = format.parser(options);
         let mut events: Vec<_> = text.bytes().flat_map(|byte| parser.push_bytes(&[byte])).collect();
         events.extend(parser.finish());
-        assert_eq!(whole, joined(&events), "{} by bytes: {text:?}", format.name());
+        assert_eq!(whole_output, joined(&events), "{} by bytes: {text:?}", format.name());
     }
 }
 
@@ -700,11 +700,11 @@ proptest! {
         }
         let reasoning = if inside { ReasoningMode::Inside } else { ReasoningMode::Marked };
         let options = ParserOptions { reasoning, tools: tools().clone(), whole_calls, ..ParserOptions::default() };
-        let whole = parsed(format, &options, [text.as_str()]);
+        let whole_output = parsed(format, &options, [text.as_str()]);
         let cut = pieces(&text, &cuts);
-        prop_assert_eq!(&whole, &parsed(format, &options, cut.iter().map(String::as_str)));
+        prop_assert_eq!(&whole_output, &parsed(format, &options, cut.iter().map(String::as_str)));
         if whole_calls {
-            for (name, arguments) in &whole.0.calls {
+            for (name, arguments) in &whole_output.0.calls {
                 let object: Result<serde_json::Map<String, Value>, _> = serde_json::from_str(arguments);
                 // Half of a surrogate pair and a number beyond f64 are JSON, which serde_json cannot hold.
                 let refused = object.err().map(|error| error.to_string()).unwrap_or_default();

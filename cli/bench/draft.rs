@@ -72,7 +72,7 @@ pub(super) fn run(
         text.push_str(&mismatch(&tally, proven));
     }
     if bench.json {
-        let whole = json!({
+        let report = json!({
             "schema": "onboard-bench-draft/1",
             "model": target.name,
             "drafts": tally.drafts(),
@@ -86,7 +86,7 @@ pub(super) fn run(
             "tokens_per_second": { "drafted": token_rate(count, drafted), "plain": token_rate(count, alone) },
             "head": if suspect { proven.map_or("suspect", |ok| if ok { "proven" } else { "differs" }) } else { "plausible" },
         });
-        text = serde_json::to_string_pretty(&whole)?;
+        text = serde_json::to_string_pretty(&report)?;
     }
     term::print(text.trim_end())?;
     Ok(if !same || (suspect && proven != Some(true)) {

@@ -143,9 +143,9 @@ pub(super) fn render(rows: &[BenchRow], form: BenchForm, peak: Option<u64>) -> R
         BenchForm::Csv => csv(rows),
         BenchForm::Json => {
             let tests: Vec<Map<String, Value>> = rows.iter().map(BenchRow::object).collect();
-            let whole =
+            let report =
                 json!({ "schema": "onboard-bench/2", "tests": tests, "peak_memory_bytes": peak });
-            serde_json::to_string_pretty(&whole)?
+            serde_json::to_string_pretty(&report)?
         }
         BenchForm::Jsonl => {
             let lines = rows.iter().map(|row| serde_json::to_string(&row.object()));
@@ -281,8 +281,8 @@ mod tests {
         assert!(header.starts_with("model,") && header.ends_with("two_ratio"), "{header}");
         assert!(line.starts_with("\"a,\"\"b\",2048,"), "{line}");
         let text = render(&rows, BenchForm::Json, None).unwrap();
-        let whole: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(whole["tests"][0]["against"][0]["ratio"], 1.5);
+        let report: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report["tests"][0]["against"][0]["ratio"], 1.5);
         let text = render(&rows, BenchForm::Jsonl, None).unwrap();
         let line: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(line["against"][1]["not_run"], "no file");

@@ -523,12 +523,12 @@ mod tests {
 
     #[test]
     fn forms_for_programs_hold_the_same_numbers() {
-        let whole: Value =
+        let report: Value =
             serde_json::from_str(&text(ReportForm::Json, ReportStyle::Onboard)).unwrap();
-        assert_eq!(whole["p99.9_ttft_ms"], 21.0);
-        assert_eq!(whole["failures"][0]["kind"], "timeout");
-        assert_eq!(whole["objectives"][0]["met"], 1);
-        assert_eq!(whole["partial"], false);
+        assert_eq!(report["p99.9_ttft_ms"], 21.0);
+        assert_eq!(report["failures"][0]["kind"], "timeout");
+        assert_eq!(report["objectives"][0]["met"], 1);
+        assert_eq!(report["partial"], false);
         let csv = text(ReportForm::Csv, ReportStyle::Onboard);
         let (names, cells) = csv.split_once('\n').unwrap();
         assert!(names.split(',').any(|name| name == "model_id"), "{csv}");

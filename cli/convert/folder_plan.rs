@@ -48,8 +48,9 @@ impl FolderPlan<'_> {
     /// Returns the modules with a matrix that is not quantized.
     pub(super) fn ignored(&self) -> Vec<String> {
         let all = self.tensors.iter().zip(&self.choices);
-        let kept = all.filter(|(_, choice)| choice.kept.is_some()).map(|(tensor, _)| tensor);
-        let names = kept.filter_map(|tensor: &FolderTensor<'_>| match tensor.mixture {
+        let kept_tensors =
+            all.filter(|(_, choice)| choice.kept.is_some()).map(|(tensor, _)| tensor);
+        let names = kept_tensors.filter_map(|tensor: &FolderTensor<'_>| match tensor.mixture {
             _ if tensor.shape.len() == 2 => module(&tensor.name),
             // Stacked experts are a parameter of their module, or its weight.
             Some(_) if tensor.shape.len() == 3 => module(&tensor.name)
@@ -103,9 +104,9 @@ impl FolderPlan<'_> {
             2 => &choice.why,
             _ => "loaders know those of a layer as one tensor",
         };
-        let kept: usize = stay.iter().map(|(tensor, _)| tensor.flow.len()).sum();
+        let kept_values: usize = stay.iter().map(|(tensor, _)| tensor.flow.len()).sum();
         let total: usize = self.tensors.iter().map(|tensor| tensor.flow.len()).sum();
-        let share = 100.0 * kept as f64 / total.max(1) as f64;
+        let share = 100.0 * kept_values as f64 / total.max(1) as f64;
         Some(format!(
             "warning: {share:.0} % of the numbers are experts that stay as they are: {why}"
         ))

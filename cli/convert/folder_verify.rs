@@ -105,8 +105,9 @@ fn format_of<'c>(
 /// Returns the number of unquantized tensors that the folder has in another dtype.
 fn other_dtypes(plan: &FolderPlan<'_>, written: &Checkpoint) -> usize {
     let all = plan.tensors.iter().zip(&plan.choices);
-    let kept = all.filter_map(|(tensor, choice)| Some((&tensor.name, choice.kept?)));
-    kept.filter(|(name, dtype)| written.stored(name).is_some_and(|info| info.dtype != *dtype))
+    let kept_tensors = all.filter_map(|(tensor, choice)| Some((&tensor.name, choice.kept?)));
+    kept_tensors
+        .filter(|(name, dtype)| written.stored(name).is_some_and(|info| info.dtype != *dtype))
         .count()
 }
 

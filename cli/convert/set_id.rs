@@ -55,8 +55,8 @@ pub(super) fn of_folder(plan: &FolderPlan<'_>) -> Result<String> {
 /// Adds everything that a checkpoint depends on besides the weights.
 fn add_folder_settings(hash: &mut Sha256, plan: &FolderPlan<'_>) {
     hash.update(&plan.target.spec.sha256);
-    let choices = listed(&plan.choices, |DtypeChoice { kept, why }| {
-        format!("Choice {{ kept: {kept:?}, why: {why:?} }}")
+    let choices = listed(&plan.choices, |DtypeChoice { kept: dtype, why }| {
+        format!("Choice {{ kept: {dtype:?}, why: {why:?} }}")
     });
     hash.update(format!("{:?} {choices}", plan.format));
 }

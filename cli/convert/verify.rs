@@ -139,8 +139,8 @@ fn as_fused<'c>(
     faults: &mut Vec<String>,
 ) -> Vec<super::PlannedTensor<'c>> {
     let mut fused = tensors.to_vec();
-    for FusedTensor { whole, parts, axis } in file.fused() {
-        if fused.iter().any(|tensor| tensor.name == whole) {
+    for FusedTensor { whole: name, parts, axis } in file.fused() {
+        if fused.iter().any(|tensor| tensor.name == name) {
             continue;
         }
         let places: Option<Vec<usize>> =
@@ -149,12 +149,12 @@ fn as_fused<'c>(
         let flows = places.iter().map(|&n| fused[n].flow.clone()).collect();
         match Flow::run(&[WeightStep::Concat(axis)], flows).map(|mut flows| flows.pop()) {
             Ok(Some(flow)) => {
-                let tensor = super::PlannedTensor { name: whole, flow, ..fused[places[0]].clone() };
+                let tensor = super::PlannedTensor { name, flow, ..fused[places[0]].clone() };
                 fused.retain(|tensor| !parts.contains(&tensor.name));
                 fused.push(tensor);
             }
             Ok(None) => {}
-            Err(why) => faults.push(format!("tensor `{whole}`: {why}")),
+            Err(why) => faults.push(format!("tensor `{name}`: {why}")),
         }
     }
     fused

@@ -97,20 +97,23 @@ mod tests {
     fn a_changed_input_has_another_fingerprint() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.json");
-        let whole = |path: &Path| fingerprint(path).unwrap();
-        assert_eq!(whole(&path), "absent");
+        let fingerprint_of = |path: &Path| fingerprint(path).unwrap();
+        assert_eq!(fingerprint_of(&path), "absent");
         fs_err::write(&path, "{}").unwrap();
-        let file = whole(&path);
-        let all = whole(folder.path());
+        let file = fingerprint_of(&path);
+        let all = fingerprint_of(folder.path());
         // Files that belong to no model do not matter.
         fs_err::write(folder.path().join("out.gguf"), "x").unwrap();
-        assert_eq!((whole(&path), whole(folder.path())), (file.clone(), all.clone()));
+        assert_eq!(
+            (fingerprint_of(&path), fingerprint_of(folder.path())),
+            (file.clone(), all.clone())
+        );
         fs_err::write(&path, "[]").unwrap();
-        assert!(whole(&path) != file && whole(folder.path()) != all);
+        assert!(fingerprint_of(&path) != file && fingerprint_of(folder.path()) != all);
         // Weights count also where they are no complete checkpoint.
-        let before = whole(folder.path());
+        let before = fingerprint_of(folder.path());
         fs_err::write(folder.path().join("model-00002-of-00003.safetensors"), "x").unwrap();
-        assert_ne!(whole(folder.path()), before);
+        assert_ne!(fingerprint_of(folder.path()), before);
     }
 
     #[test]

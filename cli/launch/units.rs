@@ -31,6 +31,7 @@ pub(super) fn systemd(launched: &PlannedLaunch) -> String {
 
 /// Returns the absolute path of a local model.
 pub(super) fn model_path(launched: &PlannedLaunch) -> String {
-    let whole = fs_err::canonicalize(Path::new(&launched.model)).ok().filter(|_| launched.local);
-    whole.map_or_else(|| launched.model.clone(), |path| path.display().to_string())
+    let absolute_path =
+        fs_err::canonicalize(Path::new(&launched.model)).ok().filter(|_| launched.local);
+    absolute_path.map_or_else(|| launched.model.clone(), |path| path.display().to_string())
 }

@@ -75,14 +75,14 @@ pub(super) fn run(launched: &PlannedLaunch, url: &str, as_json: bool) -> Result<
         let rows = lines.iter().map(|line| {
             json!({ "name": line.name, "asked": line.asked, "in_force": line.in_force, "verdict": line.verdict.word().to_lowercase() })
         });
-        let whole = json!({
+        let document = json!({
             "schema": "onboard-launch-verify/1",
             "engine": launched.sheet.engine,
             "url": url.trim_end_matches('/'),
             "agrees": !differs,
             "settings": rows.collect::<Vec<_>>(),
         });
-        term::print(&serde_json::to_string_pretty(&whole)?)?;
+        term::print(&serde_json::to_string_pretty(&document)?)?;
     } else {
         let mut table = TextTable::new(&[]);
         table.row(["setting", "asked", "in force", ""]);

@@ -204,7 +204,7 @@ impl Conversation<'_> {
     fn finish(&self, answer: &Answer) -> Result<()> {
         let ended = answer.generation.ended;
         if self.args.json {
-            let whole = json!({
+            let result = json!({
                 "schema": "onboard-run/1",
                 "model": self.target.name,
                 "dtype": self.args.dtype(self.target).name(),
@@ -213,7 +213,7 @@ impl Conversation<'_> {
                 "text": answer.text,
                 "ended": ended.word(),
             });
-            term::print(&serde_json::to_string_pretty(&whole)?)?;
+            term::print(&serde_json::to_string_pretty(&result)?)?;
         } else if ended == GenerationEnd::Context {
             term::note("note: the answer ends where the context of the model does");
         }

@@ -11,13 +11,13 @@ use super::gguf::GgufSections;
 /// Returns the requested sections as one object.
 pub(super) fn show(path: &Path, sections: GgufSections) -> Result<String> {
     let file = GgufFile::open(path)?;
-    let mut whole = json!({
+    let mut object = json!({
         "file": path.display().to_string(),
         "version": file.version(),
         "files": file.files().len(),
     });
     if sections.keys {
-        whole["keys"] = file
+        object["keys"] = file
             .metadata()
             .iter()
             .map(|(name, value): (&str, &MetadataValue)| {
@@ -27,9 +27,9 @@ pub(super) fn show(path: &Path, sections: GgufSections) -> Result<String> {
             .into();
     }
     if sections.tensors {
-        whole["tensors"] = file.tensors().iter().map(tensor).collect();
+        object["tensors"] = file.tensors().iter().map(tensor).collect();
     }
-    Ok(serde_json::to_string_pretty(&whole)?)
+    Ok(serde_json::to_string_pretty(&object)?)
 }
 
 fn tensor(info: &GgufTensor) -> serde_json::Value {

@@ -19,7 +19,7 @@ pub(super) struct ModelSections {
 /// Returns the sections of a model as one object; `dtype` replaces `activation`.
 pub(super) fn show(model: &Model, dtype: Dtype, sections: ModelSections) -> Value {
     let graph = &model.graph;
-    let mut whole = json!({
+    let mut object = json!({
         "schema": "onboard-model/1",
         "spec": model.name,
         "architecture": model.architecture,
@@ -28,33 +28,34 @@ pub(super) fn show(model: &Model, dtype: Dtype, sections: ModelSections) -> Valu
     });
     if sections.dims {
         let dims = model.dims.iter().map(|(name, value)| (name.clone(), scalar(value)));
-        whole["dims"] = Value::Object(dims.collect());
+        object["dims"] = Value::Object(dims.collect());
     }
     if sections.weights {
         let weights = graph.weights.iter().map(|weight| {
             json!({ "name": weight.name, "shape": weight.shape, "dtype": weight.dtype.resolve(dtype).name() })
         });
-        whole["weights"] = weights.collect();
-        whole["tied"] = json!(graph.tied);
+        object["weights"] = weights.collect();
+        object["tied"] = json!(graph.tied);
     }
     if sections.states {
-        whole["states"] = graph.states.iter().map(|one| state(one, dtype)).collect();
+        object["states"] = graph.states.iter().map(|one| state(one, dtype)).collect();
     }
     if sections.graph {
-        whole["graph"] = graph.nodes.iter().map(|one| node(graph, one, dtype)).collect();
-        whole["output"] = json!(graph.output.map(|id| id.0));
+        object["graph"] = graph.nodes.iter().map(|one| node(graph, one, dtype)).collect();
+        object["output"] = json!(graph.output.map(|id| id.0));
     }
-    whole
+    object
 }
 
 fn state(state: &State, dtype: Dtype) -> Value {
     let parts = state.parts.iter().map(|part| (part.name.clone(), json!(part.shape)));
-    let kept = state.eight.map_or_else(|| state.dtype.resolve(dtype).name(), |eight| eight.name());
+    let stored_dtype =
+        state.eight.map_or_else(|| state.dtype.resolve(dtype).name(), |eight| eight.name());
     json!({
         "name": state.name,
         "layer": state.layer,
         "kind": state.kind.name(),
-        "dtype": kept,
+        "dtype": stored_dtype,
         "window": state.window,
         "parts": parts.collect::<Map<_, _>>(),
     })

@@ -113,7 +113,7 @@ pub fn mismatches(model: &Model, activation: Dtype) -> Vec<Finding> {
     let mut findings = Vec::new();
     for node in &graph.nodes {
         let Some(state) = node.state.and_then(|id| graph.states.get(id.0)) else { continue };
-        let kept = state.dtype.resolve(activation);
+        let state_dtype = state.dtype.resolve(activation);
         // Attention keeps its second and third input, a convolution its first. A recurrence
         // computes what it keeps, in f32 as a rule, whatever it is fed.
         let stored = match state.kind {
@@ -126,16 +126,16 @@ pub fn mismatches(model: &Model, activation: Dtype) -> Vec<Finding> {
         let other = fed
             .iter()
             .filter_map(|v| graph.values.get(v.0))
-            .find(|v| v.dtype.resolve(activation) != kept);
+            .find(|v| v.dtype.resolve(activation) != state_dtype);
         let seen = findings.iter().any(|f: &Finding| f.at.as_ref() == Some(&state.dtype_at));
         if let (Some(value), false) = (other, seen) {
             let dtype = value.dtype.resolve(activation);
             findings.push(
                 Finding::error(
                     &state.dtype_at,
-                    format!("state `{}` is kept in {kept}, but op `{}` feeds it {dtype} in a run in {activation}", state.name, node.op),
+                    format!("state `{}` is kept in {state_dtype}, but op `{}` feeds it {dtype} in a run in {activation}", state.name, node.op),
                 )
-                .label(format!("resolves to {kept}"))
+                .label(format!("resolves to {state_dtype}"))
                 .help("write `dtype: activation`; the option `allow-dtype-mismatch` of `parity check` runs it anyway"),
             );
         }

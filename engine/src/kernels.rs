@@ -14,6 +14,8 @@ mod prefetch;
 pub mod q8;
 pub mod round;
 pub mod ssd;
+#[cfg(test)]
+mod testing;
 pub mod tiles;
 pub mod tokens;
 pub mod wide;

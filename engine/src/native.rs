@@ -362,8 +362,8 @@ impl NativeSession {
             let end = start.saturating_add(chunk.tokens.len());
             let mut mask = self.slot(chunk.slot)?.mask.clone();
             // Slots that were restored or seeded bring a mask that no step of this session has asked for.
-            let kept = ChunkMask { prefix: mask.prefix(), documents: mask.documents() };
-            self.allow(slot, &kept)?;
+            let slot_mask = ChunkMask { prefix: mask.prefix(), documents: mask.documents() };
+            self.allow(slot, &slot_mask)?;
             if let Some(added) = masks.get(n) {
                 self.allow(slot, added)?;
                 mask.add(slot, start, chunk.tokens.len(), added)?;

@@ -54,11 +54,11 @@ fn patch(graph: &mut Graph, patches: Vec<GraphPatch>) {
         patched.extend(remove);
     }
     // For each node, and for the end, the number of nodes that stay before it.
-    let kept = nodes.iter().scan(0, |kept, node| {
-        *kept += usize::from(node.is_some());
-        Some(*kept)
+    let kept_counts = nodes.iter().scan(0, |node_count, node| {
+        *node_count += usize::from(node.is_some());
+        Some(*node_count)
     });
-    let moved: Vec<usize> = std::iter::once(0).chain(kept).collect();
+    let moved: Vec<usize> = std::iter::once(0).chain(kept_counts).collect();
     for layer in &mut graph.layers {
         layer.nodes = (moved[layer.nodes.0], moved[layer.nodes.1]);
     }

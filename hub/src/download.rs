@@ -113,12 +113,13 @@ impl Download<'_> {
             HubRequest::Bytes(received, total),
             &self.what,
         )?;
-        let (from, whole) = self.range(&reply, received)?;
-        let Some(expected) = size.or(whole) else {
+        let (from, total_size) = self.range(&reply, received)?;
+        let Some(expected) = size.or(total_size) else {
             return Err(reply.unusable(&self.what, "it states no length").into());
         };
-        if whole.is_some_and(|whole| whole != expected) {
-            let why = format!("it has {} bytes, announced were {expected}", whole.unwrap_or(0));
+        if total_size.is_some_and(|total_size| total_size != expected) {
+            let why =
+                format!("it has {} bytes, announced were {expected}", total_size.unwrap_or(0));
             return Err(reply.unusable(&self.what, why).into());
         }
         *size = Some(expected);
@@ -165,11 +166,11 @@ impl Download<'_> {
             206 => {
                 let stated = reply.header("content-range").unwrap_or_default();
                 let parsed = stated.strip_prefix("bytes ").and_then(|text| {
-                    let (range, whole) = text.split_once('/')?;
+                    let (range, total_size) = text.split_once('/')?;
                     let from: u64 = range.split_once('-')?.0.parse().ok()?;
-                    Some((from, whole.parse().ok()))
+                    Some((from, total_size.parse().ok()))
                 });
-                let Some((from, whole)) = parsed.filter(|(from, _)| *from == received) else {
+                let Some((from, total_size)) = parsed.filter(|(from, _)| *from == received) else {
                     let why = format!(
                         "its `Content-Range` is `{}`, asked was for bytes from {received}",
                         shown(stated)
@@ -178,7 +179,7 @@ impl Download<'_> {
                 };
                 Ok((
                     from,
-                    whole.or_else(|| {
+                    total_size.or_else(|| {
                         content_length(reply).map(|length| length.saturating_add(from))
                     }),
                 ))

@@ -218,8 +218,8 @@ impl SpecDraft {
             lines.push(format!("Next nearest: {}.", next.collect::<Vec<_>>().join(", ")));
         }
         if findings.is_empty() {
-            let whole = "Nothing is left unexplained; a reference says if the numbers agree.";
-            lines.push(whole.to_owned());
+            let sentence = "Nothing is left unexplained; a reference says if the numbers agree.";
+            lines.push(sentence.to_owned());
         } else {
             lines.push(format!("\nNot explained yet ({}):", findings.len()));
             lines.extend(findings.iter().map(|finding| format!("  - {}", line(&finding.message))));

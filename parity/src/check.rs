@@ -188,11 +188,15 @@ fn compare_unchanged(
         diagnosis: None,
     };
     if let Some(scales) = dump.manifest.kv_fp8() {
-        let kept = model.graph.states.iter().any(|state| state.eight == Some(scales));
+        let states_are_coded = model.graph.states.iter().any(|state| state.eight == Some(scales));
         report.notes.push(format!(
             "the reference rounded keys and values to {} with the checkpoint's scales: {}",
             scales.name(),
-            if kept { "so they are kept in that here" } else { "they are not kept so here" }
+            if states_are_coded {
+                "so they are kept in that here"
+            } else {
+                "they are not kept so here"
+            }
         ));
     }
     if coded && dump.manifest.audit.truth == TrustedPhase::Prefill {

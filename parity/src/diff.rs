@@ -309,15 +309,15 @@ fn steady<'d>(
 ) -> Result<Option<f64>, dump::Error> {
     let mut largest = None;
     for prompt in prompts {
-        let (Some(whole), Some(steps)) = (
+        let (Some(prefill), Some(steps)) = (
             dump.logprobs(dtype, prompt, Phase::Prefill)?,
             dump.logprobs(dtype, prompt, Phase::Decode)?,
         ) else {
             continue;
         };
-        let first = whole.rows - steps.rows;
+        let first = prefill.rows - steps.rows;
         for row in 0..steps.rows {
-            let error = row_error(steps.row(row), whole.row(first + row), &mut Vec::new());
+            let error = row_error(steps.row(row), prefill.row(first + row), &mut Vec::new());
             largest = Some(error.rms.max(largest.unwrap_or(0.0)));
         }
     }

@@ -524,7 +524,7 @@ impl Dump {
                             (shape.first() == Some(&snapshots), format!("[{snapshots}, ..]"))
                         }
                         (true, Phase::Prefill) => (
-                            shape.first().is_some_and(|kept| *kept <= tokens),
+                            shape.first().is_some_and(|positions| *positions <= tokens),
                             format!("[kept, heads, dim], at most {tokens} kept"),
                         ),
                         (false, Phase::Prefill) => {

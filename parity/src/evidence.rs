@@ -430,13 +430,13 @@ fn decode(
     case: &ServerPrompt,
     generated: &Generation,
 ) -> Result<GeneratedResult, Error> {
-    let whole: Vec<u32> = case.tokens.iter().chain(&generated.ids).copied().collect();
+    let all_tokens: Vec<u32> = case.tokens.iter().chain(&generated.ids).copied().collect();
     let first = case.tokens.len() - 1;
     let positions: Vec<usize> = (first..first + generated.ids.len()).collect();
-    let truth = native.rows(&whole, &positions)?;
+    let truth = native.rows(&all_tokens, &positions)?;
     let steps: Vec<usize> = (1..=positions.len()).collect();
     let widest = case.widest.map(|widest| vec![widest; positions.len()]);
-    let rounded = products.map(|products| products.rows(&whole, &positions)).transpose()?;
+    let rounded = products.map(|products| products.rows(&all_tokens, &positions)).transpose()?;
     let compared = ComparedRows {
         steps: &steps,
         server: &generated.rows,

@@ -347,10 +347,11 @@ impl Gate {
         {
             return;
         }
-        let kept = narrowest_dtype(bits);
+        let stored_dtype = narrowest_dtype(bits);
         let keeps = narrowest_dtype(want);
-        self.finding =
-            Some(format!("kept in {kept}, as its numbers show; the reference keeps {keeps}"));
+        self.finding = Some(format!(
+            "kept in {stored_dtype}, as its numbers show; the reference keeps {keeps}"
+        ));
         self.verdict = Verdict::Fail;
         self.step = steps.iter().copied().min();
     }

@@ -21,8 +21,8 @@ fn rms_difference(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// Returns the scale of a row among others.
-fn size(row: &[f32], whole: f64) -> f64 {
-    rms(row).max(QUIET_ROW * whole).max(f64::from(f32::MIN_POSITIVE))
+fn size(row: &[f32], all_rms: f64) -> f64 {
+    rms(row).max(QUIET_ROW * all_rms).max(f64::from(f32::MIN_POSITIVE))
 }
 
 /// Returns the distances of rows from a base, relative to the row.
@@ -51,12 +51,12 @@ pub fn measure(
     rows: usize,
 ) -> OpError {
     let width = reference.len().checked_div(rows).unwrap_or(0).max(1);
-    let whole = rms(reference);
+    let all_rms = rms(reference);
     let each = ours.chunks_exact(width).zip(reference.chunks_exact(width)).enumerate();
     let measured = each.map(|(n, (a, b))| {
         let moved_rows: Vec<&[f32]> =
             moved.iter().filter_map(|m| m.get(n * width..(n + 1) * width)).collect();
-        let size = size(b, whole);
+        let size = size(b, all_rms);
         if op.dtype == Dtype::F32 {
             wide(a, b, &moved_rows, size)
         } else {
@@ -82,9 +82,9 @@ struct RowGains {
 /// root mean square, so that the rounding of one number is not the scale of the whole.
 fn row_gains(ours: &[f32], reference: &[f32], rows: usize) -> RowGains {
     let width = reference.len().checked_div(rows).unwrap_or(0).max(1);
-    let whole = rms(reference);
+    let all_rms = rms(reference);
     let pairs = ours.chunks_exact(width).zip(reference.chunks_exact(width));
-    let gains: Vec<(f64, f64)> = pairs.map(|(ours, row)| row_gain(ours, row, whole)).collect();
+    let gains: Vec<(f64, f64)> = pairs.map(|(ours, row)| row_gain(ours, row, all_rms)).collect();
     let weight = gains.iter().map(|(_, weight)| weight).sum::<f64>().max(f64::MIN_POSITIVE);
     let mean = gains.iter().map(|(excess, _)| excess).sum::<f64>() / weight;
     let count = gains.len() as f64;
@@ -94,8 +94,8 @@ fn row_gains(ours: &[f32], reference: &[f32], rows: usize) -> RowGains {
 }
 
 /// Returns the scale of a row less 1 times its weight, and the weight.
-fn row_gain(ours: &[f32], row: &[f32], whole: f64) -> (f64, f64) {
-    let scale = size(row, whole);
+fn row_gain(ours: &[f32], row: &[f32], all_rms: f64) -> (f64, f64) {
+    let scale = size(row, all_rms);
     let mut excess = 0.0;
     let mut weight = 0.0;
     for (x, y) in ours.iter().zip(row).map(|(x, y)| (f64::from(*x), f64::from(*y))) {

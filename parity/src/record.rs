@@ -63,7 +63,7 @@ pub fn record(
     mut subject: RecordingPlan<'_>,
     options: &SessionOptions,
 ) -> Result<Recording, Error> {
-    let mut kept = RecordedValues::default();
+    let mut recorded = RecordedValues::default();
     let mut notes = Vec::new();
     notes.extend(retain_runnable(engine, &mut subject.prompts)?);
     let mut states = Vec::new();
@@ -90,7 +90,7 @@ pub fn record(
             session: session.as_mut(),
             dtype,
             wanted: &tap_names,
-            kept: &mut kept,
+            kept: &mut recorded,
         };
         let mut tokens = serde_json::Map::new();
         for prompt in &subject.prompts {
@@ -98,11 +98,11 @@ pub fn record(
             tokens.insert(prompt.name.clone(), json!(run.greedy(prompt, features.steps)?));
         }
         greedy.insert(dtype.name().to_owned(), Value::Object(tokens));
-        kept.order = tap_names;
+        recorded.order = tap_names;
         states = recorded_states(source, &seen);
     }
     notes.dedup();
-    let taps = kept.taps(&subject);
+    let taps = recorded.taps(&subject);
     let runs: Vec<&str> = subject.dtypes.iter().map(|dtype| dtype.name()).collect();
     let fields = json!({
         "producer": (subject.producer)(),
@@ -117,7 +117,7 @@ pub fn record(
         "audit": {"notes": notes},
     });
     let manifest = OutputManifest { format: "onboard-dump", version: VERSION, taps, rest: fields };
-    Ok(Recording { manifest, tensors: kept.tensors, notes })
+    Ok(Recording { manifest, tensors: recorded.tensors, notes })
 }
 
 /// Manifest to be written.
@@ -392,12 +392,12 @@ fn written(
     for moment in moments {
         let Some(value) = of(moment) else { continue };
         let width: usize = value.shape.iter().skip(1).product();
-        let kept = value.shape.first().copied().unwrap_or(0).min(moment.seen);
+        let kept_positions = value.shape.first().copied().unwrap_or(0).min(moment.seen);
         shape = [&[tokens], value.shape.get(1..).unwrap_or_default()].concat();
         data.resize(tokens * width, 0.0);
         // A row is taken from its first snapshot; later changes to it are excluded.
-        for position in known.max(moment.seen - kept)..moment.seen.min(tokens) {
-            let row = position + kept - moment.seen;
+        for position in known.max(moment.seen - kept_positions)..moment.seen.min(tokens) {
+            let row = position + kept_positions - moment.seen;
             let from = row * width..(row + 1) * width;
             let to = position * width;
             data[to..to + width].copy_from_slice(&value.data[from]);

@@ -44,7 +44,10 @@ pub(crate) struct Builder {
 
 impl Builder {
     /// Begins with the token ids as value 0. A rope that is `None` is one that failed.
-    pub(super) fn new(ropes: Vec<Option<RopeTable>>, kept: Vec<(String, DtypeRule)>) -> Self {
+    pub(super) fn new(
+        ropes: Vec<Option<RopeTable>>,
+        stored_dtypes: Vec<(String, DtypeRule)>,
+    ) -> Self {
         let tokens = Value {
             name: "tokens".to_owned(),
             shape: Vec::new(),
@@ -55,7 +58,7 @@ impl Builder {
             graph: Graph { values: vec![tokens], ..Graph::default() },
             ropes,
             weights: BTreeMap::new(),
-            kept,
+            kept: stored_dtypes,
             origins: vec![None],
             named: vec![true],
             taps: BTreeSet::new(),

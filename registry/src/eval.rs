@@ -169,11 +169,11 @@ fn path<'e>(names: &[Ident], at: &Span, env: &'e dyn Env) -> EvalResult<'e> {
     }
     if let Some((first, members)) = names.split_first() {
         match env.lookup(first) {
-            Ok(Cow::Borrowed(whole @ Scalar::Map(_))) => {
-                return member(whole, members).map(Cow::Borrowed);
+            Ok(Cow::Borrowed(map @ Scalar::Map(_))) => {
+                return member(map, members).map(Cow::Borrowed);
             }
-            Ok(Cow::Owned(whole @ Scalar::Map(_))) => {
-                let part = member(&whole, members)?.clone();
+            Ok(Cow::Owned(map @ Scalar::Map(_))) => {
+                let part = member(&map, members)?.clone();
                 env.fuel().spend(at, size(&part))?;
                 return Ok(Cow::Owned(part));
             }
@@ -189,11 +189,11 @@ fn path<'e>(names: &[Ident], at: &Span, env: &'e dyn Env) -> EvalResult<'e> {
 }
 
 /// Evaluates `map.key.key`.
-fn member<'s>(whole: &'s Scalar, path: &[Ident]) -> Result<&'s Scalar, EvalError> {
-    let Some((name, tail)) = path.split_first() else { return Ok(whole) };
-    let Scalar::Map(entries) = whole else {
+fn member<'s>(scalar: &'s Scalar, path: &[Ident]) -> Result<&'s Scalar, EvalError> {
+    let Some((name, tail)) = path.split_first() else { return Ok(scalar) };
+    let Scalar::Map(entries) = scalar else {
         return Err(Finding::error(&name.at, "only maps have named members")
-            .label(expected("a map", whole))
+            .label(expected("a map", scalar))
             .into());
     };
     if let Some((_, value)) = entries.iter().find(|(key, _)| *key == name.name) {

@@ -321,7 +321,7 @@ fn table(section: &str) -> Option<&'static KeyTable> {
 
 /// Reports keys that a file of this kind does not have, and a wrong version.
 pub(crate) fn check_file(tree: &YamlNode, table: &KeyTable, findings: &mut MergeFindings) {
-    let whole = Span { source: tree.at.source.clone(), start: 0, end: 0 };
+    let file_start = Span { source: tree.at.source.clone(), start: 0, end: 0 };
     let Some(map) = tree.map() else {
         let message = format!("{} is a map of keys", table.what);
         let finding = Finding::error(&tree.at, message).label(format!("found {}", tree.kind()));
@@ -331,7 +331,7 @@ pub(crate) fn check_file(tree: &YamlNode, table: &KeyTable, findings: &mut Merge
         None if table.keys.iter().any(|key| key.name == "spec" && key.required) => {
             let message = format!("{} needs the key `spec`", table.what);
             findings.push(
-                Finding::error(&whole, message)
+                Finding::error(&file_start, message)
                     .help(format!("begin the file with `spec: {VERSION}`")),
             );
         }

@@ -28,8 +28,8 @@ impl Model {
 /// Returns the graph without the other layers.
 fn part(graph: &Graph, chosen: &BTreeSet<usize>) -> Result<Graph, LayerChoiceError> {
     let handed = handed_on(graph, chosen)?;
-    let kept = graph.nodes.iter().filter(|node| is_kept(node, chosen));
-    let mut nodes: Vec<_> = kept.cloned().collect();
+    let kept_nodes = graph.nodes.iter().filter(|node| is_kept(node, chosen));
+    let mut nodes: Vec<_> = kept_nodes.cloned().collect();
     let weights: BTreeSet<WeightId> =
         nodes.iter().flat_map(|node| node.weights.values().copied()).collect();
     let states: BTreeSet<StateId> = nodes.iter().filter_map(|node| node.state).collect();

@@ -363,10 +363,10 @@ fn read(path: &Path) -> Result<String, Vec<Finding>> {
             path: path.display().to_string(),
             text: String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned(),
         };
-        let whole = MappedText::whole(source.path, source.text);
-        let end = whole.value().len();
+        let valid_text = MappedText::whole(source.path, source.text);
+        let end = valid_text.value().len();
         vec![
-            Finding::error(&whole.at(end..end), "this file is not UTF-8")
+            Finding::error(&valid_text.at(end..end), "this file is not UTF-8")
                 .label(format!("byte {valid} begins no character")),
         ]
     })

@@ -90,9 +90,9 @@ pub fn states(model: &Model, activation: Dtype) -> String {
                 format!("{bytes} bytes per token")
             }
             (StateKind::Attention, Some(window)) => {
-                let whole = bytes * window.saturating_sub(1) as u128;
-                per_slot += whole;
-                format!("window {window}, {whole} bytes per slot")
+                let slot_bytes = bytes * window.saturating_sub(1) as u128;
+                per_slot += slot_bytes;
+                format!("window {window}, {slot_bytes} bytes per slot")
             }
             _ => {
                 per_slot += bytes;

@@ -50,7 +50,7 @@ pub fn resolve(
     ops: &OpSet,
 ) -> Result<(Model, Vec<Finding>), Vec<Finding>> {
     let mut report = FindingSet::default();
-    let whole = config;
+    let given_config = config;
     let mentions = mentions::of(spec);
     for key in &mentions.keys {
         config.mark(key);
@@ -157,7 +157,7 @@ pub fn resolve(
         Nextn { from: heads.from, recycle: heads.recycle, layers, gguf: ahead }
     });
     if let Some(owner) = &spec.arch_owner {
-        let unlike = inherited::owner_difference(&model, owner, whole, ops).map(Box::new);
+        let unlike = inherited::owner_difference(&model, owner, given_config, ops).map(Box::new);
         let head = model.nextn.as_mut().and_then(|nextn| nextn.gguf.as_mut());
         for gguf in model.gguf.as_mut().into_iter().chain(head) {
             gguf.unlike.clone_from(&unlike);

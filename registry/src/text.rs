@@ -29,8 +29,8 @@ struct TextRun {
 
 impl MappedText {
     /// Creates an empty text of the given place; filled by `copy` and `replace`.
-    pub(crate) fn empty(source: &Arc<SourceText>, whole: Range<usize>) -> Self {
-        Self { value: String::new(), source: source.clone(), pieces: Vec::new(), whole }
+    pub(crate) fn empty(source: &Arc<SourceText>, place: Range<usize>) -> Self {
+        Self { value: String::new(), source: source.clone(), pieces: Vec::new(), whole: place }
     }
 
     /// Creates a text from a range of a source, unchanged.
@@ -111,8 +111,8 @@ impl MappedText {
     /// Returns a range of the text as a text.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
-        let whole = self.at(range.clone());
-        let mut text = Self::empty(&self.source, whole.start..whole.end);
+        let span = self.at(range.clone());
+        let mut text = Self::empty(&self.source, span.start..span.end);
         text.value.push_str(&self.value[range.clone()]);
         for piece in &self.pieces {
             let from = piece.value.start.max(range.start);

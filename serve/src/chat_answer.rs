@@ -292,21 +292,21 @@ impl ChatAnswer {
             }
             part
         });
-        let mut whole = self.object("chat.completion", &choices.collect());
-        whole["usage"] = self.usage();
+        let mut answer = self.object("chat.completion", &choices.collect());
+        answer["usage"] = self.usage();
         if self.token_ids {
-            whole["prompt_token_ids"] = json!(*self.prompt);
+            answer["prompt_token_ids"] = json!(*self.prompt);
         }
-        whole
+        answer
     }
 }
 
 /// Returns the log-probability of a token in the form of the chat API.
 fn logprob(state: &ServerState, score: &TokenScore, top: usize) -> Value {
-    let mut whole = logprob_entry(state, score.id, score.logprob);
+    let mut entry = logprob_entry(state, score.id, score.logprob);
     let top = score.top.iter().take(top);
-    whole["top_logprobs"] = top.map(|(id, logprob)| logprob_entry(state, *id, *logprob)).collect();
-    whole
+    entry["top_logprobs"] = top.map(|(id, logprob)| logprob_entry(state, *id, *logprob)).collect();
+    entry
 }
 
 /// Returns one token with its log-probability.

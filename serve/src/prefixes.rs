@@ -37,15 +37,15 @@ impl PrefixStore {
 
     /// Returns the number of positions in all kept slots.
     pub(crate) fn positions(&self) -> usize {
-        self.slots.iter().map(|kept| kept.tokens.len()).sum()
+        self.slots.iter().map(|kept_slot| kept_slot.tokens.len()).sum()
     }
 
     /// Returns the number of tokens of a kept slot that a prompt with this beginning can use.
-    fn usable_length(&self, kept: &KeptSlot, beginning: &[u32], salt: &str) -> Option<usize> {
-        let same = kept.tokens.iter().zip(beginning).take_while(|(a, b)| a == b).count();
-        let back = kept.tokens.len() - same;
+    fn usable_length(&self, kept_slot: &KeptSlot, beginning: &[u32], salt: &str) -> Option<usize> {
+        let same = kept_slot.tokens.iter().zip(beginning).take_while(|(a, b)| a == b).count();
+        let back = kept_slot.tokens.len() - same;
         let known = back == 0 || self.forgets.is_none_or(|distance| back < distance);
-        (known && *kept.salt == *salt && same >= SHORTEST).then_some(same)
+        (known && *kept_slot.salt == *salt && same >= SHORTEST).then_some(same)
     }
 
     /// Opens a slot with the longest known beginning of a prompt. Returns the slot and its length; the
@@ -58,16 +58,17 @@ impl PrefixStore {
     ) -> Option<(SlotId, usize)> {
         let (_, beginning) = prompt.split_last()?;
         let slots = self.slots.iter().enumerate();
-        let usable =
-            slots.filter_map(|(n, kept)| Some((self.usable_length(kept, beginning, salt)?, n)));
+        let usable = slots.filter_map(|(n, kept_slot)| {
+            Some((self.usable_length(kept_slot, beginning, salt)?, n))
+        });
         let (same, at) = usable.max()?;
-        let kept = self.slots.remove(at);
-        if kept.tokens.len() == same {
-            return Some((kept.slot, same));
+        let kept_slot = self.slots.remove(at);
+        if kept_slot.tokens.len() == same {
+            return Some((kept_slot.slot, same));
         }
-        let forked = session.fork(kept.slot).ok();
-        let back = kept.tokens.len() - same;
-        self.slots.push(kept);
+        let forked = session.fork(kept_slot.slot).ok();
+        let back = kept_slot.tokens.len() - same;
+        self.slots.push(kept_slot);
         let slot = forked?;
         if session.truncate(slot, same).is_ok() {
             return Some((slot, same));
@@ -91,10 +92,10 @@ impl PrefixStore {
         }
         let (covered, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.slots)
             .into_iter()
-            .partition(|kept| kept.salt == salt && tokens.starts_with(&kept.tokens));
+            .partition(|kept_slot| kept_slot.salt == salt && tokens.starts_with(&kept_slot.tokens));
         self.slots = left;
-        for kept in covered {
-            session.release(kept.slot).ok();
+        for kept_slot in covered {
+            session.release(kept_slot.slot).ok();
         }
         self.slots.push(KeptSlot { slot, tokens, salt });
         while self.slots.len() > self.limit {

@@ -178,7 +178,7 @@ impl ResponseAnswer {
         let name = format!("{}.done", item.events());
         let part = item.part();
         let text = json!(item.text);
-        let whole = item.whole(status);
+        let ended_item = item.whole(status);
         let called = json!(item.call.1);
         self.open = false;
         match kind {
@@ -190,7 +190,10 @@ impl ResponseAnswer {
             ItemKind::Call => self.item_event(&name, &[("arguments", text), ("name", called)]),
         }
         let index = self.items.len() - 1;
-        self.event("response.output_item.done", json!({ "output_index": index, "item": whole }));
+        self.event(
+            "response.output_item.done",
+            json!({ "output_index": index, "item": ended_item }),
+        );
     }
 
     /// Returns the status of the ended answer.

@@ -208,8 +208,8 @@ impl Scheduler {
         limits: SchedulerLimits,
         abort: Arc<AtomicBool>,
     ) -> Self {
-        let kept = PrefixStore::new(limits.kept);
-        Self { session, queue, metrics, limits, kept, running: Vec::new(), abort }
+        let prefixes = PrefixStore::new(limits.kept);
+        Self { session, queue, metrics, limits, kept: prefixes, running: Vec::new(), abort }
     }
 
     /// Works until the queue is closed and every sequence has ended.

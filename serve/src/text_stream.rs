@@ -115,12 +115,13 @@ impl TextStream {
             self.begin += self.last.chars().count().saturating_sub(self.taken);
         }
         let new = behind(&text, self.taken);
-        let whole = if self.window.len() - self.read < WINDOW { complete(new) } else { new };
-        let count = whole.chars().count();
+        let complete_text =
+            if self.window.len() - self.read < WINDOW { complete(new) } else { new };
+        let count = complete_text.chars().count();
         self.chars += count;
         self.taken += count;
-        self.held.push_str(whole);
-        if !new.is_empty() && whole.len() == new.len() {
+        self.held.push_str(complete_text);
+        if !new.is_empty() && complete_text.len() == new.len() {
             self.window.drain(..self.read);
             self.read = self.window.len();
             self.last = self.decoded();
@@ -129,8 +130,8 @@ impl TextStream {
             self.last = text;
         }
         let (new, stopped) = self.cut(&self.held);
-        let kept = if stopped { 0 } else { self.held(new) };
-        let new = new[..new.len() - kept].to_owned();
+        let held_len = if stopped { 0 } else { self.held(new) };
+        let new = new[..new.len() - held_len].to_owned();
         self.stopped = stopped;
         self.held.drain(..new.len());
         new
@@ -319,17 +320,17 @@ mod tests {
                 })
                 .collect();
             let ids: Vec<u32> = bytes.iter().map(|byte| u32::from(*byte)).collect();
-            let whole = Runs.decode(&ids, true).unwrap();
+            let whole_text = Runs.decode(&ids, true).unwrap();
             let (text, begins, _) = stream_runs(&bytes, &[]);
             // Nothing that all tokens together say is missing.
             let mut remaining = text.chars();
-            let mut known = whole.chars().filter(|c| *c != '\u{fffd}');
-            assert!(known.all(|c| remaining.any(|other| other == c)), "{text:?} {whole:?}");
+            let mut known = whole_text.chars().filter(|c| *c != '\u{fffd}');
+            assert!(known.all(|c| remaining.any(|other| other == c)), "{text:?} {whole_text:?}");
             assert!(
                 begins.is_sorted() && begins.last() <= Some(&text.chars().count()),
                 "{begins:?}"
             );
-            assert_eq!(offsets(&Runs, &ids, &whole).len(), ids.len());
+            assert_eq!(offsets(&Runs, &ids, &whole_text).len(), ids.len());
         }
     }
 

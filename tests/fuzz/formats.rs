@@ -51,15 +51,8 @@ fn keys(file: &[u8], other: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     let mut keys = header.metadata.clone();
     let names: Vec<String> = keys.iter().map(|(key, _)| key.to_owned()).collect();
     let key = names.get(random.below(names.len()))?;
-    let mut tensors: Vec<GgufTensorSpec> = header
-        .tensors
-        .iter()
-        .map(|info| GgufTensorSpec {
-            name: info.name.clone(),
-            shape: info.shape.clone(),
-            ty: info.ty,
-        })
-        .collect();
+    let mut tensors: Vec<GgufTensorSpec> =
+        header.tensors.iter().map(GgufTensorSpec::from).collect();
     match random.below(8) {
         0 => drop(keys.remove(key)),
         1..=3 => {

@@ -125,15 +125,15 @@ fn find<'a>(value: &'a mut Value, random: &mut Random) -> &'a mut Value {
 /// Returns a number near the current one, or a large one.
 fn number(place: &Value, random: &mut Random) -> String {
     let near = place.as_f64().unwrap_or(1.0);
-    let whole = place.as_i64();
-    match (random.below(8), whole) {
-        (0, Some(whole)) => whole.wrapping_add(1).to_string(),
-        (1, Some(whole)) => whole.wrapping_sub(1).to_string(),
-        (2, Some(whole)) => whole.wrapping_mul(2).to_string(),
-        (3, Some(whole)) => whole.wrapping_neg().to_string(),
-        (4, Some(whole)) => (whole / 2).to_string(),
+    let integer = place.as_i64();
+    match (random.below(8), integer) {
+        (0, Some(integer)) => integer.wrapping_add(1).to_string(),
+        (1, Some(integer)) => integer.wrapping_sub(1).to_string(),
+        (2, Some(integer)) => integer.wrapping_mul(2).to_string(),
+        (3, Some(integer)) => integer.wrapping_neg().to_string(),
+        (4, Some(integer)) => (integer / 2).to_string(),
         (5, _) => format!("{}", near * 1.5),
-        (6, _) => format!("{whole:?}.0"),
+        (6, _) => format!("{integer:?}.0"),
         _ => random.pick(bytes::NUMBERS).to_string(),
     }
 }

@@ -67,7 +67,7 @@ fn start(words: Vec<String>) -> io::Result<ExitCode> {
         keep: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fuzz"),
         from: 0,
     };
-    let mut kept = None;
+    let mut kept_folder = None;
     let mut work = None;
     let mut filters = Vec::new();
     let mut words = words.into_iter();
@@ -81,7 +81,7 @@ fn start(words: Vec<String>) -> io::Result<ExitCode> {
             "--jobs" => plan.jobs = number(&value()?)?.clamp(1, 64) as usize,
             "--kind" => plan.kinds.push(value()?),
             "--keep" => plan.keep = value()?.into(),
-            "--kept" => kept = Some(PathBuf::from(value()?)),
+            "--kept" => kept_folder = Some(PathBuf::from(value()?)),
             "--worker" => work = Some((PathBuf::from(value()?), PathBuf::from(value()?))),
             "--list-kinds" => {
                 for kind in KINDS {
@@ -111,8 +111,8 @@ fn start(words: Vec<String>) -> io::Result<ExitCode> {
     let fixtures = root.join("fixtures");
     seeds::made::make(&prepared, &fixtures)?;
     let place = Place { dir: dir.path().join("again"), made: prepared.clone(), seed: plan.seed };
-    if let Some(kept) = kept {
-        return judge_kept(&plan, &place, kept);
+    if let Some(kept_folder) = kept_folder {
+        return judge_kept(&plan, &place, kept_folder);
     }
     if plan.runs.is_none() && plan.seconds.is_none() {
         plan.runs = Some(FEW);

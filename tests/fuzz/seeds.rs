@@ -241,12 +241,12 @@ pub(crate) fn unigram_tokenizers(from: &Sources) -> Seeds {
 /// Returns WordPiece and whole-word tokenizers.
 pub(crate) fn word_tokenizers(from: &Sources) -> Seeds {
     let pieces = sound::words();
-    let mut whole = pieces.clone();
+    let mut whole_words = pieces.clone();
     let vocab = &pieces["model"]["vocab"];
-    whole["model"] = json!({"type": "WordLevel", "unk_token": "[UNK]", "vocab": vocab});
-    whole["pre_tokenizer"] = json!({"type": "Whitespace"});
-    whole["decoder"] = json!(null);
-    tokenizers(from, &[pieces, whole])
+    whole_words["model"] = json!({"type": "WordLevel", "unk_token": "[UNK]", "vocab": vocab});
+    whole_words["pre_tokenizer"] = json!({"type": "Whitespace"});
+    whole_words["decoder"] = json!(null);
+    tokenizers(from, &[pieces, whole_words])
 }
 
 /// Returns SentencePiece's own files.

@@ -103,9 +103,9 @@ fn scores_of_prompts_are_those_of_the_engine() {
     // Nothing is generated, and the scores are the same with other chunks.
     let mut body = body;
     body["max_tokens"] = json!(0);
-    let whole = Serving::start(&model, &["--dtype", "f32"]).complete(&body).ok();
-    assert_eq!(whole["choices"][0]["prompt_logprobs"], choice["prompt_logprobs"]);
-    assert_eq!(whole["usage"]["completion_tokens"], 0);
+    let scored = Serving::start(&model, &["--dtype", "f32"]).complete(&body).ok();
+    assert_eq!(scored["choices"][0]["prompt_logprobs"], choice["prompt_logprobs"]);
+    assert_eq!(scored["usage"]["completion_tokens"], 0);
 }
 
 #[test]
@@ -172,11 +172,11 @@ fn streams_have_the_text_and_ids_of_whole_answers() {
                 "prompt": "Größe: ", "max_tokens": 40, "temperature": temperature, "seed": seed, "stop": stop,
                 "ignore_eos": true, "return_token_ids": true, "logprobs": 2,
             });
-            let whole = server.complete(&body).ok();
+            let answer = server.complete(&body).ok();
             body["stream"] = json!(true);
             body["stream_options"] = json!({ "include_usage": true });
             let mut parts = chunks(&server.complete(&body));
-            assert_eq!(parts.pop().unwrap()["usage"], whole["usage"]);
+            assert_eq!(parts.pop().unwrap()["usage"], answer["usage"]);
             let mut text = String::new();
             let mut ids = Vec::new();
             let mut logprobs = Vec::new();
@@ -187,7 +187,7 @@ fn streams_have_the_text_and_ids_of_whole_answers() {
                 ids.extend(choice["token_ids"].as_array().unwrap().clone());
                 logprobs.extend(choice["logprobs"]["token_logprobs"].as_array().unwrap().clone());
             }
-            let choice = &whole["choices"][0];
+            let choice = &answer["choices"][0];
             assert_eq!(choice["text"], text);
             assert_eq!(choice["token_ids"], json!(ids));
             assert_eq!(choice["logprobs"]["token_logprobs"], json!(logprobs));
@@ -315,8 +315,8 @@ fn penalties_change_what_is_repeated() {
         "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 12, "temperature": 0, "ignore_eos": true,
         "return_token_ids": true, "frequency_penalty": 2, "repetition_penalty": 50,
     });
-    let whole = server.post("/v1/chat/completions", &body).ok();
-    let chosen = ids(&whole["choices"][0]);
+    let answer = server.post("/v1/chat/completions", &body).ok();
+    let chosen = ids(&answer["choices"][0]);
     let mut unique = chosen.clone();
     unique.sort_unstable();
     unique.dedup();

@@ -15,16 +15,16 @@ fn conversations_are_rendered_and_answered() {
         "model": "lfm2", "messages": messages, "max_completion_tokens": 20, "temperature": 0, "ignore_eos": true,
         "logprobs": true, "top_logprobs": 2, "return_token_ids": true,
     });
-    let whole = server.chat(&body).ok();
+    let answer = server.chat(&body).ok();
     let text = "<|startoftext|><system>\nBe brief.\n<user>\nGröße?\n<assistant>\n";
     let prompt =
         server.post("/tokenize", &json!({ "prompt": text, "add_special_tokens": false })).ok();
-    assert_eq!(whole["prompt_token_ids"], prompt["tokens"]);
+    assert_eq!(answer["prompt_token_ids"], prompt["tokens"]);
     let same = server.post("/tokenize", &json!({ "messages": messages })).ok();
     assert_eq!(same["tokens"], prompt["tokens"]);
     // The same prompt as a completion has the same tokens.
     let plain = server.complete(&greedy(&prompt["tokens"], 20)).ok();
-    let choice = &whole["choices"][0];
+    let choice = &answer["choices"][0];
     assert_eq!(ids(choice), ids(&plain["choices"][0]));
     assert_eq!(choice["message"]["content"], plain["choices"][0]["text"]);
     assert_eq!(choice["finish_reason"], "length");
@@ -35,7 +35,7 @@ fn conversations_are_rendered_and_answered() {
     streamed["stream"] = json!(true);
     streamed["stream_options"] = json!({ "include_usage": true });
     let mut parts = chunks(&server.chat(&streamed));
-    assert_eq!(parts.pop().unwrap()["usage"], whole["usage"]);
+    assert_eq!(parts.pop().unwrap()["usage"], answer["usage"]);
     assert_eq!(parts[0]["choices"][0]["delta"]["role"], "assistant");
     let mut text = String::new();
     let mut tokens = Vec::new();
@@ -155,10 +155,10 @@ fn calls_are_forced_in_each_format() {
                 "temperature": if seed == 0 { 0.0 } else { 1.0 }, "seed": seed, "max_completion_tokens": 1500,
                 "chat_template_kwargs": { "tail": tail }, "parallel_tool_calls": false,
             });
-            let whole = server.chat(&body).ok();
-            let choice = &whole["choices"][0];
+            let answer = server.chat(&body).ok();
+            let choice = &answer["choices"][0];
             let name = format.name();
-            assert_eq!(choice["finish_reason"], "tool_calls", "{name}: {whole}");
+            assert_eq!(choice["finish_reason"], "tool_calls", "{name}: {answer}");
             let calls = sound_calls(&choice["message"]);
             assert_eq!(calls.len(), 1, "{name}");
             // A stream has the same calls in pieces.
@@ -434,10 +434,10 @@ fn conversations_of_clients_are_understood() {
     let messages = json!([{ "role": "user", "content": "Hi" }]);
     let body = json!({ "messages": messages, "max_tokens": 4.0, "n": 2.0, "seed": 1.0, "lora_path": null,
         "prompt_embeds": null, "echo": false, "best_of": 1, "request_id": "r", "include_reasoning": true });
-    let whole = server.chat(&body).ok();
-    assert_eq!(whole["choices"].as_array().unwrap().len(), 2);
+    let float_answer = server.chat(&body).ok();
+    assert_eq!(float_answer["choices"].as_array().unwrap().len(), 2);
     let integers = changed(&body, json!({ "max_tokens": 4, "n": 2, "seed": 1 }));
-    assert_eq!(server.chat(&integers).ok()["choices"], whole["choices"]);
+    assert_eq!(server.chat(&integers).ok()["choices"], float_answer["choices"]);
     for (change, words) in [
         (json!({ "max_tokens": 4.5 }), "an integer of 0 or more"),
         (json!({ "echo": true }), "`echo` is true"),
@@ -489,19 +489,22 @@ fn responses_have_the_text_of_conversations() {
         "model": "lfm2", "instructions": "Be brief.", "input": input, "max_output_tokens": 20, "temperature": 0,
         "ignore_eos": true, "store": false, "truncation": "disabled", "include": [], "previous_response_id": null,
     });
-    let whole = server.post("/v1/responses", &body).ok();
+    let response = server.post("/v1/responses", &body).ok();
     let chat = json!({
         "messages": [{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "Größe?" }],
         "max_tokens": 20, "temperature": 0, "ignore_eos": true,
     });
     let chat = server.chat(&chat).ok();
-    let item = &whole["output"][0];
+    let item = &response["output"][0];
     assert_eq!(item["content"][0]["text"], chat["choices"][0]["message"]["content"]);
     assert_eq!((&item["type"], &item["role"]), (&json!("message"), &json!("assistant")));
-    assert_eq!((&whole["status"], &whole["object"]), (&json!("incomplete"), &json!("response")));
-    assert_eq!(whole["incomplete_details"]["reason"], "max_output_tokens");
-    assert_eq!(whole["usage"]["output_tokens"], 20);
-    assert_eq!(whole["usage"]["input_tokens"], chat["usage"]["prompt_tokens"]);
+    assert_eq!(
+        (&response["status"], &response["object"]),
+        (&json!("incomplete"), &json!("response"))
+    );
+    assert_eq!(response["incomplete_details"]["reason"], "max_output_tokens");
+    assert_eq!(response["usage"]["output_tokens"], 20);
+    assert_eq!(response["usage"]["input_tokens"], chat["usage"]["prompt_tokens"]);
     body["stream"] = json!(true);
     let streamed = events(&server.post("/v1/responses", &body).body);
     let names: Vec<&str> = streamed.iter().map(|event| event["type"].as_str().unwrap()).collect();
@@ -530,7 +533,7 @@ fn responses_have_the_text_of_conversations() {
     }
     let last = &streamed.last().unwrap()["response"];
     assert_eq!(last["output"][0]["content"], item["content"]);
-    assert_eq!(last["usage"], whole["usage"]);
+    assert_eq!(last["usage"], response["usage"]);
     for (key, value, words) in [
         ("input", json!([{ "type": "item_reference", "id": "x" }]), "`input[0]` is of the type"),
         ("previous_response_id", json!("resp-1"), "`previous_response_id` is"),

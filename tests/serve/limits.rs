@@ -149,10 +149,10 @@ fn clients_that_go_away_free_their_slots() {
     server.wait("queue_sequences", |count| count == 0.0);
     // Answers at once are cancelled too.
     body["stream"] = json!(false);
-    let whole: Vec<TcpStream> = (0..6)
+    let requests: Vec<TcpStream> = (0..6)
         .map(|_| server.send("POST", "/v1/completions", "", body.to_string().as_bytes()))
         .collect();
-    drop(whole);
+    drop(requests);
     server.wait("requests_in_flight", |count| count == 0.0);
     server.wait("slots_running", |count| count == 0.0);
     // A half of a request is no request.
@@ -384,8 +384,8 @@ fn a_signal_lets_running_requests_finish() {
     // queue until the end.
     while server.get("/health").status == 200 {}
     server.complete(&greedy(&json!([1, 2]), 1)).refused(503, "stopping");
-    let whole = reply(running).ok();
-    assert_eq!(whole["choices"].as_array().unwrap().len(), 40);
+    let answer = reply(running).ok();
+    assert_eq!(answer["choices"].as_array().unwrap().len(), 40);
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
     // Requests that do not finish in time are cut, and that is a success too.
     let mut server = Serving::start(
@@ -424,9 +424,9 @@ fn half_requests_do_not_hold_up_a_stop() {
         stream.write_all(part.as_bytes()).unwrap();
     }
     // A connection that was used and is kept.
-    let mut kept = server.connect();
-    kept.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-    assert!(kept.read(&mut [0; 4096]).unwrap() > 0);
+    let mut used_connection = server.connect();
+    used_connection.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    assert!(used_connection.read(&mut [0; 4096]).unwrap() > 0);
     server.wait("connections", |count| count >= 5.0);
     signal(&server, "-TERM");
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
@@ -521,8 +521,9 @@ fn late_requests_are_told_so() {
         &["--slots", "2", "--queue", "4", "--request-timeout", "1"],
     );
     let body = json!({ "prompt": "Hello", "max_tokens": 30000, "ignore_eos": true });
-    let [whole, streamed] = [false, true].map(|stream| changed(&body, json!({ "stream": stream })));
-    let bodies = [&streamed, &whole].repeat(3);
+    let [unstreamed, streamed] =
+        [false, true].map(|stream| changed(&body, json!({ "stream": stream })));
+    let bodies = [&streamed, &unstreamed].repeat(3);
     thread::scope(|scope| {
         let all: Vec<_> =
             bodies.into_iter().map(|body| scope.spawn(|| server.complete(body))).collect();

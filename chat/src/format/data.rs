@@ -167,10 +167,10 @@ impl Format {
         if self.without.iter().any(|text| template.contains(text.as_str())) {
             return None;
         }
-        let whole = self
+        let matching = self
             .find
             .iter()
             .filter(|texts| texts.iter().all(|text| template.contains(text.as_str())));
-        whole.map(|texts| texts.iter().map(String::len).sum()).max()
+        matching.map(|texts| texts.iter().map(String::len).sum()).max()
     }
 }

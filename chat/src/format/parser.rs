@@ -225,11 +225,11 @@ impl OutputParser {
             let OutputMode::Call(machines) = &mut self.mode else { break };
             let complete = machines.iter().find(|machine| machine.is_complete());
             // Of a list that was cut, the calls before the cut are whole.
-            let mut whole = machines.iter().map(|machine| machine.parts.whole());
+            let mut complete_calls = machines.iter().map(|machine| machine.parts.whole());
             let calls = match complete {
                 Some(machine) => Some(machine.parts.clone()),
                 None if self.streaming => None,
-                None => whole.find(|calls| !calls.parts.is_empty()),
+                None => complete_calls.find(|calls| !calls.parts.is_empty()),
             };
             match calls {
                 Some(calls) => self.accept(calls),

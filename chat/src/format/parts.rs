@@ -23,7 +23,7 @@ pub(super) struct CallParts {
 impl CallParts {
     /// Returns the calls whose arguments are a whole object, up to the first that are not.
     pub(super) fn whole(&self) -> Self {
-        let mut whole = Self::default();
+        let mut complete_calls = Self::default();
         for call in self.parts.chunk_by(|_, next| matches!(next, CallPart::Arguments(_))) {
             let arguments = call.iter().filter_map(|part| match part {
                 CallPart::Arguments(piece) => Some(piece.as_str()),
@@ -33,9 +33,9 @@ impl CallParts {
             if object.is_err() || !matches!(call.first(), Some(CallPart::Name(_))) {
                 break;
             }
-            whole.parts.extend_from_slice(call);
+            complete_calls.parts.extend_from_slice(call);
         }
-        whole
+        complete_calls
     }
 
     /// Begins a call.

@@ -554,18 +554,18 @@ fn word_json(word: &str) -> Option<String> {
         Some(at) => plain.split_at(at),
         None => (plain.as_str(), ""),
     };
-    let (whole, fraction) = match mantissa.split_once('.') {
-        Some((whole, fraction)) => (whole, Some(fraction)),
+    let (integer, fraction) = match mantissa.split_once('.') {
+        Some((integer, fraction)) => (integer, Some(fraction)),
         None => (mantissa, None),
     };
-    let whole = whole.trim_start_matches('0');
-    let whole = if whole.is_empty() { "0" } else { whole };
+    let integer = integer.trim_start_matches('0');
+    let integer = if integer.is_empty() { "0" } else { integer };
     let fraction = match fraction {
         Some("") => ".0".to_owned(),
         Some(digits) => format!(".{digits}"),
         None => String::new(),
     };
-    let number = format!("{sign}{whole}{fraction}{power}");
+    let number = format!("{sign}{integer}{fraction}{power}");
     (mantissa != "." && super::json::is_json(&number)).then_some(number)
 }
 

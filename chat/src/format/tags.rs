@@ -50,8 +50,8 @@ pub(super) fn arguments(body: &str, mark: &str, schema: Option<&Value>) -> Optio
         open.push((name.to_owned(), TagValue::Text(text.to_owned())));
     }
     let (_, TagValue::Tags(root)) = open.pop()? else { return None };
-    let whole = schema.unwrap_or(&Value::Null);
-    open.is_empty().then(|| object(&root, schema, whole))
+    let root_schema = schema.unwrap_or(&Value::Null);
+    open.is_empty().then(|| object(&root, schema, root_schema))
 }
 
 /// Returns tags as a JSON object; tags of the same name are a list.

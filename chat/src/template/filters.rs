@@ -100,11 +100,11 @@ fn remainder(value: &Value, by: f64) -> Result<f64, Error> {
         let why = format!("a remainder of a value of kind {} by {by}", value.kind());
         return Err(Error::new(ErrorKind::InvalidOperation, why));
     }
-    if let Ok(whole) = i128::try_from(value.clone())
+    if let Ok(integer) = i128::try_from(value.clone())
         && by.fract() == 0.0
         && by.abs() < 1e15
     {
-        return Ok(whole.rem_euclid(by.abs() as i128) as f64);
+        return Ok(integer.rem_euclid(by.abs() as i128) as f64);
     }
     Ok(f64::try_from(value)?.rem_euclid(by))
 }

@@ -366,15 +366,15 @@ fn fold(
     operators: Vec<&'static str>,
     level: &[&str],
 ) -> (Vec<String>, Vec<&'static str>) {
-    let mut kept: (Vec<String>, Vec<&'static str>) = (Vec::new(), Vec::new());
+    let mut remaining: (Vec<String>, Vec<&'static str>) = (Vec::new(), Vec::new());
     let mut operands = operands.into_iter();
     let mut left = operands.next().unwrap_or_default();
     // True while `left` ends in a filter of ours, which needs no brackets.
     let mut filtered = false;
     for (operator, right) in operators.into_iter().zip(operands) {
         if !level.contains(&operator) {
-            kept.0.push(std::mem::replace(&mut left, right));
-            kept.1.push(operator);
+            remaining.0.push(std::mem::replace(&mut left, right));
+            remaining.1.push(operator);
             filtered = false;
             continue;
         }
@@ -398,8 +398,8 @@ fn fold(
         };
         filtered = true;
     }
-    kept.0.push(left);
-    (kept.0, kept.1)
+    remaining.0.push(left);
+    (remaining.0, remaining.1)
 }
 
 fn wrong(operator: &str, a: &Value, b: &Value) -> Error {

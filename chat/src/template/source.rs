@@ -56,8 +56,9 @@ pub(super) fn prepare(source: &str) -> Result<String, SourceFault> {
             Some("raw") => {
                 let (raw, end) = raw_block(after);
                 // Jinja keeps the line end after `raw`, and the engine removes one.
-                let kept = if raw.starts_with('\n') && !tag.ends_with("-%}") { "\n" } else { "" };
-                let _ = write!(out, "{tag}{kept}{raw}");
+                let line_end =
+                    if raw.starts_with('\n') && !tag.ends_with("-%}") { "\n" } else { "" };
+                let _ = write!(out, "{tag}{line_end}{raw}");
                 remaining = end;
                 continue;
             }

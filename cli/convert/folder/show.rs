@@ -32,13 +32,13 @@ pub(super) fn text(plan: &FolderPlan<'_>) -> String {
             let _ = writeln!(text, "  {name:<56} {dtype:<8} {:>14}", shape.join("x"));
         }
     }
-    let mut kept: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut tensors_by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (tensor, choice) in plan.tensors.iter().zip(&plan.choices) {
         if choice.kept.is_some() && tensor.shape.len() > 1 && plan.format.quantizes() {
-            kept.entry(&choice.why).or_default().push(&tensor.name);
+            tensors_by_reason.entry(&choice.why).or_default().push(&tensor.name);
         }
     }
-    for (why, names) in kept {
+    for (why, names) in tensors_by_reason {
         let _ = writeln!(text, "kept, {why}: {}", names.join(", "));
     }
     for (name, limit) in limits(plan) {
@@ -77,7 +77,7 @@ pub(super) fn json(plan: &FolderPlan<'_>) -> Result<String> {
             json!({ "path": file.path, "bytes": file.len, "tensors": tensors })
         })
         .collect();
-    let kept: BTreeMap<&str, &str> = plan
+    let kept_tensors: BTreeMap<&str, &str> = plan
         .tensors
         .iter()
         .zip(&plan.choices)
@@ -89,7 +89,7 @@ pub(super) fn json(plan: &FolderPlan<'_>) -> Result<String> {
         .map(|(tensor, limit)| json!({ "tensor": tensor, "cannot_spread": limit }))
         .collect();
     let json = json!({
-        "model": plan.target.name, "format": plan.format.name(), "files": files, "kept": kept,
+        "model": plan.target.name, "format": plan.format.name(), "files": files, "kept": kept_tensors,
         "quantization_config": plan.format.quantization(&plan.listed(), plan.scales.asked),
         "tensor_parallel": limits,
     });

@@ -85,7 +85,9 @@ pub(super) fn choose(
     let high = if all <= limit {
         0
     } else {
-        smallest_sufficient(groups.len(), |kept| Ok(coded(&weights_of(&groups[kept..]))? <= limit))?
+        smallest_sufficient(groups.len(), |kept_count| {
+            Ok(coded(&weights_of(&groups[kept_count..]))? <= limit)
+        })?
     };
     for group in &groups[..high] {
         for &n in &group.tensors {

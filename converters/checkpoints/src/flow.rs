@@ -279,9 +279,9 @@ impl<'a> Flow<'a> {
         let parts = flows.chunks(each).zip(outputs);
         let parts = parts.map(|(flows, shape)| Self::undo(remaining, shape, flows.to_vec()));
         let parts: Vec<Self> = parts.collect::<Result<_, _>>()?;
-        let mut whole = Self::run(&inverse(step, vec![shape])?, parts)?;
-        let count = whole.len();
-        whole.pop().ok_or(Error::NoOutput { found: count, number: 1 })
+        let mut undone = Self::run(&inverse(step, vec![shape])?, parts)?;
+        let count = undone.len();
+        undone.pop().ok_or(Error::NoOutput { found: count, number: 1 })
     }
 
     fn made(shape: Vec<usize>, node: FlowNode<'a>) -> Self {
@@ -411,8 +411,8 @@ fn each<'a>(step: &WeightStep, of: Flow<'a>, shape: Vec<usize>) -> Result<Flow<'
 fn join<'a>(axis: usize, parts: &[Flow<'a>], mut after: Shapes) -> Flow<'a> {
     let parts: Vec<_> =
         parts.iter().map(|part| (part.clone(), product(&part.shape[axis..]))).collect();
-    let whole = parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.1));
-    Flow::made(after.swap_remove(0), FlowNode::Join { parts, whole })
+    let total = parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.1));
+    Flow::made(after.swap_remove(0), FlowNode::Join { parts, whole: total })
 }
 
 /// Cuts each flow along an axis into its shapes from `after`, in turn.
@@ -428,9 +428,12 @@ fn cut<'a>(axis: usize, flows: &[Flow<'a>], after: Shapes) -> Vec<Flow<'a>> {
             (flow, from) = (flows.next(), 0);
         }
         let Some(of) = flow else { break };
-        let whole = of.shape[axis];
+        let axis_size = of.shape[axis];
         let run = of.inner(axis);
-        parts.push(Flow::made(shape, FlowNode::Cut { of: of.clone(), from, size, whole, run }));
+        parts.push(Flow::made(
+            shape,
+            FlowNode::Cut { of: of.clone(), from, size, whole: axis_size, run },
+        ));
         from += size;
     }
     parts

@@ -240,9 +240,9 @@ impl ModelTensor<'_> {
     }
 
     /// Returns this part of the tensor in the file.
-    fn taken<'f>(&self, whole: Flow<'f>) -> Result<Flow<'f>, WeightFault> {
-        let Some((step, part)) = &self.cut else { return Ok(whole) };
-        let taken = Flow::run(std::slice::from_ref(step), vec![whole])?;
+    fn taken<'f>(&self, flow: Flow<'f>) -> Result<Flow<'f>, WeightFault> {
+        let Some((step, part)) = &self.cut else { return Ok(flow) };
+        let taken = Flow::run(std::slice::from_ref(step), vec![flow])?;
         taken
             .into_iter()
             .nth(*part)
@@ -514,10 +514,10 @@ impl ValueReader for BlockDecoder<'_> {
 fn locate(file: &GgufFile, flow: &Flow<'_>, parts: &[ModelTensor<'_>]) -> BlockBytes {
     if let Some(stretch) = flow.stretch() {
         for ModelTensor { info, .. } in parts {
-            let whole = file.bytes(&info.name).unwrap_or_default().as_ptr_range();
+            let tensor_range = file.bytes(&info.name).unwrap_or_default().as_ptr_range();
             let part = stretch.as_ptr_range();
-            if whole.start <= part.start && part.end <= whole.end {
-                let begin = part.start.addr() - whole.start.addr();
+            if tensor_range.start <= part.start && part.end <= tensor_range.end {
+                let begin = part.start.addr() - tensor_range.start.addr();
                 return BlockBytes::Tensor(info.name.clone(), begin, begin + stretch.len());
             }
         }

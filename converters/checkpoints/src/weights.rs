@@ -366,10 +366,10 @@ fn locate(
 ) -> Result<WeightLocation, Error> {
     let stretch = bytes.as_ptr_range();
     for name in names {
-        let (Some(info), whole) = (checkpoint.info(name), checkpoint.bytes(name)?) else {
+        let (Some(info), tensor_bytes) = (checkpoint.info(name), checkpoint.bytes(name)?) else {
             continue;
         };
-        let tensor = whole.as_ptr_range();
+        let tensor = tensor_bytes.as_ptr_range();
         if !bytes.is_empty() && tensor.start <= stretch.start && stretch.end <= tensor.end {
             let begin = info.range.0 + (stretch.start.addr() - tensor.start.addr()) as u64;
             let range = (begin, begin + bytes.len() as u64);

@@ -131,19 +131,19 @@ pub fn compare(
         Rows { ty, row, at, bytes, factor, importance }.compare(&numbers)
     });
     let parts: Vec<Result<BlockComparison, BlockError>> = parts.collect();
-    let mut whole = BlockComparison::default();
+    let mut total = BlockComparison::default();
     for part in parts {
-        whole = whole.and(&part?);
+        total = total.and(&part?);
     }
     if let Some(stored) = &factors {
-        expect_factors(&mut whole, planned, ty, stored, (matrix, matrices));
+        expect_factors(&mut total, planned, ty, stored, (matrix, matrices));
     }
-    Ok(whole)
+    Ok(total)
 }
 
 /// Counts a factor that is not the one of the source as a block with other bytes.
 fn expect_factors(
-    whole: &mut BlockComparison,
+    total: &mut BlockComparison,
     planned: &PlannedTensor<'_>,
     ty: BlockType,
     stored: &[f32],
@@ -159,7 +159,7 @@ fn expect_factors(
             ty.factor(numbers.iter().fold(0.0, |peak: f32, x| peak.max(x.abs())))
         };
         if one_of(stored, n) != expected {
-            whole.unequal.iter_mut().for_each(|(count, first)| {
+            total.unequal.iter_mut().for_each(|(count, first)| {
                 *count += 1;
                 first.get_or_insert(n * matrix);
             });
@@ -194,13 +194,14 @@ impl Rows<'_> {
             let count = other.count() as u64 + u64::from(first.is_some());
             sum.unequal[candidate] = (count, first.map(|first| self.at + first * elements));
             if via.is_none() {
+                if first.is_none() {
+                    // Values that are not rounded by an intermediate dtype have the same bytes.
+                    sum.encoded = sum.measure;
+                    return Ok(sum);
+                }
                 let values = self.decoded(&encoded, numbers.len())?;
                 sum.encoded = Measure::of(numbers, &values);
                 nearest = Some(values);
-                if first.is_none() {
-                    // Values that are not rounded by an intermediate dtype have the same bytes.
-                    return Ok(sum);
-                }
             }
         }
         let none = vec![f32::NAN; elements];

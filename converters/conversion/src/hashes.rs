@@ -296,15 +296,15 @@ mod tests {
     #[test]
     fn parts_add_up_and_exchanged_pieces_do_not() {
         let bytes = bytes();
-        let whole = hash(&bytes, 36, 0);
+        let hash_of_all = hash(&bytes, 36, 0);
         for cut in [36, 360, 972] {
             let (begin, end) = bytes.split_at(cut);
             let sum = hash(begin, 36, 0).wrapping_add(hash(end, 36, cut as u64 / 36));
-            assert_eq!(sum, whole, "{cut}");
+            assert_eq!(sum, hash_of_all, "{cut}");
         }
         let mut turned = bytes.clone();
         turned[..72].rotate_left(36);
-        assert_ne!(hash(&turned, 36, 0), whole);
+        assert_ne!(hash(&turned, 36, 0), hash_of_all);
     }
 
     #[test]
@@ -349,7 +349,11 @@ mod tests {
             let body = format!("{SCHEMA}\n{lines}\n");
             let end = XxHash3_64::oneshot(body.as_bytes());
             fs_err::write(&path, format!("{body}end {end:016x}\n")).unwrap();
-            assert!(matches!(read(&path), Err(Error::Damaged { .. })), "{lines}");
+            let error = read(&path).unwrap_err();
+            assert!(matches!(error, Error::Damaged { .. }), "{lines}");
+            if lines.starts_with("file 1") {
+                assert!(error.to_string().contains("`file 1 "), "{error}");
+            }
         }
     }
 }

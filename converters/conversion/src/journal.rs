@@ -138,9 +138,9 @@ mod tests {
         let written = SlabRecord { hash: 7, source: 8, measure: Measure::of(&[1.0], &[1.5]) };
         journal.note(3, &[written, written]).unwrap();
         journal.note(4, &[]).unwrap();
-        let whole = fs_err::read(&path).unwrap();
-        let cut = whole.len() - 3;
-        fs_err::write(&path, &whole[..cut]).unwrap();
+        let file_bytes = fs_err::read(&path).unwrap();
+        let cut = file_bytes.len() - 3;
+        fs_err::write(&path, &file_bytes[..cut]).unwrap();
         let notes = read_back(&path).unwrap();
         assert_eq!((notes.head.as_str(), notes.slabs.len(), notes.naming), ("head", 1, false));
         assert_eq!(notes.slabs[&3], [written, written]);

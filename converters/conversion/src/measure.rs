@@ -87,12 +87,12 @@ mod tests {
     fn parts_add_up_and_survive_as_text() {
         let x = [1.0, -2.0, 3.0, 0.5];
         let y = [1.5, -2.0, 2.0, 0.5];
-        let whole = Measure::of(&x, &y);
+        let total = Measure::of(&x, &y);
         let parts = Measure::of(&x[..2], &y[..2]).and(Measure::of(&x[2..], &y[2..]));
-        assert_eq!(whole, parts);
-        assert_eq!((whole.error, whole.largest, whole.count), (1.25, 1.0, 4));
-        assert!((whole.relative() - (1.25_f64 / 14.25).sqrt()).abs() < 1e-12);
-        assert_eq!(Measure::parse(&whole.to_text()), Some(whole));
+        assert_eq!(total, parts);
+        assert_eq!((total.error, total.largest, total.count), (1.25, 1.0, 4));
+        assert!((total.relative() - (1.25_f64 / 14.25).sqrt()).abs() < 1e-12);
+        assert_eq!(Measure::parse(&total.to_text()), Some(total));
         assert_eq!(Measure::exact(3).relative(), 0.0);
         assert_eq!(Measure::exact(3).cosine(), 1.0);
         assert!(Measure::parse("1:2").is_none());

@@ -53,8 +53,8 @@ fn targets() -> String {
 }
 
 fn types() -> String {
-    let kept = BlockType::all().filter(|ty| parse_type(ty.name()).is_ok());
-    kept.map(|ty| ty.name().to_lowercase()).collect::<Vec<_>>().join(", ")
+    let valid_types = BlockType::all().filter(|ty| parse_type(ty.name()).is_ok());
+    valid_types.map(|ty| ty.name().to_lowercase()).collect::<Vec<_>>().join(", ")
 }
 
 /// Tensor whose type is to be chosen.

@@ -10,16 +10,16 @@ const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 /// Replaces the words by marked strings.
 pub fn words_as_texts(json: &[u8]) -> Cow<'_, [u8]> {
     let mut out = Vec::new();
-    let mut kept = 0;
+    let mut copied = 0;
     let mut at = 0;
     let mut inside = false;
     while let Some(byte) = json.get(at) {
         let word = WORDS.iter().find(|word| !inside && json[at..].starts_with(word.as_bytes()));
         if let Some(word) = word {
-            out.extend_from_slice(&json[kept..at]);
+            out.extend_from_slice(&json[copied..at]);
             out.extend_from_slice(format!("\"{MARK}{word}\"").as_bytes());
             at += word.len();
-            kept = at;
+            copied = at;
             continue;
         }
         match byte {
@@ -30,10 +30,10 @@ pub fn words_as_texts(json: &[u8]) -> Cow<'_, [u8]> {
         }
         at += 1;
     }
-    if kept == 0 {
+    if copied == 0 {
         return Cow::Borrowed(json);
     }
-    out.extend_from_slice(&json[kept..]);
+    out.extend_from_slice(&json[copied..]);
     Cow::Owned(out)
 }
 

@@ -124,15 +124,7 @@ fn judge(bytes: &[u8]) {
 }
 
 fn layout(header: &GgufHeader) -> GgufLayout {
-    let tensors: Vec<GgufTensorSpec> = header
-        .tensors
-        .iter()
-        .map(|info| GgufTensorSpec {
-            name: info.name.clone(),
-            shape: info.shape.clone(),
-            ty: info.ty,
-        })
-        .collect();
+    let tensors: Vec<GgufTensorSpec> = header.tensors.iter().map(GgufTensorSpec::from).collect();
     GgufLayout::new(Path::new("x"), &header.metadata, &tensors, DimsStyle::AsGiven)
         .expect("was read")
 }

@@ -113,11 +113,11 @@ fn of(reference: &ReferenceTokenizer) -> Result<Option<SurroundingTokens>, Error
     let mut fits: Option<Vec<SurroundingTokens>> = None;
     for text in corpus().take(PROBES) {
         let bare = reference.encode(text, false)?;
-        let whole = reference.encode(text, true)?;
-        let here: Vec<SurroundingTokens> = (0..=whole.len())
+        let surrounded = reference.encode(text, true)?;
+        let here: Vec<SurroundingTokens> = (0..=surrounded.len())
             .filter_map(|at: usize| {
-                let after = whole.get(at..)?.strip_prefix(bare.as_slice())?;
-                Some((whole[..at].to_vec(), after.to_vec()))
+                let after = surrounded.get(at..)?.strip_prefix(bare.as_slice())?;
+                Some((surrounded[..at].to_vec(), after.to_vec()))
             })
             .collect();
         let both = match fits {

@@ -120,11 +120,11 @@ impl TokenizerJson {
     /// Reads `tokenizer.json` of a folder, if there is one.
     pub(super) fn read_json(dir: &Path) -> Result<Option<Self>, Error> {
         let parsed = parse::<TokenizerFields>(dir, "tokenizer.json")?;
-        parsed.map(|(file, whole)| Self::of(file, whole)).transpose()
+        parsed.map(|(file, fields)| Self::of(file, fields)).transpose()
     }
 
-    fn of(file: PathBuf, whole: TokenizerFields) -> Result<Self, Error> {
-        let raw = whole.model;
+    fn of(file: PathBuf, fields: TokenizerFields) -> Result<Self, Error> {
+        let raw = fields.model;
         // The first file versions have no type.
         let kind = match text_of(&file, "model.type", &raw.kind)? {
             Some(kind) => kind,
@@ -133,8 +133,8 @@ impl TokenizerJson {
         };
         let mut unused = Vec::new();
         for (name, value) in [
-            ("truncation", &whole.truncation),
-            ("padding", &whole.padding),
+            ("truncation", &fields.truncation),
+            ("padding", &fields.padding),
             ("dropout", &raw.dropout),
         ] {
             if !value.is_null() && value.as_f64() != Some(0.0) {
@@ -182,17 +182,18 @@ impl TokenizerJson {
             }
         };
         Ok(Self {
-            added: added(&file, &whole.added_tokens)?,
-            byte_level: has(&whole.pre_tokenizer, "ByteLevel") || has(&whole.decoder, "ByteLevel"),
+            added: added(&file, &fields.added_tokens)?,
+            byte_level: has(&fields.pre_tokenizer, "ByteLevel")
+                || has(&fields.decoder, "ByteLevel"),
             byte_fallback: flag_of(&file, "model.byte_fallback", &raw.byte_fallback)?,
             ignore_merges: flag_of(&file, "model.ignore_merges", &raw.ignore_merges)?,
             model,
             vocab,
             merges: raw.merges.unwrap_or_default().into_iter().map(|Merge(a, b)| (a, b)).collect(),
-            normalizer: whole.normalizer,
-            pre_tokenizer: whole.pre_tokenizer,
-            post_processor: whole.post_processor,
-            decoder: whole.decoder,
+            normalizer: fields.normalizer,
+            pre_tokenizer: fields.pre_tokenizer,
+            post_processor: fields.post_processor,
+            decoder: fields.decoder,
             unknown,
             unused,
             file,

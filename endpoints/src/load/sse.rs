@@ -164,10 +164,10 @@ mod tests {
             cuts.extend([0, text.len()]);
             cuts.sort_unstable();
             let parts: Vec<&str> = cuts.windows(2).map(|two| &text[two[0]..two[1]]).collect();
-            let whole = events(&stream(&[&text])).unwrap();
+            let uncut = events(&stream(&[&text])).unwrap();
             let cut = events(&stream(&parts)).unwrap();
-            prop_assert_eq!(whole.len(), cut.len());
-            prop_assert!(whole.iter().zip(&cut).all(|(a, b)| a.data == b.data));
+            prop_assert_eq!(uncut.len(), cut.len());
+            prop_assert!(uncut.iter().zip(&cut).all(|(a, b)| a.data == b.data));
             prop_assert!(cut.is_sorted_by_key(|event| event.at));
         }
 

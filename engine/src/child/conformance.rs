@@ -218,17 +218,17 @@ impl ConformanceTest {
 
     fn score(&mut self, prompt: &[u32]) -> Result<(), Error> {
         let first = self.score_rows(prompt)?;
-        let Ok(whole) = first else {
+        let Ok(all_rows) = first else {
             self.note("score", "a row for each token", first.map(|_| String::new()));
             return Ok(());
         };
-        self.note("score", "a row for each token", varied(&whole));
+        self.note("score", "a row for each token", varied(&all_rows));
         let again = self.score_rows(prompt)?;
         self.compare(
             "score",
             "the same prompt again gives the same",
             again,
-            &whole,
+            &all_rows,
             "forget the prompt before: no cache may be left",
         );
         let half = self.score_rows(&prompt[..LENGTH / 2])?;
@@ -236,7 +236,7 @@ impl ConformanceTest {
             "score",
             "a row depends on the tokens before it alone",
             half,
-            &whole[..LENGTH / 2],
+            &all_rows[..LENGTH / 2],
             "row i is of the tokens up to i: check the causal mask",
         );
         Ok(())
@@ -263,12 +263,12 @@ impl ConformanceTest {
                 return Ok(());
             }
         };
-        let whole: Vec<u32> = prompt.iter().chain(&chosen).copied().collect();
+        let all_tokens: Vec<u32> = prompt.iter().chain(&chosen).copied().collect();
         let scored = if self.hello.can("score") {
-            self.score_rows(&whole)?
+            self.score_rows(&all_tokens)?
         } else {
             let slot = self.fresh();
-            self.feed(&[(slot, 0, &whole)])?
+            self.feed(&[(slot, 0, &all_tokens)])?
         };
         let limit = self.limit;
         let outcome = scored.and_then(|rows| {

@@ -151,7 +151,7 @@ impl Process {
         let (input, requests) = channel::<Vec<u8>>();
         let (pieces, output) = sync_channel(PIECES);
         let stderr_lines = Arc::new(Mutex::new(VecDeque::new()));
-        let kept = Arc::clone(&stderr_lines);
+        let shared_lines = Arc::clone(&stderr_lines);
         let mut process =
             Self { child, mark, input, output, unread: VecDeque::new(), stderr_lines };
         let threads = [
@@ -169,7 +169,7 @@ impl Process {
                 .spawn(move || forward(stdout, &pieces)),
             std::thread::Builder::new()
                 .name("engine messages".to_owned())
-                .spawn(move || keep(stderr, &kept)),
+                .spawn(move || keep(stderr, &shared_lines)),
         ];
         for thread in threads {
             if let Err(error) = thread {
@@ -221,12 +221,12 @@ impl Process {
     ) -> Result<Vec<f32>, ReadFailure> {
         let mut numbers = Vec::with_capacity(count.min(PIECE));
         while numbers.len() < count {
-            let whole = (self.unread.len() / 4).min(count - numbers.len());
-            if whole == 0 {
+            let complete_count = (self.unread.len() / 4).min(count - numbers.len());
+            if complete_count == 0 {
                 self.more(deadline)?;
                 continue;
             }
-            let mut bytes = self.unread.drain(..whole * 4);
+            let mut bytes = self.unread.drain(..complete_count * 4);
             while let (Some(a), Some(b), Some(c), Some(d)) =
                 (bytes.next(), bytes.next(), bytes.next(), bytes.next())
             {

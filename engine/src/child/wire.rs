@@ -336,9 +336,9 @@ mod tests {
     fn frames_are_held_to_what_was_asked_for() {
         let taps = BTreeSet::from(["a".to_owned()]);
         let none = BTreeSet::new();
-        let whole = head("rows", &[2, 3], 24);
+        let rows_header = head("rows", &[2, 3], 24);
         for (expect, heads, words) in [
-            (ExpectedFrames::Nothing, vec![whole.clone()], "expected none"),
+            (ExpectedFrames::Nothing, vec![rows_header.clone()], "expected none"),
             (expected_rows(&none), vec![], "not `rows`"),
             (expected_rows(&none), vec![head("rows", &[2, 4], 32)], "expected [2, 3]"),
             (expected_rows(&none), vec![head("rows", &[2, 3], 20)], "4 bytes per number"),
@@ -348,12 +348,20 @@ mod tests {
                 vec![head("rows", &[1 << 20, 1 << 20], 1 << 42)],
                 "expected [2, 3]",
             ),
-            (expected_rows(&none), vec![whole.clone(), whole.clone()], "no tap that was asked for"),
-            (expected_rows(&taps), vec![whole.clone()], "did not come"),
-            (expected_rows(&taps), vec![whole.clone(), head("a", &[1, 2], 8)], "expected 2 rows"),
+            (
+                expected_rows(&none),
+                vec![rows_header.clone(), rows_header.clone()],
+                "no tap that was asked for",
+            ),
+            (expected_rows(&taps), vec![rows_header.clone()], "did not come"),
             (
                 expected_rows(&taps),
-                vec![whole.clone(), head("a", &[2], 8), head("a", &[2], 8)],
+                vec![rows_header.clone(), head("a", &[1, 2], 8)],
+                "expected 2 rows",
+            ),
+            (
+                expected_rows(&taps),
+                vec![rows_header.clone(), head("a", &[2], 8), head("a", &[2], 8)],
                 "twice",
             ),
             (ExpectedFrames::States, vec![head("k", &[2], 8)], "no `layer`"),
@@ -361,7 +369,7 @@ mod tests {
             let error = check(&expect, &heads).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
-        assert_eq!(check(&expected_rows(&taps), &[whole, head("a", &[2, 5], 40)]), Ok(()));
+        assert_eq!(check(&expected_rows(&taps), &[rows_header, head("a", &[2, 5], 40)]), Ok(()));
     }
 
     fn expected_rows(taps: &BTreeSet<String>) -> ExpectedFrames<'_> {

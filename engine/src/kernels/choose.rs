@@ -48,8 +48,8 @@ impl TopK {
     /// Returns the indices of the chosen scores, best first.
     pub fn select(&self, scores: &[f32]) -> Vec<usize> {
         let masked = self.groups.map(|groups| {
-            let kept = top(&groups.scores(scores), groups.keep);
-            groups.mask(scores, &kept)
+            let kept_groups = top(&groups.scores(scores), groups.keep);
+            groups.mask(scores, &kept_groups)
         });
         top(masked.as_deref().unwrap_or(scores), self.k)
     }
@@ -65,21 +65,21 @@ impl TopK {
         // The groups of the other choice, filled up with the best of the rest.
         let size = scores.len() / groups.count;
         let by_group = groups.scores(scores);
-        let mut kept: Vec<usize> = other.iter().map(|at| at / size).collect();
-        kept.sort_unstable();
-        kept.dedup();
+        let mut kept_groups: Vec<usize> = other.iter().map(|at| at / size).collect();
+        kept_groups.sort_unstable();
+        kept_groups.dedup();
         if groups.zero {
             // Masked scores are zero and can be chosen, so choices do not determine the groups.
-            kept = top(&by_group, groups.keep);
-        } else if kept.len() > groups.keep {
+            kept_groups = top(&by_group, groups.keep);
+        } else if kept_groups.len() > groups.keep {
             return f32::INFINITY;
         }
         for group in top(&by_group, groups.count) {
-            if kept.len() < groups.keep && !kept.contains(&group) {
-                kept.push(group);
+            if kept_groups.len() < groups.keep && !kept_groups.contains(&group) {
+                kept_groups.push(group);
             }
         }
-        gap(&by_group, &kept).max(gap(&groups.mask(scores, &kept), other))
+        gap(&by_group, &kept_groups).max(gap(&groups.mask(scores, &kept_groups), other))
     }
 }
 
@@ -104,13 +104,13 @@ impl ScoreGroups {
     }
 
     /// Replaces the scores of groups that are not kept.
-    fn mask(&self, scores: &[f32], kept: &[usize]) -> Vec<f32> {
+    fn mask(&self, scores: &[f32], kept_groups: &[usize]) -> Vec<f32> {
         let size = (scores.len() / self.count.max(1)).max(1);
         let masked = if self.zero { 0.0 } else { f32::NEG_INFINITY };
         scores
             .iter()
             .enumerate()
-            .map(|(at, &score)| if kept.contains(&(at / size)) { score } else { masked })
+            .map(|(at, &score)| if kept_groups.contains(&(at / size)) { score } else { masked })
             .collect()
     }
 }

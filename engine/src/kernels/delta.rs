@@ -110,17 +110,17 @@ impl VectorTask for DeltaRows<'_, '_> {
                 for (held, v) in delta.iter_mut().zip(&row.v[low..high]) {
                     *held = (v - *held) * row.beta;
                 }
-                let kept = n.checked_sub(unkept);
+                let after_index = n.checked_sub(unkept);
                 let next = rows.get(n + 1);
-                if let (Some(next), None) = (next, kept) {
+                if let (Some(next), None) = (next, after_index) {
                     // A matrix that is not kept may forget for the next row at once.
                     learn_and_forget::<V>(row, next, matrix, &mut delta, &mut outputs);
                 } else {
                     learn::<V>(row, matrix, &delta, &mut outputs);
                 }
                 y[low..high].copy_from_slice(&outputs[..high - low]);
-                let Some(kept) = kept else { continue };
-                let lines = after[kept].chunks_exact_mut(value);
+                let Some(after_index) = after_index else { continue };
+                let lines = after[after_index].chunks_exact_mut(value);
                 for (columns, line) in matrix.chunks_exact(COLUMNS).zip(lines) {
                     line[low..high].copy_from_slice(&columns[..high - low]);
                 }
@@ -157,9 +157,9 @@ fn forget<V: Vectors>(row: &DeltaRow<'_>, matrix: &mut [f32], held: &mut Columns
             let k = V::splat(k.add(at));
             for (n, sum) in sums.iter_mut().enumerate() {
                 let place = matrix.add(at * COLUMNS + n * LANES);
-                let kept = V::load(place).times(decay);
-                kept.store(place);
-                *sum = sum.plus(kept.times(k));
+                let decayed = V::load(place).times(decay);
+                decayed.store(place);
+                *sum = sum.plus(decayed.times(k));
             }
         }
         store(&sums, held);
@@ -221,9 +221,9 @@ fn learn_and_forget<V: Vectors>(
                 let place = matrix.add(at * COLUMNS + n * LANES);
                 let learned = V::load(place).plus(k.times(old[n]));
                 sums[n] = sums[n].plus(learned.times(q));
-                let kept = learned.times(decay);
-                kept.store(place);
-                held[n] = held[n].plus(kept.times(next_k));
+                let decayed = learned.times(decay);
+                decayed.store(place);
+                held[n] = held[n].plus(decayed.times(next_k));
             }
         }
         store(&sums, y);
@@ -255,6 +255,7 @@ unsafe fn store<V: Vectors>(from: &[V; WIDE], to: &mut Columns) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::{bits, random_numbers};
     use super::*;
 
     #[test]
@@ -296,7 +297,7 @@ mod tests {
     #[test]
     fn many_rows_give_the_bits_of_single_rows() {
         let mut seed = 3_u32;
-        for (key, value, channels, count, kept) in [
+        for (key, value, channels, count, kept_count) in [
             (1, 1, 1, 3, 1),
             (8, 10, 1, 5, 0),
             (9, 70, 9, 4, 4),
@@ -328,7 +329,7 @@ mod tests {
                 want.extend(y);
             }
             for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-                let mut places = vec![vec![f32::NAN; key * value]; kept];
+                let mut places = vec![vec![f32::NAN; key * value]; kept_count];
                 let mut after: Vec<&mut [f32]> = places.iter_mut().map(Vec::as_mut_slice).collect();
                 let mut y = vec![0.0; count * value];
                 let before = &before;
@@ -336,23 +337,10 @@ mod tests {
                 assert_eq!(bits(&y), bits(&want), "{isa:?}: outputs of {key} by {value}");
                 assert_eq!(
                     places,
-                    states[count + 1 - kept..],
+                    states[count + 1 - kept_count..],
                     "{isa:?}: states of {key} by {value}"
                 );
             }
         }
-    }
-
-    /// Numbers from -1 to 1 that follow from a seed, which moves on.
-    fn random_numbers(seed: &mut u32, count: usize) -> Vec<f32> {
-        let numbers = (0..count).map(|_| {
-            *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (*seed >> 8) as f32 / (1 << 23) as f32 - 1.0
-        });
-        numbers.collect()
-    }
-
-    fn bits(x: &[f32]) -> Vec<u32> {
-        x.iter().map(|x| x.to_bits()).collect()
     }
 }

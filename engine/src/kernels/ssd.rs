@@ -93,8 +93,8 @@ impl VectorTask for SsdRows<'_, '_> {
                 let mut outputs = Line([0.0; LANES]);
                 advance::<V>(row, &x, state, &mut outputs);
                 y[low..high].copy_from_slice(&outputs.0[..high - low]);
-                if let Some(kept) = n.checked_sub(unkept) {
-                    write_lines::<V>(state, size, &mut after[kept][low * size..high * size]);
+                if let Some(after_index) = n.checked_sub(unkept) {
+                    write_lines::<V>(state, size, &mut after[after_index][low * size..high * size]);
                 }
             }
         }
@@ -145,8 +145,8 @@ fn advance<V: Vectors>(row: &SsdRow<'_>, x: &[f32; LANES], state: &mut [f32], y:
         let state = state.as_mut_ptr();
         let mut sums = [V::zero(); SUMS];
         let mut tail = V::splat(&raw const nothing);
-        let whole = size / SUMS * SUMS;
-        for from in (0..whole).step_by(SUMS) {
+        let tail_start = size / SUMS * SUMS;
+        for from in (0..tail_start).step_by(SUMS) {
             for (n, sum) in sums.iter_mut().enumerate() {
                 let at = from + n;
                 let lanes = state.add(at * LANES);
@@ -155,7 +155,7 @@ fn advance<V: Vectors>(row: &SsdRow<'_>, x: &[f32; LANES], state: &mut [f32], y:
                 *sum = sum.plus(next.times(V::splat(c.add(at))));
             }
         }
-        for at in whole..size {
+        for at in tail_start..size {
             let lanes = state.add(at * LANES);
             let next = V::load(lanes).times(decay).plus(dx.times(V::splat(b.add(at))));
             next.store(lanes);
@@ -170,12 +170,13 @@ fn advance<V: Vectors>(row: &SsdRow<'_>, x: &[f32; LANES], state: &mut [f32], y:
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::{bits, random_numbers};
     use super::*;
 
     #[test]
     fn many_rows_give_the_bits_of_single_rows() {
         let mut seed = 7_u32;
-        for (dim, size, count, kept) in
+        for (dim, size, count, kept_count) in
             [(1, 1, 3, 1), (16, 8, 5, 0), (17, 10, 4, 4), (64, 256, 9, 3), (5, 33, 2, 2)]
         {
             let x = random_numbers(&mut seed, count * dim);
@@ -204,7 +205,7 @@ mod tests {
                 want.extend(y);
             }
             for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-                let mut places = vec![vec![f32::NAN; dim * size]; kept];
+                let mut places = vec![vec![f32::NAN; dim * size]; kept_count];
                 let mut after: Vec<&mut [f32]> = places.iter_mut().map(Vec::as_mut_slice).collect();
                 let mut y = vec![0.0; count * dim];
                 let before = &before;
@@ -212,23 +213,10 @@ mod tests {
                 assert_eq!(bits(&y), bits(&want), "{isa:?}: outputs of {dim} by {size}");
                 assert_eq!(
                     places,
-                    states[count + 1 - kept..],
+                    states[count + 1 - kept_count..],
                     "{isa:?}: states of {dim} by {size}"
                 );
             }
         }
-    }
-
-    /// Numbers from -1 to 1 that follow from a seed, which moves on.
-    fn random_numbers(seed: &mut u32, count: usize) -> Vec<f32> {
-        let numbers = (0..count).map(|_| {
-            *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (*seed >> 8) as f32 / (1 << 23) as f32 - 1.0
-        });
-        numbers.collect()
-    }
-
-    fn bits(x: &[f32]) -> Vec<u32> {
-        x.iter().map(|x| x.to_bits()).collect()
     }
 }

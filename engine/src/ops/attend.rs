@@ -229,7 +229,10 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
         )));
     }
     let window = args.reach.window;
-    if state.window.is_some_and(|kept| window.is_none_or(|window| window.size > kept)) {
+    if state
+        .window
+        .is_some_and(|kept_positions| window.is_none_or(|window| window.size > kept_positions))
+    {
         return Err(ctx.error("it would see more than its state keeps"));
     }
     let slopes = args.slopes.as_deref();

@@ -241,8 +241,8 @@ impl GatedActivation {
         if let Some(alpha) = self.alpha {
             for (g, u) in gate.iter_mut().zip(&up) {
                 let turned = round1(dtype, sigmoid(round1(dtype, *g * alpha)));
-                let kept = round1(dtype, *g * turned);
-                *g = round1(dtype, round1(dtype, u + 1.0) * kept);
+                let activated = round1(dtype, *g * turned);
+                *g = round1(dtype, round1(dtype, u + 1.0) * activated);
             }
         } else {
             (self.act)(dtype, gate);

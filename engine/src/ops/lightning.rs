@@ -143,9 +143,9 @@ impl LightningHead<'_> {
         for (row, y) in y.chunks_exact_mut(value).enumerate() {
             for (line, k) in matrix.chunks_exact_mut(value).zip(self.k(row)) {
                 for (s, v) in line.iter_mut().zip(self.v(row)) {
-                    let kept = round1(self.dtype, ratio * *s);
+                    let decayed = round1(self.dtype, ratio * *s);
                     let new = round1(self.dtype, k * v);
-                    *s = round1(self.dtype, kept + new);
+                    *s = round1(self.dtype, decayed + new);
                 }
             }
             read(&matrix, self.q(row), y);

@@ -25,9 +25,9 @@ pub(super) fn softmax(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let y = rows::map(&x.view(), last, last, |_, x, y| {
         let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         y.iter_mut().zip(x).for_each(|(y, x)| *y = exp(x - largest));
-        let whole = sum(y);
+        let total = sum(y);
         for y in y.iter_mut() {
-            *y /= whole;
+            *y /= total;
         }
         round(dtype, y);
     });
@@ -158,11 +158,11 @@ impl Kernel for NearShares {
                 let at =
                     index(*place, width).ok_or_else(|| ctx.error(format!("no place {place}")))?;
                 let best = row[at];
-                let whole: f32 = (0..row.len())
+                let total: f32 = (0..row.len())
                     .filter(|n| left[*n] && is_near(row[*n], best, margin[0], dtype))
                     .map(|n| exp(row[n] - best))
                     .sum();
-                y.push(1.0 / whole);
+                y.push(1.0 / total);
                 left[at] = false;
             }
         }

@@ -168,8 +168,8 @@ mod tests {
 
     #[test]
     fn kept_blocks_are_those_of_the_last_rows() {
-        for kept in 0..=4 {
-            let mut blocks = vec![vec![0.0]; kept];
+        for kept_count in 0..=4 {
+            let mut blocks = vec![vec![0.0]; kept_count];
             let mut after: Vec<&mut [f32]> = blocks.iter_mut().map(Vec::as_mut_slice).collect();
             let mut y = [0.0; 4];
             let rows = UnitRows { unit: 0, first: 5, count: 4, continued: false };
@@ -178,7 +178,7 @@ mod tests {
                 y[0] = to[0];
             });
             assert_eq!(y, [10.0, 11.0, 13.0, 16.0]);
-            assert_eq!(blocks.concat(), y[4 - kept..]);
+            assert_eq!(blocks.concat(), y[4 - kept_count..]);
         }
     }
 }

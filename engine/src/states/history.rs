@@ -273,9 +273,9 @@ mod tests {
         assert_eq!(history.tail(997), [997.0, 998.0, 999.0]);
         assert_eq!((history.floor(), history.shortest(), history.end()), (995, 998, 1000));
         assert!(history.store.len() < 300, "dropped rows make room");
-        let whole = filled(None, 2, 1000);
-        assert_eq!((whole.floor(), whole.shortest()), (0, 0));
-        assert_eq!(whole.tail(0).len(), 1000);
+        let unbounded = filled(None, 2, 1000);
+        assert_eq!((unbounded.floor(), unbounded.shortest()), (0, 0));
+        assert_eq!(unbounded.tail(0).len(), 1000);
         // Nothing was dropped yet, so every length can be returned to.
         assert_eq!(filled(Some(3), 2, 5).shortest(), 0);
     }

@@ -279,7 +279,7 @@ fn repeat_layers(queue: &DeviceQueue) {
 /// Releases memory before the work that uses it is given to the driver, and takes memory that needs it back.
 fn use_kept_memory(queue: DeviceQueue) {
     let bytes: Vec<u8> = (0..mib(3)).map(|n| (n % 251) as u8).collect();
-    let kept = queue.upload(&bytes[..mib(2)]).unwrap();
+    let small_buffer = queue.upload(&bytes[..mib(2)]).unwrap();
     let free = queue.free_bytes().unwrap();
     drop(queue.allocate(mib(40)).unwrap());
     // Nothing was given back: another request of the same size needs no call of the driver.
@@ -289,16 +289,16 @@ fn use_kept_memory(queue: DeviceQueue) {
     let large = queue.allocate(mib(40)).unwrap();
     assert_eq!(count(&counts(), "used"), used);
     large.fill(0, 7).unwrap();
-    kept.copy_from(&large, mib(39), 1000).unwrap();
+    small_buffer.copy_from(&large, mib(39), 1000).unwrap();
     drop(large);
     let larger = queue.allocate(mib(50)).unwrap();
     assert!(queue.allocate(mib(20)).is_err(), "64 MiB have no room for 72");
     larger.fill(0, 3).unwrap();
     larger.write(mib(47), &bytes).unwrap();
     assert!(larger.read(mib(47) - 1, mib(3) + 1).unwrap() == [&[3], &bytes[..]].concat());
-    let bytes_read = kept.read(0, mib(2)).unwrap();
+    let bytes_read = small_buffer.read(0, mib(2)).unwrap();
     assert!(bytes_read[..1000] == [7; 1000] && bytes_read[1000..] == bytes[1000..mib(2)]);
-    drop((kept, larger));
+    drop((small_buffer, larger));
     assert_eq!(count(&counts(), "used"), 0, "no buffer is left");
     drop(queue);
     print(&counts());

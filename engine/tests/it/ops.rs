@@ -400,8 +400,8 @@ fn experts_that_are_chosen_are_added_up() {
         let (mut b, x) = rows(&[&[1.0, 3.0, 2.0]]);
         let chosen = node_with(&mut b, "choose", &[x], &[2], &[("k", Scalar::Int(2))]);
         let some = node_with(&mut b, "pick", &[x, chosen], &[2], &[]);
-        let whole = node_with(&mut b, "total", &[some], &[1], &[]);
-        let weights = node_with(&mut b, "div", &[some, whole], &[2], &[]);
+        let total = node_with(&mut b, "total", &[some], &[1], &[]);
+        let weights = node_with(&mut b, "div", &[some, total], &[2], &[]);
         // Expert e multiplies the first number by e, the gate by 1, and gives it in every place.
         let parts: Vec<(String, WeightId)> = (0..3)
             .flat_map(|e| [("gate", 1.0, e), ("up", e as f32, e), ("down", 1.0, e)])

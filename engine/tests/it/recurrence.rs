@@ -64,13 +64,13 @@ fn a_head_of_one_number_follows_its_formula() {
     node.attrs.insert("dt_min".into(), Scalar::Float(0.6));
     b.graph.values[y.0].dtype = DtypeRule::Fixed(Dtype::F32);
     let mut session = open(b.model(y), &options(Dtype::F32));
-    let (got, kept) = one(&mut *session, &[0, 1]);
+    let (got, state_numbers) = one(&mut *session, &[0, 1]);
     let a = -0.5f64.exp();
     // The second step is below the bound.
     let first = bounded_softplus(0.6) * 2.0 * 3.0;
     let second = (bounded_softplus(-0.4) * a).exp() * first - bounded_softplus(-0.4);
     for (got, want) in
-        got.iter().chain(&kept).zip([first * 0.25 + 0.7 * 2.0, second * 2.0 - 0.7, second])
+        got.iter().chain(&state_numbers).zip([first * 0.25 + 0.7 * 2.0, second * 2.0 - 0.7, second])
     {
         assert!((f64::from(*got) - want).abs() < 1e-5, "{got}, not {want}");
     }
@@ -166,6 +166,6 @@ fn a_state_kept_narrow_is_rounded_after_each_step() {
     let (mut model, tensors) = mamba2(0);
     model.graph.states[0].dtype = DtypeRule::Fixed(Dtype::Bf16);
     let mut session = open((model, tensors), &options(Dtype::F32));
-    let (_, kept) = one(&mut *session, &tokens(9));
-    assert!(kept.iter().all(|x| x.to_bits().trailing_zeros() >= 16));
+    let (_, state_numbers) = one(&mut *session, &tokens(9));
+    assert!(state_numbers.iter().all(|x| x.to_bits().trailing_zeros() >= 16));
 }

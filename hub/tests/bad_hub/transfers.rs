@@ -172,8 +172,8 @@ fn damaged_bytes_of_large_and_of_small_files_are_removed() {
 fn a_range_that_is_passed_over_starts_again() {
     let scene = Scene::new();
     let all = weights();
-    let whole = cut(all.len(), &all);
-    scene.pair.storage.raw("GET", "/signed/", whole);
+    let full_reply = cut(all.len(), &all);
+    scene.pair.storage.raw("GET", "/signed/", full_reply);
     scene.pair.storage.raw_times(1, "GET", "/signed/", cut(all.len(), &all[..1234]));
     assert!(fs_err::read(scene.weights().unwrap()).unwrap() == all);
     assert_eq!(scene.pair.storage.requests()[1].headers["range"], "bytes=1234-");

@@ -25,7 +25,7 @@ pub(super) fn coverage(
         run.gates.iter().any(|gate| gate.mode == Mode::Local && gate.verdict == Verdict::Skip);
     let prefill = last_position(dump, run, Phase::Prefill);
     let decode = last_position(dump, run, Phase::Decode);
-    let whole = prefill.is_some() && decode.is_some() && !skipped && order.shows_states;
+    let is_complete = prefill.is_some() && decode.is_some() && !skipped && order.shows_states;
     let seen =
         run.gates.iter().filter(|gate| gate.mode == Mode::Local && gate.verdict != Verdict::Skip);
     let seen = seen.filter_map(|gate| Some((gate.subject.to_string(), gate.sees?)));
@@ -44,7 +44,7 @@ pub(super) fn coverage(
     OpCoverage {
         prefill,
         decode,
-        whole,
+        whole: is_complete,
         weakest: seen.max_by(|a, b| a.1.total_cmp(&b.1)),
         experts: (all > 0).then_some((reached, all)),
         windows: windows

@@ -13,14 +13,14 @@ use crate::run::{StateSnapshot, Trace};
 /// Repeats the engine's keys per query head, if the reference stores them that way.
 fn repeated(ours: &StateValue, shape: &[usize]) -> StateValue {
     let mut ours = ours.clone();
-    let &[kept, heads, size] = ours.shape.as_slice() else { return ours };
+    let &[positions, heads, size] = ours.shape.as_slice() else { return ours };
     let &[_, query_heads, width] = shape else { return ours };
     let repeats = heads > 0 && query_heads > heads && query_heads.is_multiple_of(heads);
     if size == width && size > 0 && repeats {
         let copies = query_heads / heads;
         ours.data =
             ours.data.chunks_exact(size).flat_map(|head: &[f32]| head.repeat(copies)).collect();
-        ours.shape = vec![kept, query_heads, size];
+        ours.shape = vec![positions, query_heads, size];
     }
     ours
 }
@@ -143,12 +143,12 @@ impl Comparison<'_> {
         same_row(&ours.shape, &reference.shape)?;
         let window = self.model.graph.states.get(place.state.0).and_then(|s| s.window);
         let due = window.map_or(fed, |w| w.saturating_sub(1).min(fed));
-        let kept = ours.shape.first().copied().unwrap_or(0);
+        let kept_positions = ours.shape.first().copied().unwrap_or(0);
         let want = reference.shape.first().copied().unwrap_or(0);
-        if kept < want.min(due) || kept > fed {
-            return Err(format!("{kept} positions are kept; the reference keeps {want}"));
+        if kept_positions < want.min(due) || kept_positions > fed {
+            return Err(format!("{kept_positions} positions are kept; the reference keeps {want}"));
         }
-        let count = kept.min(want);
+        let count = kept_positions.min(want);
         let short = "it holds fewer numbers than its shape says";
         let mine = ours.data.len().checked_sub(count * width).ok_or(short)?;
         Ok(PairedRows {

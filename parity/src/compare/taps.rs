@@ -58,7 +58,7 @@ impl Comparison<'_> {
             let subject = Subject::Tap { name: LOGITS.to_owned() };
             let gate = Gate::new(subject, &self.prompt.name, phase, mode, LAST);
             let ours = trace.logits.clone();
-            let kept = reference.dtype;
+            let stored_dtype = reference.dtype;
             let rows = if ours.len() == reference.data.len() {
                 Ok(PairedRows {
                     ours,
@@ -66,7 +66,7 @@ impl Comparison<'_> {
                     base: None,
                     count,
                     steps,
-                    kept,
+                    kept: stored_dtype,
                 })
             } else {
                 Err(format!("{} logits; the reference gives {}", ours.len(), reference.data.len()))

@@ -279,8 +279,8 @@ impl ObservedCase<'_> {
     ) -> Result<Option<ObservedRound>, engine::Error> {
         let prompts = &self.prompts;
         let noise = self.noise;
-        let whole = self.trial(prompts.len());
-        let unedited = whole.numbers(model, &TokenEdit::default())?.unwrap_or_default();
+        let full_trial = self.trial(prompts.len());
+        let unedited = full_trial.numbers(model, &TokenEdit::default())?.unwrap_or_default();
         let mut targets: Vec<ComparisonTarget> =
             unedited.iter().map(|differences| target(differences.as_deref(), noise)).collect();
         let Some(first) = targets.iter().position(|target| target.differs) else {
@@ -320,7 +320,7 @@ impl ObservedCase<'_> {
                 return Ok(Some(group.score));
             }
             let edited = Arc::new(group.model(model));
-            let numbers = whole.numbers(&edited, &group.tokens())?;
+            let numbers = full_trial.numbers(&edited, &group.tokens())?;
             Ok(numbers.map(|numbers| score(&numbers, &targets)))
         };
         let mut explained = false;

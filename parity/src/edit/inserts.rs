@@ -46,8 +46,8 @@ fn edits(
 /// Returns the inputs of an op with fewer heads than another, and the number of heads. Keys and values of an
 /// attention are kept by their own heads.
 fn groups(graph: &Graph, node: &Node) -> Vec<(usize, usize)> {
-    let kept = node.state.map(|state| graph.states[state.0].kind);
-    if !node.op.is(Trait::KeepsState) || kept != Some(StateKind::Recurrent) {
+    let state_kind = node.state.map(|state| graph.states[state.0].kind);
+    if !node.op.is(Trait::KeepsState) || state_kind != Some(StateKind::Recurrent) {
         return Vec::new();
     }
     let heads: Vec<usize> = node.inputs.iter().map(|value| heads_of(graph, *value)).collect();

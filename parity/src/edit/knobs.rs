@@ -168,9 +168,9 @@ impl Knob {
         // Square roots and inverses of integers: 1 / sqrt(64).
         let forms: [fn(f64) -> f64; 3] = [|x| 1.0 / x, f64::sqrt, |x| x.powf(-0.5)];
         for (root, form) in roots.into_iter().zip(forms) {
-            let whole = root.round();
-            if whole >= 1.0 {
-                all.push(form(whole) * new.signum() / old);
+            let integer = root.round();
+            if integer >= 1.0 {
+                all.push(form(integer) * new.signum() / old);
             }
         }
         all.retain(|x| (x / by - 1.0).abs() < 0.02 && *x != 1.0);

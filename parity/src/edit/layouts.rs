@@ -123,9 +123,9 @@ fn add_layout(
     length: usize,
     [outer, a, inner]: [usize; 3],
 ) {
-    let whole = outer * a * inner;
-    if length.is_multiple_of(whole) && length / whole > 1 {
-        let layout = AxisLayout { axis, outer, sizes: [a, length / whole], inner };
+    let divisor = outer * a * inner;
+    if length.is_multiple_of(divisor) && length / divisor > 1 {
+        let layout = AxisLayout { axis, outer, sizes: [a, length / divisor], inner };
         if !all.contains(&layout) && all.len() < LAYOUTS {
             all.push(layout);
         }

@@ -220,18 +220,18 @@ fn ids(a: &[u32], b: &[u32]) -> String {
     "the token ids differ within the text: another tokenizer, or another text".to_owned()
 }
 
-/// Returns the first place of `part` in `whole`: at an end, or anywhere in lists of moderate length.
-fn position(whole: &[u32], part: &[u32]) -> Option<usize> {
+/// Returns the first place of `part` in `all_ids`: at an end, or anywhere in lists of moderate length.
+fn position(all_ids: &[u32], part: &[u32]) -> Option<usize> {
     const WORK: usize = 1 << 26;
-    let spare = whole.len().checked_sub(part.len())?;
-    if whole.ends_with(part) {
+    let spare = all_ids.len().checked_sub(part.len())?;
+    if all_ids.ends_with(part) {
         return Some(spare);
     }
-    if whole.starts_with(part) {
+    if all_ids.starts_with(part) {
         return Some(0);
     }
     let searched = spare.saturating_mul(part.len()) <= WORK;
-    if searched { whole.windows(part.len()).position(|window| window == part) } else { None }
+    if searched { all_ids.windows(part.len()).position(|window| window == part) } else { None }
 }
 
 /// Describes the difference of two prompts.

@@ -239,8 +239,8 @@ impl<'a> ResultReader<'a> {
     /// Distinguishes a pretty-printed file of scores from a damaged one.
     fn pretty(&self) -> Result<(), Error> {
         let path = &self.results.path;
-        let whole = registry::file::read(path, registry::file::MANIFEST)?;
-        let tree = JsonTree::parse(&whole, &["samples", "configs"]);
+        let file_bytes = registry::file::read(path, registry::file::MANIFEST)?;
+        let tree = JsonTree::parse(&file_bytes, &["samples", "configs"]);
         let tree = tree.map_err(|why| Error::Damaged { path: path.clone(), why })?;
         Err(self.refused(1, &tree))
     }

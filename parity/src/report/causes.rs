@@ -68,14 +68,14 @@ fn cause_lines(n: usize, cause: &Cause, diagnosis: &Diagnosis) -> String {
 
 /// Describes the difference with and without a cause's edits.
 pub(crate) fn restores(cause: &Cause, diagnosis: &Diagnosis) -> String {
-    let whole = match (cause.verified, cause.exact) {
+    let agreement = match (cause.verified, cause.exact) {
         (Some(true), _) => "; everything that was observed agrees with it",
         (Some(false), _) => "; other numbers still differ",
         (None, true) => "; the rest was not run",
         (None, false) => "",
     };
     format!(
-        "restores {} of the difference: {:.1e} is left, {:.1e} is noise{whole}",
+        "restores {} of the difference: {:.1e} is left, {:.1e} is noise{agreement}",
         share(cause.restored),
         cause.left,
         diagnosis.noise

@@ -15,26 +15,32 @@ impl Model {
         let mut findings = Vec::new();
         for demand in &self.graph.equal_dtypes {
             let state = &self.graph.states[demand.state.0];
-            let kept = state.dtype.resolve(activation);
+            let state_dtype = state.dtype.resolve(activation);
             let fed = self.graph.values[demand.value.0].dtype.resolve(activation);
             let kind = self.graph.layers.get(state.layer).map_or("", |layer| layer.kind.as_str());
-            if kept != fed && reported.insert((kind, &state.name, demand.at.start)) {
-                findings.push(self.mismatch(demand, kind, kept, fed));
+            if state_dtype != fed && reported.insert((kind, &state.name, demand.at.start)) {
+                findings.push(self.mismatch(demand, kind, state_dtype, fed));
             }
         }
         findings
     }
 
-    fn mismatch(&self, demand: &EqualDtypes, kind: &str, kept: Dtype, fed: Dtype) -> Finding {
+    fn mismatch(
+        &self,
+        demand: &EqualDtypes,
+        kind: &str,
+        state_dtype: Dtype,
+        fed: Dtype,
+    ) -> Finding {
         let state = &self.graph.states[demand.state.0];
         let message = format!(
-            "state `{}` of `{kind}` layers is kept in {kept}, but `{}` is fed {fed} values",
+            "state `{}` of `{kind}` layers is kept in {state_dtype}, but `{}` is fed {fed} values",
             state.name, demand.op
         );
         // A fixed input dtype does not follow `--dtype`.
         let remedy = match self.graph.values[demand.value.0].dtype {
             DtypeRule::Activation | DtypeRule::WideInF16 => {
-                format!("declare `dtype: activation`, or run with the option `dtype {kept}`")
+                format!("declare `dtype: activation`, or run with the option `dtype {state_dtype}`")
             }
             DtypeRule::Fixed(fixed) => format!("declare `dtype: {fixed}`"),
         };

@@ -158,7 +158,7 @@ impl JsonParser<'_> {
 
     /// Goes on to the value of a dotted key of the object at hand.
     fn find_key(&mut self, key: &str) -> Option<()> {
-        let mut whole = None;
+        let mut value_at = None;
         let mut holder = None;
         self.eat("{").then_some(())?;
         loop {
@@ -168,7 +168,7 @@ impl JsonParser<'_> {
             self.eat(":").then_some(())?;
             self.space();
             if name == key {
-                whole = Some(self.at);
+                value_at = Some(self.at);
             } else if let Some(suffix) = key.strip_prefix(&name)
                 && let Some(suffix) = suffix.strip_prefix('.')
             {
@@ -180,7 +180,7 @@ impl JsonParser<'_> {
                 break;
             }
         }
-        if let Some(at) = whole {
+        if let Some(at) = value_at {
             self.at = at;
             return Some(());
         }

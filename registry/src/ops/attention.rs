@@ -140,7 +140,7 @@ fn infer_attend(call: &mut Infer<'_>) -> Result<(), EvalError> {
 fn infer_attend_to(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let q = call.input("q")?;
     heads(call, "q", &q)?;
-    let (parts, kept, dtype) = call.state_of("state", "layer", StateKind::Attention)?;
+    let (parts, state_window, dtype) = call.state_of("state", "layer", StateKind::Attention)?;
     let (Some(k), Some(v)) = (part_shape(&parts, "k"), part_shape(&parts, "v")) else {
         return Err(call.error("state", "that state has no keys and values").into());
     };
@@ -151,7 +151,9 @@ fn infer_attend_to(call: &mut Infer<'_>) -> Result<(), EvalError> {
             .into());
     }
     let window = if call.given("window") { Some(call.dim("window")?) } else { None };
-    if kept.is_some_and(|kept| window.is_none_or(|window| window > kept)) {
+    if state_window
+        .is_some_and(|kept_positions| window.is_none_or(|window| window > kept_positions))
+    {
         return Err(call
             .error("window", "that layer does not keep as many positions as this one sees")
             .into());

@@ -166,9 +166,9 @@ fn infer_weight_add(call: &mut Infer<'_>) -> Result<(), EvalError> {
             .into());
     }
     call.weight("weight", "P", "", &shape)?;
-    let kept = call.weight_dtype("weight");
+    let weight_dtype = call.weight_dtype("weight");
     call.tap("tap");
     call.drop_attr("tap");
-    call.output(x.shape, join(x.dtype, kept));
+    call.output(x.shape, join(x.dtype, weight_dtype));
     Ok(())
 }

@@ -142,7 +142,7 @@ impl Resolver<'_> {
             }
             (ParamKind::Module | ParamKind::Tensor, Binding::Name(path)) => {
                 let name = match path.name.strip_prefix(ABSOLUTE) {
-                    Some(whole) => whole.to_owned(),
+                    Some(absolute_path) => absolute_path.to_owned(),
                     None if scope.prefix.is_empty() => path.name,
                     None => format!("{}.{}", scope.prefix, path.name),
                 };

@@ -79,10 +79,10 @@ pub fn facts(model: &Model, about: &FactInputs) -> ModelFacts {
     let kinds = StateClass::ALL.map(|kind| (kind, StateTotals::of(&graphs, kind, tp, dtype)));
     let has = kinds.iter().map(|(kind, sum)| (kind.name(), Scalar::Bool(sum.layers > 0)));
     let states = kinds.iter().map(|(kind, sum)| (kind.name(), sum.facts()));
-    let (split, whole) = weights(&graphs, dtype);
-    let total = about.stored.unwrap_or_else(|| split.saturating_add(whole));
-    let whole = whole.min(total);
-    let rank = whole.saturating_add((total - whole).div_ceil(tp));
+    let (split, replicated) = weights(&graphs, dtype);
+    let total = about.stored.unwrap_or_else(|| split.saturating_add(replicated));
+    let replicated = replicated.min(total);
+    let rank = replicated.saturating_add((total - replicated).div_ceil(tp));
     let arch = model.gguf.as_ref().map(|gguf| gguf.arch.clone());
     let first = graph.nodes.first().and_then(|node| graph.values.get(node.outputs.first()?.0));
     let hidden = first.and_then(|value| value.shape.last()).copied();
@@ -222,14 +222,14 @@ fn numbers(shape: &[usize], kind: StateClass, tp: u64) -> u64 {
 /// Bytes of the weights that ranks share out, and of those that every rank has whole.
 fn weights(graphs: &[&Graph], dtype: Dtype) -> (u64, u64) {
     let mut split = 0_u64;
-    let mut whole = 0_u64;
+    let mut replicated = 0_u64;
     for weight in graphs.iter().flat_map(|graph| &graph.weights) {
         let numbers = weight.shape.iter().fold(1_u64, |n, &d| n.saturating_mul(d as u64));
         let bytes = numbers.saturating_mul(weight.dtype.resolve(dtype).size() as u64);
-        let sum = if weight.shape.len() > 1 { &mut split } else { &mut whole };
+        let sum = if weight.shape.len() > 1 { &mut split } else { &mut replicated };
         *sum = sum.saturating_add(bytes);
     }
-    (split, whole)
+    (split, replicated)
 }
 
 fn int(n: u64) -> Scalar {

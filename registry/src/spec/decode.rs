@@ -32,8 +32,8 @@ pub(crate) fn decode(
     orphan: bool,
 ) -> Result<Spec, Vec<Finding>> {
     let mut decoder = SpecDecoder { findings: Vec::new(), orphan };
-    let whole = Span { source: source.clone(), start: 0, end: 0 };
-    let spec = decoder.spec(tree, uses, &whole);
+    let file_start = Span { source: source.clone(), start: 0, end: 0 };
+    let spec = decoder.spec(tree, uses, &file_start);
     let findings = decoder.findings;
     match spec {
         Some(spec) if findings.is_empty() => Ok(spec),
@@ -57,8 +57,8 @@ struct SpecDecoder {
 }
 
 impl SpecDecoder {
-    fn spec(&mut self, tree: &YamlMap, uses: Vec<Ident>, whole: &Span) -> Option<Spec> {
-        self.check_keys(tree, &SPEC, whole);
+    fn spec(&mut self, tree: &YamlMap, uses: Vec<Ident>, file_start: &Span) -> Option<Spec> {
+        self.check_keys(tree, &SPEC, file_start);
         let name = self.required_word(tree, "name");
         let matches = self.words(tree, "matches");
         let inside = self.words(tree, "inside");
@@ -74,7 +74,7 @@ impl SpecDecoder {
         let layers = tree.get("layers").and_then(|entry| self.layers(entry));
         let model = tree.get("model").and_then(|entry| self.program(&entry.value));
         let ignore = tree.get("ignore").map(|entry| self.ignore(entry)).unwrap_or_default();
-        let kept = tree.get("kept").map(|entry| self.kept(entry)).unwrap_or_default();
+        let unrounded = tree.get("kept").map(|entry| self.kept(entry)).unwrap_or_default();
         let weights = self.weights(tree);
         let nextn = tree.get("nextn").and_then(|entry| self.nextn(entry));
         let gguf = tree.get("gguf").and_then(|entry| self.gguf(entry));
@@ -99,14 +99,14 @@ impl SpecDecoder {
             layers,
             model: model?,
             ignore,
-            kept,
+            kept: unrounded,
             weights,
             nextn,
             gguf,
             quant,
             reference,
             arch_owner: None,
-            source: whole.source.clone(),
+            source: file_start.source.clone(),
         })
     }
 

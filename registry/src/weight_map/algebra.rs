@@ -324,12 +324,12 @@ fn all_have(shapes: &[Shape], axis: usize, size: usize) -> bool {
 }
 
 /// Replaces a zero among sizes by the remainder of the whole.
-fn inferred(whole: usize, sizes: &[usize]) -> Option<Vec<usize>> {
+fn inferred(total: usize, sizes: &[usize]) -> Option<Vec<usize>> {
     let known =
         sizes.iter().filter(|&&size| size > 0).try_fold(1_usize, |n, d| n.checked_mul(*d))?;
     let open = sizes.iter().filter(|&&size| size == 0).count();
-    let fits = if open == 0 { known == whole } else { open == 1 && whole.is_multiple_of(known) };
-    fits.then(|| sizes.iter().map(|&size| if size == 0 { whole / known } else { size }).collect())
+    let fits = if open == 0 { known == total } else { open == 1 && total.is_multiple_of(known) };
+    fits.then(|| sizes.iter().map(|&size| if size == 0 { total / known } else { size }).collect())
 }
 
 fn require_single(inputs: &[Shape]) -> Result<(), StepError> {

@@ -170,7 +170,7 @@ impl YamlParser<'_> {
         let mut text = MappedText::empty(self.source, start..header);
         let mut indent = None;
         // The length without blank lines at the end.
-        let mut kept = 0;
+        let mut trimmed_len = 0;
         while self.pos < self.text.len() {
             let line_start = self.pos + 1;
             let tail = &self.text[line_start..];
@@ -192,13 +192,13 @@ impl YamlParser<'_> {
             }
             let end = line_start + line.len();
             text.copy(line_start + least.min(spaces)..end);
-            kept = text.value().trim_end_matches('\r').len();
+            trimmed_len = text.value().trim_end_matches('\r').len();
             if end < self.text.len() {
                 text.copy(end..end + 1);
             }
             self.pos = end;
         }
-        text.truncate(kept);
+        text.truncate(trimmed_len);
         let at = text.span();
         YamlNode { value: YamlValue::Quoted(text), at }
     }

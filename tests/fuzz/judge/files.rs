@@ -103,9 +103,12 @@ pub(crate) fn gguf(trial: &Trial<'_>) -> Judged {
         Err(error) => return refused(&error.to_string()),
     };
     for info in &header.tensors {
-        let whole = info.elements() / info.ty.elements() as u64 * info.ty.bytes() as u64;
+        let expected_bytes = info.elements() / info.ty.elements() as u64 * info.ty.bytes() as u64;
         let end = info.offset.checked_add(info.bytes).ok_or("a range overflows")?;
-        if info.offset < header.data_start || end > bytes.len() as u64 || whole != info.bytes {
+        if info.offset < header.data_start
+            || end > bytes.len() as u64
+            || expected_bytes != info.bytes
+        {
             return Err(format!("tensor {info:?} does not lie in the file"));
         }
     }
@@ -132,15 +135,7 @@ pub(crate) fn gguf(trial: &Trial<'_>) -> Judged {
 }
 
 fn layout(header: &GgufHeader) -> Result<GgufLayout, formats::gguf::Error> {
-    let tensors: Vec<GgufTensorSpec> = header
-        .tensors
-        .iter()
-        .map(|info| GgufTensorSpec {
-            name: info.name.clone(),
-            shape: info.shape.clone(),
-            ty: info.ty,
-        })
-        .collect();
+    let tensors: Vec<GgufTensorSpec> = header.tensors.iter().map(GgufTensorSpec::from).collect();
     GgufLayout::new(Path::new("x"), &header.metadata, &tensors, DimsStyle::AsGiven)
 }
 

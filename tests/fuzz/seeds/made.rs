@@ -88,15 +88,8 @@ fn without_config(dir: &Path) -> io::Result<()> {
         let file = GgufFile::open(&dir.join(name).join("model.gguf")).map_err(Error::other)?;
         let mut keys = file.metadata().clone();
         keys.remove("onboard.config");
-        let tensors: Vec<GgufTensorSpec> = file
-            .tensors()
-            .iter()
-            .map(|info| GgufTensorSpec {
-                name: info.name.clone(),
-                shape: info.shape.clone(),
-                ty: info.ty,
-            })
-            .collect();
+        let tensors: Vec<GgufTensorSpec> =
+            file.tensors().iter().map(GgufTensorSpec::from).collect();
         let layout =
             GgufLayout::new(dir, &keys, &tensors, DimsStyle::Trimmed).map_err(Error::other)?;
         let mut bytes = layout.header.clone();
@@ -151,8 +144,8 @@ fn stopped(dir: &Path, fixture: &Path) -> io::Result<()> {
         child.wait()?;
         let text = fs_err::read_to_string(&journal).unwrap_or_default();
         if text.lines().count() > LINES {
-            let kept: Vec<&str> = text.lines().take(LINES + 1).collect();
-            return fs_err::write(&journal, kept.join("\n") + "\n");
+            let kept_lines: Vec<&str> = text.lines().take(LINES + 1).collect();
+            return fs_err::write(&journal, kept_lines.join("\n") + "\n");
         }
     }
     Err(Error::other("no conversion could be stopped in time"))

@@ -62,8 +62,8 @@ pub(super) fn disk_tensors(
         let weights: Vec<usize> = members.values().copied().collect();
         let shapes: Vec<_> = weights.iter().map(|&n| model_weights[n].shape.clone()).collect();
         let rule = &model.rules[number];
-        let whole = members.keys().copied().eq(0..members.len());
-        let Some(inputs) = inputs_of(rule, names.len(), &shapes).filter(|_| whole) else {
+        let is_complete = members.keys().copied().eq(0..members.len());
+        let Some(inputs) = inputs_of(rule, names.len(), &shapes).filter(|_| is_complete) else {
             alone.extend(weights);
             continue;
         };

@@ -34,10 +34,10 @@ impl Flow<'_> {
                 let strides = reshaped(&of.shape, &values.strides, &self.shape)?;
                 Some(StridedValues { strides, ..values })
             }
-            FlowNode::Cut { of, from, whole, run, .. } => {
+            FlowNode::Cut { of, from, whole: axis_size, run, .. } => {
                 let values = of.strided()?;
                 let axis = (0..of.shape.len())
-                    .find(|&axis| of.shape[axis] == *whole && of.inner(axis) == *run)?;
+                    .find(|&axis| of.shape[axis] == *axis_size && of.inner(axis) == *run)?;
                 let first = values.first + from * values.strides[axis];
                 Some(StridedValues { first, ..values })
             }

@@ -58,8 +58,9 @@ impl<'a> Flow<'a> {
             let out = &mut out[done..next];
             match piece {
                 SourceRange::Source(source, from, _) => {
-                    let kept = source.bytes().is_some_and(|(kept, _)| kept == dtype);
-                    if !(kept && source.copy(from * size, out)) {
+                    let same_dtype =
+                        source.bytes().is_some_and(|(stored_dtype, _)| stored_dtype == dtype);
+                    if !(same_dtype && source.copy(from * size, out)) {
                         return Break(());
                     }
                 }
@@ -92,15 +93,15 @@ impl<'a> Flow<'a> {
 
     /// Returns the bytes of the whole tensor, if they are stored uncompressed in one range.
     pub fn stretch(&self) -> Option<&[u8]> {
-        let mut whole: Option<&[u8]> = None;
+        let mut stretch: Option<&[u8]> = None;
         let mut next = 0_usize;
         let walked = self.walk(0, self.len(), &mut |piece| {
             let SourceRange::Source(source, from, count) = piece else { return Break(()) };
             let Some((dtype, bytes)) = source.bytes() else { return Break(()) };
             let end = (from + count) * dtype.size();
             let from = from * dtype.size();
-            match whole {
-                None => whole = Some(&bytes[from..]),
+            match stretch {
+                None => stretch = Some(&bytes[from..]),
                 Some(first) => {
                     // Another tensor may begin at the end of this one, but its bytes belong to it alone.
                     let expected = first.get(next..next + end - from).map(<[u8]>::as_ptr);
@@ -114,8 +115,8 @@ impl<'a> Flow<'a> {
         });
         // A tensor without values is an empty range of any.
         let none = self.is_empty() && self.dtype().is_some();
-        let whole = if none { Some(&[][..]) } else { whole };
-        whole.filter(|_| walked.is_continue()).map(|bytes| &bytes[..next])
+        let stretch = if none { Some(&[][..]) } else { stretch };
+        stretch.filter(|_| walked.is_continue()).map(|bytes| &bytes[..next])
     }
 
     /// Returns the dtype of the sources, if they share one and no step computes.
@@ -170,30 +171,32 @@ impl<'a> Flow<'a> {
                 of.walk(at, there, visit)?;
                 if there < count { visit(SourceRange::Zeros(count - there)) } else { Continue(()) }
             }
-            FlowNode::Cut { of, from, size, whole, run } => {
+            FlowNode::Cut { of, from, size, whole: axis_size, run } => {
                 let mine = size * run;
-                let all = whole * run;
+                let all = axis_size * run;
                 runs(at, count, mine, |outer, offset, count| {
                     of.walk(outer * all + from * run + offset, count, visit)
                 })
             }
-            FlowNode::Join { parts, whole } => runs(at, count, *whole, |outer, offset, count| {
-                let mut offset = offset;
-                let mut left = count;
-                for (part, chunk) in parts {
-                    if offset >= *chunk {
-                        offset -= chunk;
-                        continue;
+            FlowNode::Join { parts, whole: total } => {
+                runs(at, count, *total, |outer, offset, count| {
+                    let mut offset = offset;
+                    let mut left = count;
+                    for (part, chunk) in parts {
+                        if offset >= *chunk {
+                            offset -= chunk;
+                            continue;
+                        }
+                        let now = left.min(chunk - offset);
+                        part.walk(outer * chunk + offset, now, visit)?;
+                        (offset, left) = (0, left - now);
+                        if left == 0 {
+                            break;
+                        }
                     }
-                    let now = left.min(chunk - offset);
-                    part.walk(outer * chunk + offset, now, visit)?;
-                    (offset, left) = (0, left - now);
-                    if left == 0 {
-                        break;
-                    }
-                }
-                Continue(())
-            }),
+                    Continue(())
+                })
+            }
             FlowNode::Heads { of, row, half, to } => runs(at, count, *row, |r, offset, count| {
                 let head = r / (2 * half);
                 let r = r % (2 * half);
@@ -243,16 +246,16 @@ fn swapped(
     visit: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     // The innermost axes that kept their place form one contiguous run; an axis of 1 has no order.
-    let mut kept = shape.len();
+    let mut outer_axes = shape.len();
     let mut run = 1;
-    while kept > 0 && (strides[kept - 1] == run || shape[kept - 1] == 1) {
-        run *= shape[kept - 1];
-        kept -= 1;
+    while outer_axes > 0 && (strides[outer_axes - 1] == run || shape[outer_axes - 1] == 1) {
+        run *= shape[outer_axes - 1];
+        outer_axes -= 1;
     }
     runs(at, count, run, |which, offset, count| {
         let mut index = which;
         let mut from = offset;
-        for axis in (0..kept).rev() {
+        for axis in (0..outer_axes).rev() {
             from += index % shape[axis] * strides[axis];
             index /= shape[axis];
         }

@@ -145,8 +145,8 @@ fn renamed_and_cut_tensors_stay_in_the_memory_map() {
     for (id, (tensor, begin)) in
         [("qkv", 0), ("qkv", 2), ("old", 0), ("t", 3)].into_iter().enumerate()
     {
-        let whole = weights.checkpoint().bytes(tensor).unwrap();
+        let tensor_bytes = weights.checkpoint().bytes(tensor).unwrap();
         let view = weights.view(WeightId(id)).unwrap().bytes;
-        assert_eq!(view.as_ptr(), whole[begin..].as_ptr(), "{}", names[id].0);
+        assert_eq!(view.as_ptr(), tensor_bytes[begin..].as_ptr(), "{}", names[id].0);
     }
 }

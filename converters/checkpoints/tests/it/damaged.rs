@@ -49,8 +49,8 @@ fn opened(section: &Value, tensors: &Tensors) -> Result<Vec<String>, String> {
     let checkpoint = Checkpoint::open(dir.path()).map_err(|error| error.to_string())?;
     for name in checkpoint.tensors().keys() {
         let flow = checkpoint.flow(name).map_err(|error| error.to_string())?;
-        let mut whole = vec![0.0; flow.len()];
-        flow.read(0, &mut whole);
+        let mut values = vec![0.0; flow.len()];
+        flow.read(0, &mut values);
     }
     Ok(checkpoint.tensors().keys().cloned().collect())
 }

@@ -41,15 +41,15 @@ fn numbers_of(quantization: &str, stored: &Stored) -> Vec<f32> {
     assert_eq!(checkpoint.info("m.weight").unwrap().shape, [OUTPUTS, INPUTS]);
     assert!(checkpoint.bytes("m.weight").is_err());
     let flow = checkpoint.flow("m.weight").unwrap();
-    let mut whole = vec![0.0; flow.len()];
-    flow.read(0, &mut whole);
+    let mut values = vec![0.0; flow.len()];
+    flow.read(0, &mut values);
     // Any range equals that of the whole.
     for (at, count) in [(0, 1), (1, 200), (63, 2), (700, 324), (1023, 1)] {
         let mut part = vec![0.0; count];
         flow.read(at, &mut part);
-        assert_eq!(part, whole[at..at + count], "{at}");
+        assert_eq!(part, values[at..at + count], "{at}");
     }
-    whole
+    values
 }
 
 /// Returns a code of `bits` bits, different for each position.

@@ -214,8 +214,8 @@ mod tests {
     fn a_scale_is_on_the_grid_that_it_is_kept_on() {
         let peak = 448.0 * 1.003;
         assert_eq!(scaled::whole_scale(peak, FolderFormat::Fp8.single().0), 1.0);
-        let whole = FolderFormat::Fp8Modelopt { whole: true };
-        assert!(scaled::whole_scale(peak, whole.single().0) > 1.002);
-        assert_eq!((whole.single().1, FolderFormat::Fp8.single().1), (vec![], vec![1]));
+        let per_matrix = FolderFormat::Fp8Modelopt { whole: true };
+        assert!(scaled::whole_scale(peak, per_matrix.single().0) > 1.002);
+        assert_eq!((per_matrix.single().1, FolderFormat::Fp8.single().1), (vec![], vec![1]));
     }
 }

@@ -41,10 +41,10 @@ pub(super) fn compressed(
     weights: &Value,
     inputs: &Value,
 ) -> Value {
-    let kept = if facts.asked.caches { float8("tensor") } else { Value::Null };
+    let cache_scheme = if facts.asked.caches { float8("tensor") } else { Value::Null };
     json!({
         "quant_method": "compressed-tensors", "format": name, "quantization_status": "compressed",
-        "ignore": facts.ignored, "kv_cache_scheme": kept,
+        "ignore": facts.ignored, "kv_cache_scheme": cache_scheme,
         "config_groups": { "group_0": {
             "targets": ["Linear"], "weights": weights, "input_activations": inputs,
             "output_activations": null, "format": name,
@@ -54,10 +54,10 @@ pub(super) fn compressed(
 
 /// Returns the config of a format of ModelOpt.
 pub(super) fn modelopt(facts: &ConfigFacts<'_>, algorithm: &str) -> Value {
-    let kept = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
+    let cache_scheme = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
     json!({
         "quant_method": "modelopt", "quant_algo": algorithm, "ignore": facts.ignored,
-        "kv_cache_scheme": facts.asked.caches.then_some(kept),
+        "kv_cache_scheme": facts.asked.caches.then_some(cache_scheme),
     })
 }
 
@@ -164,11 +164,11 @@ mod tests {
         }
         // Input and cache scales that are stored.
         let one = e4m3("tensor");
-        let kept = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
+        let cache_scheme = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
         let stored = [
             ("fp8", compressed("float-quantized", &e4m3("channel"), &one, &one)),
             ("fp8:tensor", compressed("float-quantized", &one, &one, &one)),
-            ("fp8:modelopt", modelopt("FP8", &kept)),
+            ("fp8:modelopt", modelopt("FP8", &cache_scheme)),
         ];
         for (name, expected) in stored {
             let format = FolderFormat::parse(name).unwrap().with_inputs().unwrap();

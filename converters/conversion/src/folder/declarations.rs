@@ -241,7 +241,7 @@ const fn fp8_block(power: bool, name: &'static str, about: &'static str) -> Form
     }
 }
 
-const fn fp8_modelopt(whole: bool) -> FormatDeclaration {
+const fn fp8_modelopt(per_matrix: bool) -> FormatDeclaration {
     FormatDeclaration {
         inputs: Ok(FolderFormat::Fp8Modelopt { whole: true }),
         single: (FileDtype::F32, &[]),
@@ -251,7 +251,7 @@ const fn fp8_modelopt(whole: bool) -> FormatDeclaration {
              to an engine that knows them, or write fp8",
         ),
         ..FormatDeclaration::new(
-            FolderFormat::Fp8Modelopt { whole },
+            FolderFormat::Fp8Modelopt { whole: per_matrix },
             "fp8:modelopt",
             "ModelOpt: e4m3, a scale per row; per matrix with the option `static-activations`; not for transformers",
         )

@@ -185,8 +185,8 @@ fn uniform(tensors: &[FolderTensor<'_>], dtype: Dtype) -> Vec<DtypeChoice> {
     let choices = tensors.iter().map(|tensor| {
         let wide = tensor.always_wide && dtype != Dtype::F32;
         let target = if wide { FileDtype::F32 } else { dtype.into() };
-        let kept = Some(if tensor.dtype.is_float() { target } else { tensor.dtype });
-        DtypeChoice { kept, why: if wide { WIDER.to_owned() } else { String::new() } }
+        let kept_dtype = Some(if tensor.dtype.is_float() { target } else { tensor.dtype });
+        DtypeChoice { kept: kept_dtype, why: if wide { WIDER.to_owned() } else { String::new() } }
     });
     choices.collect()
 }
@@ -205,9 +205,10 @@ fn plain(tensors: &[FolderTensor<'_>]) -> Vec<DtypeChoice> {
     let choices = tensors.iter().map(|tensor| {
         let is_wide = tensor.dtype == FileDtype::F32;
         let stays = is_wide && (tensor.always_wide || !mostly_wide);
-        let kept = if stays || !tensor.dtype.is_float() { tensor.dtype } else { FileDtype::Bf16 };
+        let kept_dtype =
+            if stays || !tensor.dtype.is_float() { tensor.dtype } else { FileDtype::Bf16 };
         let why = if stays { WIDER.to_owned() } else { String::new() };
-        DtypeChoice { kept: Some(kept), why }
+        DtypeChoice { kept: Some(kept_dtype), why }
     });
     choices.collect()
 }

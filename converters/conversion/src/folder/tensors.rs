@@ -175,11 +175,12 @@ pub fn tensors<'c>(
             flow = Flow::new(&[bytes.len()], Arc::new(RawBytes(bytes)));
         }
         let coded = checkpoint.is_quantized(name);
-        let whole = mine.iter().all(|&n| {
+        let are_matrices = mine.iter().all(|&n| {
             let steps = weights[n].rule.map(|rule| &model.rules[rule].steps);
             uses[n] == WeightUse::Matrix && steps.is_none_or(|steps| steps.iter().all(rows_stay))
         });
-        let used = if !mine.is_empty() && whole { WeightUse::Matrix } else { WeightUse::Other };
+        let used =
+            if !mine.is_empty() && are_matrices { WeightUse::Matrix } else { WeightUse::Other };
         let names: Vec<&str> = mine.iter().map(|&n| graph.weights[n].name.as_str()).collect();
         listed.push(FolderTensor {
             name: name.clone(),

@@ -58,7 +58,7 @@ pub(super) enum NamePattern {
 impl NamePattern {
     pub(super) fn fits(&self, name: &str) -> bool {
         match self {
-            Self::Is(whole) => name == *whole,
+            Self::Is(full_name) => name == *full_name,
             Self::Has(part) => name.contains(part),
         }
     }

@@ -74,14 +74,14 @@ fn tensor_files(
         }
     }
     for ((n, task), sums) in work.tasks.iter().enumerate().zip(sums) {
-        let whole = SlabJob { task: n, first: 0, rows: task.rows(), piece: pieces[n] };
+        let all_rows = SlabJob { task: n, first: 0, rows: task.rows(), piece: pieces[n] };
         for (target, hash) in task.targets.iter().zip(sums) {
-            let (offset, len) = slab::place(task, target, &whole);
+            let (offset, len) = slab::place(task, target, &all_rows);
             files[target.file].ranges.push(HashedRange {
                 name: target.name.clone(),
                 offset,
                 len: len as u64,
-                piece: slab::piece(task, target, &whole) as u64,
+                piece: slab::piece(task, target, &all_rows) as u64,
                 hash,
             });
         }

@@ -101,11 +101,11 @@ pub(super) fn is_same_source(
     let task = &work.tasks[job.task];
     let Some(recorded) = written.first().map(|record| record.source) else { return true };
     let row = task.row();
-    let kept = task.flow.dtype();
+    let stored_dtype = task.flow.dtype();
     buffers.bytes.resize(task.targets.len(), Vec::new());
     let copied = task.targets.iter().zip(&mut buffers.bytes).all(|(target, bytes)| {
         bytes.resize(place(task, target, job).1, 0);
-        let plain = target.encode.plain().filter(|plain| kept == Some(*plain));
+        let plain = target.encode.plain().filter(|plain| stored_dtype == Some(*plain));
         plain.is_some_and(|dtype| task.flow.copy(dtype, job.first * row, bytes))
     });
     if copied {
@@ -152,13 +152,13 @@ pub(super) fn encode(
     let row = task.row();
     let at = job.first * row;
     let count = job.rows * row;
-    let kept = task.flow.dtype();
+    let stored_dtype = task.flow.dtype();
     let mut measures = vec![None; task.targets.len()];
     buffers.bytes.resize(task.targets.len(), Vec::new());
     for ((target, measure), bytes) in task.targets.iter().zip(&mut measures).zip(&mut buffers.bytes)
     {
         bytes.resize(place(task, target, job).1, 0);
-        let plain = target.encode.plain().filter(|plain| kept == Some(*plain));
+        let plain = target.encode.plain().filter(|plain| stored_dtype == Some(*plain));
         if let Some(dtype) = plain.filter(|dtype| task.flow.copy(*dtype, at, bytes)) {
             finite(dtype, bytes).map_err(|why| fault(work, target, why))?;
             *measure = Some(Measure::exact(count));

@@ -67,8 +67,8 @@ fn outcome(folder: &Path) -> [Vec<u8>; 2] {
 fn threads_slabs_and_interruptions_change_no_byte() {
     let sources = [numbers(1), numbers(2)];
     let first = tempfile::tempdir().unwrap();
-    let whole = work(first.path(), &sources);
-    let done = run(&whole, &RunOptions::default(), &()).unwrap();
+    let first_work = work(first.path(), &sources);
+    let done = run(&first_work, &RunOptions::default(), &()).unwrap();
     let expected = outcome(first.path());
     assert_eq!(&expected[0][32..32 + ROWS * ROW * 4], sources[0]);
     assert_eq!(done.tensors[0][0].error, 0.0);

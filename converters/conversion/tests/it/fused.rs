@@ -16,13 +16,13 @@ fn parts_of_a_matrix_are_found() {
     let dir = tempfile::tempdir().unwrap();
     let plain = dir.path().join("plain.gguf");
     let fused = dir.path().join("fused.gguf");
-    for (name, stems, whole) in CASES {
+    for (name, stems, fused_stem) in CASES {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name);
         let model = open(&folder);
         let checkpoint = Checkpoint::open(&folder).unwrap();
         write(&model, &checkpoint, |_| BlockType::F16, &plain);
         let file = GgufFile::open(&plain).unwrap();
-        fuse(&file, stems, whole, &fused);
+        fuse(&file, stems, fused_stem, &fused);
         let gguf = &gguf_of(&model);
         let weights = &model.graph.weights;
         let expected = GgufWeights::new(file, gguf, weights).unwrap();

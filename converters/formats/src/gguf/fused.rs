@@ -35,23 +35,23 @@ impl GgufFile {
     pub fn cut(&self, name: &str) -> Option<FusedPart<'_>> {
         let (layer, suffix) = name.strip_prefix("blk.")?.split_once('.')?;
         let (stem, end) = suffix.split_once('.')?;
-        let (whole, axis, sizes, part) =
+        let (fused, axis, sizes, part) =
             if let Some(part) = EXPERTS.1.iter().position(|known| *known == stem) {
-                let whole = self.info(&format!("blk.{layer}.{}.{end}", EXPERTS.0))?;
+                let fused = self.info(&format!("blk.{layer}.{}.{end}", EXPERTS.0))?;
                 let axis = 1;
-                let rows = *whole.shape.get(axis)?;
-                (whole, axis, (rows % 2 == 0).then(|| vec![rows / 2; 2])?, part)
+                let rows = *fused.shape.get(axis)?;
+                (fused, axis, (rows % 2 == 0).then(|| vec![rows / 2; 2])?, part)
             } else {
                 let part = ATTENTION.1.iter().position(|known| *known == stem)?;
-                let whole = self.info(&format!("blk.{layer}.{}.{end}", ATTENTION.0))?;
+                let fused = self.info(&format!("blk.{layer}.{}.{end}", ATTENTION.0))?;
                 let [keys, values] = self.sizes(layer.parse().ok()?)?;
-                let queries = whole.shape.first()?.checked_sub(keys.checked_add(values)?)?;
-                (whole, 0, vec![queries, keys, values], part)
+                let queries = fused.shape.first()?.checked_sub(keys.checked_add(values)?)?;
+                (fused, 0, vec![queries, keys, values], part)
             };
-        let mut shape = whole.shape.clone();
+        let mut shape = fused.shape.clone();
         *shape.get_mut(axis)? = *sizes.get(part)?;
         let step = WeightStep::Split { axis, sizes: SplitSizes::Each(sizes) };
-        Some(FusedPart { whole, step, part, shape })
+        Some(FusedPart { whole: fused, step, part, shape })
     }
 
     /// Returns the fused tensors whose parts are all missing from the file.
@@ -60,8 +60,9 @@ impl GgufFile {
             let parts: Vec<String> =
                 self.parts(&info.name).into_iter().map(|(name, _)| name).collect();
             let axis = usize::from(info.name.contains(EXPERTS.0));
-            let whole = parts.len() == if axis == 1 { EXPERTS.1.len() } else { ATTENTION.1.len() };
-            whole.then(|| FusedTensor { whole: info.name.clone(), parts, axis })
+            let is_complete =
+                parts.len() == if axis == 1 { EXPERTS.1.len() } else { ATTENTION.1.len() };
+            is_complete.then(|| FusedTensor { whole: info.name.clone(), parts, axis })
         });
         all.collect()
     }

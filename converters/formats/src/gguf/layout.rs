@@ -20,6 +20,13 @@ pub struct GgufTensorSpec {
     pub ty: BlockType,
 }
 
+impl From<&GgufTensor> for GgufTensorSpec {
+    /// Describes a tensor of a file, to be written again.
+    fn from(tensor: &GgufTensor) -> Self {
+        Self { name: tensor.name.clone(), shape: tensor.shape.clone(), ty: tensor.ty }
+    }
+}
+
 /// Number of dimensions that are written for a tensor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum DimsStyle {

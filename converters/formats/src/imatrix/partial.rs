@@ -108,10 +108,10 @@ impl PartialImatrix {
 
     /// Reads the sums, and compares everything with the checksum in the file.
     fn with_entries(self, path: &Path, file: &SafetensorsFile) -> Result<Self, Error> {
-        let whole = Self { entries: entries(path, file)?, ..self };
+        let partial = Self { entries: entries(path, file)?, ..self };
         let expected = file.header().metadata.get(CHECKSUM).map(String::as_str).unwrap_or_default();
-        Checksum::check(path, whole.checksum(), expected)?;
-        Ok(whole)
+        Checksum::check(path, partial.checksum(), expected)?;
+        Ok(partial)
     }
 
     fn checksum(&self) -> String {
@@ -186,27 +186,27 @@ impl PartialImatrix {
         // An empty shard comes before the one that begins where it ends.
         shards.sort_by_key(|(head, ..)| (head.chunks.start, head.chunks.end));
         let Some((first, _, first_path)) = shards.first() else { return Err(Error::NoShards) };
-        let mut whole = Self { chunks: 0..0, ..first.clone() };
+        let mut joined = Self { chunks: 0..0, ..first.clone() };
         for (head, file, path) in &shards {
-            let same = head.identity == whole.identity
-                && (head.of, head.chunk_size) == (whole.of, whole.chunk_size);
+            let same = head.identity == joined.identity
+                && (head.of, head.chunk_size) == (joined.of, joined.chunk_size);
             if !same {
                 let file = PathBuf::clone(path);
                 let other = PathBuf::clone(first_path);
                 return Err(Error::OtherShard { file, other });
             }
             let start = head.chunks.start;
-            let expected = whole.chunks.end;
+            let expected = joined.chunks.end;
             if start != expected {
                 return Err(Error::ShardGap { file: PathBuf::clone(path), found: start, expected });
             }
-            whole.chunks.end = head.chunks.end;
-            whole.add(head.clone().with_entries(path, file)?.entries)?;
+            joined.chunks.end = head.chunks.end;
+            joined.add(head.clone().with_entries(path, file)?.entries)?;
         }
-        if whole.chunks.end != whole.of {
-            return Err(Error::ShardsEnd { found: whole.chunks.end, expected: whole.of });
+        if joined.chunks.end != joined.of {
+            return Err(Error::ShardsEnd { found: joined.chunks.end, expected: joined.of });
         }
-        Ok(whole)
+        Ok(joined)
     }
 
     /// Returns the importance that these sums give.
@@ -335,7 +335,7 @@ mod tests {
             let read = PartialImatrix::read(&path);
             assert!(read.is_err() || read.is_ok_and(|read| read == sound), "bit {at}");
             let joined = PartialImatrix::join(std::slice::from_ref(&path));
-            assert!(joined.is_err() || joined.is_ok_and(|whole| whole == sound), "bit {at}");
+            assert!(joined.is_err() || joined.is_ok_and(|partial| partial == sound), "bit {at}");
         }
     }
 
@@ -351,9 +351,9 @@ mod tests {
         }
         let mut turned = paths.clone();
         turned.reverse();
-        let whole = PartialImatrix::join(&turned).unwrap();
-        assert_eq!(whole, PartialImatrix::join(&paths).unwrap());
-        assert_eq!(whole.importance().entries["w"].means(), [1.75 / 3.0, (1e9 + 2.0) / 3.0]);
+        let joined = PartialImatrix::join(&turned).unwrap();
+        assert_eq!(joined, PartialImatrix::join(&paths).unwrap());
+        assert_eq!(joined.importance().entries["w"].means(), [1.75 / 3.0, (1e9 + 2.0) / 3.0]);
         assert!(join_error(&paths[1..]).contains("begins with chunk 2; expected chunk 0"));
         assert!(join_error(&paths[..2]).contains("end with chunk 2; expected 3"));
         assert!(join_error(&[&paths[..], &paths[2..]].concat()).contains("expected chunk 3"));

@@ -13,8 +13,8 @@ widest! {
 #[inline(always)]
 fn plain_checksum(numbers: &[f32]) -> u64 {
     let mut lanes = [0_u32; LANES];
-    let (whole, last) = numbers.as_chunks::<LANES>();
-    for chunk in whole {
+    let (chunks, last) = numbers.as_chunks::<LANES>();
+    for chunk in chunks {
         for (lane, &x) in lanes.iter_mut().zip(chunk) {
             *lane = step(*lane, x);
         }

@@ -64,13 +64,13 @@ fn plain_rows_come_back_near() {
 #[test]
 fn iq3_s_writes_what_follows_zeros_as_early_as_the_reference() {
     let mut row = noise(256);
-    let whole = encoded(BlockType::Iq3S, &row, 256, None);
+    let without_gap = encoded(BlockType::Iq3S, &row, 256, None);
     row[32..64].fill(0.0);
     let gap = encoded(BlockType::Iq3S, &row, 256, None);
     // Low bytes and signs of parts 2 to 7 are stored at the place of 1 to 6; high bits do not move.
-    assert_eq!(gap[2 + 8..2 + 56], whole[2 + 16..2 + 64]);
-    assert_eq!(gap[74 + 4..74 + 28], whole[74 + 8..74 + 32]);
-    assert_eq!((gap[67], &gap[68..74]), (0, &whole[68..74]));
+    assert_eq!(gap[2 + 8..2 + 56], without_gap[2 + 16..2 + 64]);
+    assert_eq!(gap[74 + 4..74 + 28], without_gap[74 + 8..74 + 32]);
+    assert_eq!((gap[67], &gap[68..74]), (0, &without_gap[68..74]));
 }
 
 /// Generates finite values of any magnitude, alone or among zeros and each other.

@@ -171,8 +171,8 @@ impl LlamaTokenizer {
     pub(super) fn rank(&self, left: &str, right: &str) -> Option<usize> {
         let line = format!("{left} {right}");
         // A text with a space of its own would be cut there.
-        let whole = separator(&line) == Some(left.len());
-        self.ranks.get(&line).copied().filter(|_| whole)
+        let is_unambiguous = separator(&line) == Some(left.len());
+        self.ranks.get(&line).copied().filter(|_| is_unambiguous)
     }
 
     pub(super) fn id(&self, text: &str) -> Option<u32> {

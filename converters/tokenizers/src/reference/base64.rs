@@ -15,12 +15,12 @@ pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
         }
         word <<= 6 * (4 - group.len());
         let [_, bytes @ ..] = word.to_be_bytes();
-        let (whole, partial) = bytes.split_at(group.len().checked_sub(1).filter(|&n| n > 0)?);
+        let (decoded, partial) = bytes.split_at(group.len().checked_sub(1).filter(|&n| n > 0)?);
         // Bits after the last byte must be zero.
         if partial.iter().any(|&byte| byte != 0) {
             return None;
         }
-        out.extend_from_slice(whole);
+        out.extend_from_slice(decoded);
     }
     Some(out)
 }

@@ -226,9 +226,9 @@ fn without_flags(keys: &Metadata) -> Metadata {
 fn tokens_around(keys: &Metadata) -> (Vec<u32>, Vec<u32>) {
     let loaded = LlamaTokenizer::new(keys).unwrap();
     let plain = loaded.encode("the").unwrap();
-    let whole = loaded.prompt("the").unwrap();
-    let at = whole.windows(plain.len()).position(|part| part == plain).unwrap();
-    (whole[..at].to_vec(), whole[at + plain.len()..].to_vec())
+    let prompt = loaded.prompt("the").unwrap();
+    let at = prompt.windows(plain.len()).position(|part| part == plain).unwrap();
+    (prompt[..at].to_vec(), prompt[at + plain.len()..].to_vec())
 }
 
 fn without_ids(keys: &Metadata) -> Metadata {

@@ -9,19 +9,19 @@ use crate::child::wire::ExpectedFrames;
 impl ConformanceTest {
     pub(super) fn steps(&mut self, prompt: &[u32], other: &[u32]) -> Result<(), Error> {
         let a = self.fresh();
-        let whole = self.feed(&[(a, 0, prompt)])?;
-        let Ok(whole) = whole else {
-            self.note("step", "ids in, rows out", whole.map(|_| String::new()));
+        let fed = self.feed(&[(a, 0, prompt)])?;
+        let Ok(all_rows) = fed else {
+            self.note("step", "ids in, rows out", fed.map(|_| String::new()));
             return Ok(());
         };
-        self.note("step", "ids in, rows out", varied(&whole));
+        self.note("step", "ids in, rows out", varied(&all_rows));
         if self.hello.can("score") {
             let scored = self.score_rows(prompt)?;
             self.compare(
                 "score",
                 "equals a step over the prompt",
                 scored,
-                &whole,
+                &all_rows,
                 "both are of the same tokens",
             );
         }
@@ -31,13 +31,13 @@ impl ConformanceTest {
             "step",
             "a prefill gives what single steps give",
             single,
-            &whole,
+            &all_rows,
             "carry cache and positions on: `at` is how many tokens the slot has seen",
         );
-        self.two_slots(&whole, prompt, other)?;
-        self.forks(prompt, &whole)?;
-        self.truncates(prompt, &whole)?;
-        self.releases(a, prompt, &whole, other)
+        self.two_slots(&all_rows, prompt, other)?;
+        self.forks(prompt, &all_rows)?;
+        self.truncates(prompt, &all_rows)?;
+        self.releases(a, prompt, &all_rows, other)
     }
 
     fn single(&mut self, slot: usize, tokens: &[u32]) -> Result<Result<LogitRows, String>, Error> {
@@ -53,7 +53,7 @@ impl ConformanceTest {
 
     fn two_slots(
         &mut self,
-        whole: &[Vec<f32>],
+        all_rows: &[Vec<f32>],
         prompt: &[u32],
         other: &[u32],
     ) -> Result<(), Error> {
@@ -64,7 +64,7 @@ impl ConformanceTest {
             "slots have states of their own; a shorter one in a batch must not see padding";
         let short = &other[..LENGTH - 5];
         let want = match self.feed(&[(alone, 0, short)])? {
-            Ok(rows) => [whole, &rows].concat(),
+            Ok(rows) => [all_rows, &rows].concat(),
             Err(words) => {
                 self.note("step", "two slots in one step equal two alone", Err(words));
                 return Ok(());
@@ -75,7 +75,7 @@ impl ConformanceTest {
         Ok(())
     }
 
-    fn forks(&mut self, prompt: &[u32], whole: &[Vec<f32>]) -> Result<(), Error> {
+    fn forks(&mut self, prompt: &[u32], all_rows: &[Vec<f32>]) -> Result<(), Error> {
         const CHECK: &str = "a fork goes on as a fresh run does";
         if !self.claims("fork", CHECK) {
             return Ok(());
@@ -88,7 +88,7 @@ impl ConformanceTest {
             "fork",
             CHECK,
             got,
-            &whole[half..],
+            &all_rows[half..],
             "copy every state of the slot: neither slot may see what the other is fed",
         );
         Ok(())
@@ -115,7 +115,7 @@ impl ConformanceTest {
         self.feed(&[(fork, first.len(), second)])
     }
 
-    fn truncates(&mut self, prompt: &[u32], whole: &[Vec<f32>]) -> Result<(), Error> {
+    fn truncates(&mut self, prompt: &[u32], all_rows: &[Vec<f32>]) -> Result<(), Error> {
         const CHECK: &str = "a truncated slot goes on as a fresh run does";
         if !self.claims("truncate", CHECK) {
             return Ok(());
@@ -144,7 +144,7 @@ impl ConformanceTest {
             "truncate",
             CHECK,
             got,
-            &whole[half..],
+            &all_rows[half..],
             "forget every state from `length` on, or refuse",
         );
         Ok(())
@@ -154,7 +154,7 @@ impl ConformanceTest {
         &mut self,
         slot: usize,
         prompt: &[u32],
-        whole: &[Vec<f32>],
+        all_rows: &[Vec<f32>],
         other: &[u32],
     ) -> Result<(), Error> {
         const CHECK: &str = "a released slot begins anew";
@@ -176,7 +176,7 @@ impl ConformanceTest {
             "release",
             CHECK,
             outcome,
-            whole,
+            all_rows,
             "a slot that is used again has no state of the sequence before",
         );
         Ok(())

@@ -17,10 +17,10 @@ impl ConformanceTest {
             self.not_shown("taps", CHECK);
             return Ok(());
         }
-        let whole = self.fresh();
+        let prompt_slot = self.fresh();
         let single = self.fresh();
         let mut outcome = Ok(format!("{} taps", taps.len()));
-        match self.show(whole, 0, prompt, &taps)? {
+        match self.show(prompt_slot, 0, prompt, &taps)? {
             Ok(all) => {
                 for (row, token) in prompt.iter().enumerate() {
                     match self.show(single, row, std::slice::from_ref(token), &taps)? {

@@ -252,7 +252,7 @@ impl Cublas {
         let plan = &self.plans[&key];
         let [of_w, of_x, of_y] = plan.matrices;
         let one = 1.0_f32;
-        let kept = if product.sizes.adds { 1.0_f32 } else { 0.0 };
+        let beta = if product.sizes.adds { 1.0_f32 } else { 0.0 };
         let w = product.w.at as *mut c_void;
         let x = product.x.at as *mut c_void;
         let y = product.y.at as *mut c_void;
@@ -263,7 +263,7 @@ impl Cublas {
                 self.handle,
                 plan.product,
                 std::ptr::from_ref(&one).cast(),
-                std::ptr::from_ref(&kept).cast(),
+                std::ptr::from_ref(&beta).cast(),
                 w,
                 of_w,
                 x,

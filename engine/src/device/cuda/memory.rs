@@ -152,8 +152,9 @@ mod tests {
     fn the_smallest_range_with_room_is_taken_and_equal_steps_get_equal_addresses() {
         let mut pool = MemoryPool::default();
         pool.add(0x1000, 0x1000);
-        let kept: Vec<u64> = [0x300, 0x100, 0x200].map(|bytes| pool.take(bytes).unwrap()).to_vec();
-        assert!(pool.release(kept[0]));
+        let addresses: Vec<u64> =
+            [0x300, 0x100, 0x200].map(|bytes| pool.take(bytes).unwrap()).to_vec();
+        assert!(pool.release(addresses[0]));
         // The hole of 0x300, not the rest of 0xa00.
         let first = step(&mut pool);
         assert_eq!(first, [0x1000, 0x1200, 0x1600, 0x1a00]);

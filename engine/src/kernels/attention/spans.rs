@@ -342,9 +342,9 @@ impl<'a> SpanBlock<'a> {
         count: usize,
     ) -> Option<(&'a [f32], usize)> {
         let [front, back] = parts;
-        let whole = back.len == 0 && front.len.is_multiple_of(LANES) && !V::PAIRS;
+        let contiguous = back.len == 0 && front.len.is_multiple_of(LANES) && !V::PAIRS;
         let all = seen.start <= first && first + count <= seen.end;
-        if !whole || !all || self.head.selected.is_some() {
+        if !contiguous || !all || self.head.selected.is_some() {
             return None;
         }
         front.in_place(first..first + count)

@@ -265,15 +265,15 @@ proptest! {
             gated,
         };
         let q = numbers(case.queries * dim, case.seed ^ 1, case.run);
-        let whole = block(&case, &caches, &q);
-        let want = reference::attend(&rule, &whole);
+        let full_block = block(&case, &caches, &q);
+        let want = reference::attend(&rule, &full_block);
         for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-            let spans = SpanBlock::new(isa, &rule, whole.head, &whole.queries);
+            let spans = SpanBlock::new(isa, &rule, full_block.head, &full_block.queries);
             let both = [by_block(&spans), by_span(&[spans]).concat()];
-            let apart: Vec<AttendBlock<'_>> = whole
+            let apart: Vec<AttendBlock<'_>> = full_block
                 .queries
                 .iter()
-                .map(|query| AttendBlock { head: whole.head, queries: vec![*query] })
+                .map(|query| AttendBlock { head: full_block.head, queries: vec![*query] })
                 .collect();
             let apart = attend_on(isa, &rule, &apart).concat();
             for (name, got) in ["block", "spans", "alone"].iter().zip(both.iter().chain([&apart])) {

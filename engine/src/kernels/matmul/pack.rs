@@ -75,11 +75,11 @@ pub(super) fn with_packed<T>(
     }
     let row_lines = inner.div_ceil(STEP) * kind.phases();
     // Taken, not borrowed: while this thread waits for others it may run another matmul.
-    let mut kept = KEPT.take();
-    if kept.len() < panels.rows * row_lines {
-        kept.resize(panels.rows * row_lines, CacheLine([0; 16]));
+    let mut buffer = KEPT.take();
+    if buffer.len() < panels.rows * row_lines {
+        buffer.resize(panels.rows * row_lines, CacheLine([0; 16]));
     }
-    let lines = &mut kept[..panels.rows * row_lines];
+    let lines = &mut buffer[..panels.rows * row_lines];
     if lines.len() < 4096 {
         let mut remaining = &mut *lines;
         for panel in 0..panels.count {
@@ -98,8 +98,8 @@ pub(super) fn with_packed<T>(
             pack(&x[first * inner..(first + rows) * inner], rows, inner, kind, to);
         });
     }
-    let result = f(&kept[..panels.rows * row_lines]);
-    KEPT.set(kept);
+    let result = f(&buffer[..panels.rows * row_lines]);
+    KEPT.set(buffer);
     result
 }
 
@@ -108,11 +108,11 @@ fn pack(x: &[f32], rows: usize, inner: usize, kind: PackLayout, to: &mut [CacheL
     let phases = kind.phases();
     for (r, x) in x.chunks_exact(inner.max(1)).enumerate() {
         let steps = to.chunks_exact_mut(rows * phases);
-        let mut whole = x.chunks_exact(STEP);
-        for (x, to) in whole.by_ref().zip(steps) {
+        let mut full_steps = x.chunks_exact(STEP);
+        for (x, to) in full_steps.by_ref().zip(steps) {
             pack_step(x, kind, rows, &mut to[r..]);
         }
-        let partial = whole.remainder();
+        let partial = full_steps.remainder();
         if !partial.is_empty() {
             let mut padded = [0.0; STEP];
             padded[..partial.len()].copy_from_slice(partial);

@@ -111,8 +111,8 @@ impl PackedMatrix {
         room: &'a mut Vec<u8>,
     ) -> &'a [u8] {
         let size = self.tile_bytes();
-        if let Some(kept) = &self.tiles {
-            return &kept[tiles.start * size..tiles.end * size];
+        if let Some(packed_tiles) = &self.tiles {
+            return &packed_tiles[tiles.start * size..tiles.end * size];
         }
         room.resize(tiles.len() * size, 0);
         let rows = bytes.chunks(ROWS * self.row_bytes()).skip(tiles.start);

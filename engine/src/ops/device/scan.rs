@@ -82,8 +82,13 @@ fn scan(ctx: &mut Ctx<'_>, kernel: &ScanKernel, more: &[KernelArgument]) -> Resu
             return Err(wrong);
         }
         let DeviceRecurrentStep { before, after, dtype } = memory.device_step(chunk.rows.len())?;
-        let kept = after.len();
-        parts.push(ScanPart { before: before.into(), first: places.len(), kept, work: blocks });
+        let kept_blocks = after.len();
+        parts.push(ScanPart {
+            before: before.into(),
+            first: places.len(),
+            kept: kept_blocks,
+            work: blocks,
+        });
         places.extend(after.iter().map(|block| block.address()));
         if dtype != Dtype::F32 {
             for block in after {
@@ -91,7 +96,7 @@ fn scan(ctx: &mut Ctx<'_>, kernel: &ScanKernel, more: &[KernelArgument]) -> Resu
             }
         }
         let begins = if chunk.start == 0 { begins } else { 0 };
-        blocks += begins.max(usize::from(chunk.rows.len() > kept));
+        blocks += begins.max(usize::from(chunk.rows.len() > kept_blocks));
     }
     let places = queue.upload(bytemuck::cast_slice(&places))?;
     let work = queue.allocate(4 * width * blocks)?;

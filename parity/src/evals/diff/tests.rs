@@ -290,9 +290,15 @@ fn equal_texts_with_other_answers_are_extraction() {
         texts(GREEDY, 60, |item| (format!("{}\nQuestion: next one?", item % 7), "?".to_owned()));
     let short = texts(GREEDY, 60, |item| ((item % 7).to_string(), (item % 7).to_string()));
     holds(&long, &short, None, EvalVerdict::Extraction, "one text goes on where the other stops");
-    let whole =
+    let with_reasoning =
         texts(GREEDY, 60, |item| (format!("<think>so</think>{}", item % 7), "so".to_owned()));
-    holds(&whole, &short, None, EvalVerdict::Extraction, "a reasoning block was taken out");
+    holds(
+        &with_reasoning,
+        &short,
+        None,
+        EvalVerdict::Extraction,
+        "a reasoning block was taken out",
+    );
     // Equal log-likelihoods, different scores.
     let c = scored(60, 40, |_, _| {});
     let other = c.replace("\"acc\": 1}", "\"acc\": 0}");

@@ -100,7 +100,7 @@ fn continued(
     let mut generated = Vec::new();
     let mut ended = "length";
     let mut next = ids.to_vec();
-    let mut whole = String::new();
+    let mut whole_text = String::new();
     while generated.len() < limit {
         let logits =
             session.step(&[Chunk { slot, tokens: &next, rows: OutputRows::Last }], &mut NoProbe)?;
@@ -113,17 +113,17 @@ fn continued(
         generated.push(token);
         next = vec![token];
         // Stop strings may span tokens, and the bytes of a character may span several.
-        whole = text.decode(&generated, true).map_err(GenerateError::Text)?;
+        whole_text = text.decode(&generated, true).map_err(GenerateError::Text)?;
         let stop = until
             .iter()
             .filter(|stop| !stop.is_empty())
-            .filter_map(|stop| whole.find(stop.as_str()));
+            .filter_map(|stop| whole_text.find(stop.as_str()));
         if let Some(at) = stop.min() {
-            whole.truncate(at);
+            whole_text.truncate(at);
             ended = "stop string";
             break;
         }
     }
     session.release(slot)?;
-    Ok((generated, whole, ended))
+    Ok((generated, whole_text, ended))
 }

@@ -43,8 +43,8 @@ pub(super) fn choices(
             ));
         }
         // lm-eval truncates on the left; the last token is not fed.
-        let whole = context.len() + tokens.len() - 1;
-        let dropped = run.context.map_or(0, |limit| whole.saturating_sub(limit));
+        let fed_count = context.len() + tokens.len() - 1;
+        let dropped = run.context.map_or(0, |limit| fed_count.saturating_sub(limit));
         if dropped >= context.len() {
             let limit = run.context.unwrap_or(0);
             return Err(item_error(
@@ -91,18 +91,18 @@ fn pair(
     choice: &str,
 ) -> Result<(Vec<u32>, Vec<u32>), super::TextCodecError> {
     // Whitespace of Python's `str.rstrip`.
-    let kept =
+    let trimmed_context =
         context.trim_end_matches(|c: char| c.is_whitespace() || matches!(c, '\x1c'..='\x1f'));
-    let choice = format!("{}{choice}", &context[kept.len()..]);
-    if kept.is_empty() {
+    let choice = format!("{}{choice}", &context[trimmed_context.len()..]);
+    if trimmed_context.is_empty() {
         let tokens = text.encode(&choice, false)?;
         return Ok(match text.prefix() {
             Some(prefix) if tokens.first() == Some(&prefix) => (vec![prefix], tokens[1..].to_vec()),
             prefix => (prefix.into_iter().collect(), tokens),
         });
     }
-    let mut whole = prompt(text, &format!("{kept}{choice}"))?;
-    let context = prompt(text, kept)?;
-    let tokens = whole.split_off(context.len().min(whole.len()));
+    let mut joined_tokens = prompt(text, &format!("{trimmed_context}{choice}"))?;
+    let context = prompt(text, trimmed_context)?;
+    let tokens = joined_tokens.split_off(context.len().min(joined_tokens.len()));
     Ok((context, tokens))
 }

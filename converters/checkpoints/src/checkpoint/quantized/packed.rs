@@ -102,7 +102,7 @@ impl CodeTensor<'_> {
         checkpoint.shaped(&scales, &FLOATS, shapes)?;
         let bits = if self.packed { weights.bits } else { 8 };
         let mut parts = vec![name.to_owned(), scales];
-        let kept = match checkpoint.stored(&zeros) {
+        let zero_points = match checkpoint.stored(&zeros) {
             None if weights.symmetric => ZeroPoints::Fixed(1 << (bits - 1)),
             None => {
                 checkpoint.beside(name, &zeros)?;
@@ -136,7 +136,7 @@ impl CodeTensor<'_> {
         let plan = IntegerLayout {
             codes,
             lines: CodeAxis::Output,
-            zeros: kept,
+            zeros: zero_points,
             down,
             size,
             groups,

@@ -36,11 +36,11 @@ impl QuantConfig {
     /// Parses the settings of a checkpoint; none if it has no quantization section.
     pub(super) fn of(checkpoint: &Checkpoint) -> SchemeResult<Option<Self>> {
         let Some((section, by_modelopt)) = section(checkpoint.root()) else { return Ok(None) };
-        let whole = IntegerConfig { bits: 4, group: GroupSize::Unset };
+        let default_numbers = IntegerConfig { bits: 4, group: GroupSize::Unset };
         let mut config = Self {
             method: "modelopt".to_owned(),
             block: None,
-            numbers: whole,
+            numbers: default_numbers,
             layout: String::new(),
             borrowed: false,
             planes: true,
@@ -68,7 +68,7 @@ impl QuantConfig {
         match method {
             "compressed-tensors" => config.schemes = Schemes::read(checkpoint, &section)?,
             "gptq" | "awq" => {
-                config.numbers = numbers(checkpoint, &section, whole)?;
+                config.numbers = numbers(checkpoint, &section, default_numbers)?;
                 let key = if method == "gptq" { "checkpoint_format" } else { "version" };
                 let layout = section.get(key).and_then(Value::as_str).unwrap_or_default();
                 config.layout = layout.to_lowercase();
@@ -81,7 +81,7 @@ impl QuantConfig {
                 layout.clone_into(&mut config.layout);
                 config.planes = false;
                 config.exceptions = "extra_config";
-                config.numbers = numbers(checkpoint, &section, whole)?;
+                config.numbers = numbers(checkpoint, &section, default_numbers)?;
                 config.dynamic = auto_round::extra(checkpoint, &section, config.numbers)?;
             }
             _ => {}

@@ -163,12 +163,12 @@ impl SchemeTarget {
 impl WeightScheme {
     fn read(checkpoint: &Checkpoint, key: &str, setting: &Value) -> SchemeResult<Self> {
         let ty = non_null(setting, "type").and_then(Value::as_str);
-        let whole = ty.is_none_or(|ty| ty.eq_ignore_ascii_case("int"));
+        let is_integer = ty.is_none_or(|ty| ty.eq_ignore_ascii_case("int"));
         let bits = match non_null(setting, "num_bits") {
             None => 8,
             Some(bits) => match bits.as_u64() {
                 Some(bits @ 1..=8) => bits as u32,
-                _ if !whole => 8,
+                _ if !is_integer => 8,
                 _ => {
                     let key = format!("{key}.weights.num_bits");
                     return Err(setting_error(checkpoint, &key, Some(bits), "1 to 8"));
@@ -200,7 +200,7 @@ impl WeightScheme {
                 };
                 Strategy::Block(down, across)
             }
-            _ if !whole => Strategy::Other,
+            _ if !is_integer => Strategy::Other,
             (Some("group") | None, _) => {
                 let key = format!("{key}.weights.group_size");
                 let expected = "how many inputs share a scale: 1 or more";
@@ -214,7 +214,7 @@ impl WeightScheme {
             }
         };
         let symmetric = non_null(setting, "symmetric").and_then(Value::as_bool).unwrap_or(true);
-        Ok(Self { bits, whole, symmetric, strategy })
+        Ok(Self { bits, whole: is_integer, symmetric, strategy })
     }
 }
 

@@ -81,9 +81,9 @@ fn a_file_of_another_length_is_found() {
 #[test]
 fn what_lies_between_tensors_is_made_anew_by_resuming() {
     let sources = [numbers(1), numbers(2)];
-    let whole = tempfile::tempdir().unwrap();
+    let expected_folder = tempfile::tempdir().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    run(&work(whole.path(), &sources), &RunOptions::default(), &()).unwrap();
+    run(&work(expected_folder.path(), &sources), &RunOptions::default(), &()).unwrap();
     let work = work(folder.path(), &sources);
     let mut settings = RunOptions { slab: 64, ..RunOptions::default() };
     run(&work, &settings, &Until(AtomicI64::new(600))).unwrap_err();
@@ -94,7 +94,7 @@ fn what_lies_between_tensors_is_made_anew_by_resuming() {
     fs_err::write(&part, bytes).unwrap();
     settings.resume = true;
     assert!(run(&work, &settings, &()).unwrap().resumed > 0);
-    assert_eq!(outcome(folder.path()), outcome(whole.path()));
+    assert_eq!(outcome(folder.path()), outcome(expected_folder.path()));
 }
 
 /// Starts another conversion at the first progress report.

@@ -98,9 +98,9 @@ impl Disk for Fails {
 #[test]
 fn a_run_that_ends_between_two_names_leaves_the_old_or_the_new() {
     let sources = [numbers(1), numbers(2)];
-    let whole = tempfile::tempdir().unwrap();
-    run(&folder(whole.path(), &sources), &RunOptions::default(), &()).unwrap();
-    let new = named(whole.path());
+    let expected_folder = tempfile::tempdir().unwrap();
+    run(&folder(expected_folder.path(), &sources), &RunOptions::default(), &()).unwrap();
+    let new = named(expected_folder.path());
     assert_eq!(new.len(), 4);
     let mut steps = 0;
     for at in 0.. {
@@ -228,9 +228,9 @@ fn a_source_that_changed_since_it_was_read_is_refused() {
 #[test]
 fn a_named_file_that_was_damaged_since_is_made_anew() {
     let sources = [numbers(1), numbers(2)];
-    let whole = tempfile::tempdir().unwrap();
+    let expected_folder = tempfile::tempdir().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    run(&folder(whole.path(), &sources), &RunOptions::default(), &()).unwrap();
+    run(&folder(expected_folder.path(), &sources), &RunOptions::default(), &()).unwrap();
     let work = folder(dir.path(), &sources);
     let disk = Arc::new(Fails { at: 1, count: AtomicUsize::new(0) });
     let mut settings = RunOptions { disk, slab: 64, ..RunOptions::default() };
@@ -241,7 +241,7 @@ fn a_named_file_that_was_damaged_since_is_made_anew() {
     fs_err::write(&path, bytes).unwrap();
     (settings.disk, settings.resume) = (Arc::new(DirectDisk), true);
     run(&work, &settings, &()).unwrap();
-    assert_eq!(named(dir.path()), named(whole.path()));
+    assert_eq!(named(dir.path()), named(expected_folder.path()));
 }
 
 #[test]
