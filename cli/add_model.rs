@@ -18,6 +18,8 @@ use parity::quantized::is_quantized;
 use parity::{CheckOptions, Dump, Report, Verdict};
 use registry::dtype::Dtype;
 use registry::file;
+use registry::quantity::{count, plural};
+use registry::table::TextTable;
 
 use crate::card::{Card, ChatSummary, ProofResults, ProofStatus, WeightsSummary};
 use crate::findings::{
@@ -28,7 +30,6 @@ use crate::reference::{beside, no_reference, open_dump};
 use crate::specs;
 use crate::target::{self, ModelArgs, SpecArgs};
 use crate::term::{Tone, paint};
-use crate::text::{TextTable, count, plural};
 use crate::{CommandOutcome, annotate, parity_mutate, schema, term, write};
 
 mod draft_summary;

@@ -13,12 +13,13 @@ use parity::gate::{Gate, Mode};
 use parity::mutate::{Fate, MutationReport, counts};
 use parity::{Report, Verdict};
 use registry::dtype::Dtype;
+use registry::quantity::bytes;
+use registry::table::TextTable;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::chat_template;
 use crate::parity_check::{check_model, read_record};
-use crate::text::{TextTable, bytes};
 
 /// Overall result of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::findings::{ReportedError, collect_findings, engine_error, model_error, warn};
 use crate::specs;
 use crate::target::{self, ModelArgs, SpecArgs};
-use crate::{CommandOutcome, term, text};
+use crate::{CommandOutcome, term};
 
 /// Checks a spec, and with --model that it explains a checkpoint completely
 #[derive(Debug, Args)]
@@ -107,8 +107,8 @@ impl CheckArgs {
             text,
             "{}: {}, {}{}",
             place.display(),
-            text::plural(resolved.graph.layers.len(), "layer"),
-            text::plural(resolved.graph.states.len(), "state"),
+            registry::quantity::plural(resolved.graph.layers.len(), "layer"),
+            registry::quantity::plural(resolved.graph.states.len(), "state"),
             coverage.as_ref().map(|c| format!("; {}", c.summary())).unwrap_or_default()
         )?;
         Ok(CheckResult { text, coverage: coverage.map(serde_json::to_value).transpose()? })

@@ -9,13 +9,13 @@ use engine::child::{ConformanceResult, conformance};
 use formats::FileDtype;
 use models::config::ConfigFile;
 use registry::dtype::Dtype;
+use registry::table::TextTable;
 use serde_json::json;
 
 use crate::engines::{EngineArgs, ResolvedEngine, catalog};
 use crate::findings::model_error;
 use crate::specs;
 use crate::target::parse_dtype;
-use crate::text::TextTable;
 use crate::{CommandOutcome, interrupt, term};
 
 /// Lists engines, tests an engine plugin, prints the file that plugins import

@@ -14,6 +14,7 @@ use parity::evals::{
     self, EvalItem, Noise, ReadOptions, ScoredItem, ScoringOptions, TextCodec, TextCodecError,
 };
 use registry::dtype::Dtype;
+use registry::table::TextTable;
 use serde_json::json;
 
 use crate::arithmetic::ArithmeticArgs;
@@ -21,7 +22,6 @@ use crate::engines::{EngineArgs, ResolvedEngine};
 use crate::findings::{engine_error, warn};
 use crate::line_journal::LineJournal;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
-use crate::text::TextTable;
 use crate::token_io::{ModelTokenizer, begin_token, end_tokens};
 use crate::{CommandOutcome, interrupt, term, write};
 

@@ -9,9 +9,9 @@ use chat::{Format, OutputEvent, ParserOptions, ReasoningMode};
 use clap::{Args, Subcommand};
 use registry::file;
 use registry::suggest;
+use registry::table::TextTable;
 use serde_json::{Value, json};
 
-use crate::text::TextTable;
 use crate::{CommandOutcome, chat_template, term};
 
 /// Subcommands of `onboard formats`.

@@ -7,8 +7,8 @@ use clap::{Args, CommandFactory as _, Parser as _};
 use registry::ops::{Declaration, OpSet};
 use registry::reference::{self, KeyReference};
 use registry::suggest;
+use registry::table::TextTable;
 
-use crate::text::TextTable;
 use crate::{CommandOutcome, OnboardCli, docs, schema, term};
 
 /// Explains a command, or a topic: ops, spec, and every key and op of the spec language

@@ -11,7 +11,7 @@ use checkpoints::checkpoint::pickled;
 use hub::cache::ModelCache;
 use hub::{Client, Error, HubOptions, check_file};
 
-use crate::{interrupt, term, text};
+use crate::{interrupt, term};
 
 pub(crate) use hub::is_id;
 pub(crate) use settings::HubSettings;
@@ -178,7 +178,10 @@ fn check(cache: &ModelCache, folder: &Path) -> Result<()> {
     let commit = folder.file_name().unwrap_or_default().to_string_lossy();
     cache.check(&commit, &names, |bytes| {
         if bytes >= MANY {
-            term::note(&format!("comparing {} with their hashes, once", text::bytes(bytes)));
+            term::note(&format!(
+                "comparing {} with their hashes, once",
+                registry::quantity::bytes(bytes)
+            ));
         }
     })?;
     Ok(())

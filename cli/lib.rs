@@ -58,7 +58,6 @@ mod specs;
 mod synth;
 mod target;
 mod term;
-mod text;
 mod token_io;
 mod verify;
 mod write;

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use registry::table::TextTable;
 use serde_json::json;
 
 use crate::engines::catalog;
 use crate::specs;
-use crate::text::TextTable;
 use crate::{CommandOutcome, term};
 
 /// Lists the specs and engines that are known

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use parity::fit::{RULE, fit};
+use registry::table::TextTable;
 
-use crate::text::TextTable;
 use crate::{CommandOutcome, term};
 
 /// Counts the false alarms and the misses of the rule of `parity check`, by a table of honest checks and of mutants

@@ -13,12 +13,13 @@ use parity::mutate::{
     mutate,
 };
 use registry::dtype::Dtype;
+use registry::quantity::plural;
+use registry::table::TextTable;
 
 use crate::engines::DeviceArgs;
 use crate::findings::check_error;
 use crate::reference::open_dump;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
-use crate::text::{TextTable, plural};
 use crate::{CommandOutcome, term, write};
 
 /// Injects mistakes into a model and its engine, one at a time, and counts those that `parity check` catches

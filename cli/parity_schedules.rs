@@ -4,12 +4,12 @@ use anyhow::Result;
 use clap::Args;
 use parity::{CheckOptions, Verdict};
 use registry::dtype::Dtype;
+use registry::table::TextTable;
 
 use crate::engines::DeviceArgs;
 use crate::findings::check_error;
 use crate::reference::open_dump;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
-use crate::text::TextTable;
 use crate::{CommandOutcome, term};
 
 /// Feeds a model in every way its states call for; each must give what one prefill gives

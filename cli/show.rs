@@ -92,7 +92,7 @@ impl ShowArgs {
         }
         let mut text = String::new();
         if all {
-            let layers = crate::text::plural(model.graph.layers.len(), "layer");
+            let layers = registry::quantity::plural(model.graph.layers.len(), "layer");
             writeln!(text, "{} ({}), {layers}\n", model.name, model.architecture)?;
         }
         let dtype = self.dtype.unwrap_or(model_dtype);

@@ -12,7 +12,7 @@ use registry::dtype::Dtype;
 use crate::findings::model_error;
 use crate::specs;
 use crate::target::{SpecArgs, parse_dtype};
-use crate::{CommandOutcome, interrupt, term, text, write};
+use crate::{CommandOutcome, interrupt, term, write};
 
 /// Writes a checkpoint of random weights, from a spec and a config
 #[derive(Debug, Args)]
@@ -78,8 +78,8 @@ impl SynthArgs {
         write::disk().remove(&self.output.join("config.json"))?;
         term::note(&format!(
             "writing {} parameters as {dtype}, {}",
-            text::count(numbers),
-            text::bytes(size)
+            registry::quantity::count(numbers),
+            registry::quantity::bytes(size)
         ));
         let _watched = interrupt::watch(&self.output);
         let file_dtype = match dtype {

@@ -9,8 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, WeakProgressBar};
-
-use crate::text::{count, rate};
+use registry::quantity::{count, rate};
 
 /// Time between two lines of progress without a terminal.
 const PACE: Duration = Duration::from_secs(15);

@@ -9,9 +9,9 @@ use conversion::hashes::{self, FOLDER, HashedFile};
 use formats::codec;
 use formats::gguf::{GgufFile, GgufTensor};
 use formats::output::folder_of;
+use registry::quantity::{self, bytes as size};
 use serde_json::json;
 
-use crate::text::{self, bytes as size};
 use crate::{CommandOutcome, term};
 
 /// Compares a converted file or folder with the hashes that were written with it
@@ -67,8 +67,8 @@ impl VerifyArgs {
             return Ok(CommandOutcome::Differs);
         }
         if !self.json {
-            let files = text::plural(*files, "file");
-            let ranges = text::plural(*ranges, "range");
+            let files = quantity::plural(*files, "file");
+            let ranges = quantity::plural(*ranges, "range");
             term::print(&format!("as written: {files}, {ranges}, {}", size(*bytes)))?;
         }
         Ok(CommandOutcome::Ok)

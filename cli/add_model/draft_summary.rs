@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use models::draft::SpecDraft;
 use registry::diag::{Finding, Severity};
+use registry::quantity::plural;
 use registry::render::{RenderStyle, count, render_one};
 
 use crate::term;
-use crate::text::plural;
 
 /// Findings that the screen shows; the list beside the draft has all.
 const SHOWN: usize = 5;

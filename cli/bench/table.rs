@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use registry::quantity::{bytes, count};
+use registry::table::TextTable;
 use serde_json::{Map, Value, json};
 
 use super::plan::BenchTest;
-use crate::text::{TextTable, bytes, count};
 
 /// Form of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -9,9 +9,8 @@ use endpoints::load::{
     ChunkRule, LatencyStatistics, LoadSummary, RequestRecord, ServiceObjective, SloMetric,
     TokenSource,
 };
+use registry::table::TextTable;
 use serde_json::{Map, Value, json};
-
-use crate::text::TextTable;
 
 /// Form of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

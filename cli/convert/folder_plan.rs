@@ -10,7 +10,6 @@ use conversion::folder::{
 use models::local_model::LocalModel;
 
 use super::ConvertArgs;
-use crate::text;
 
 /// Default size of a file in bytes.
 const SHARD: u64 = 5_000_000_000;
@@ -121,7 +120,7 @@ impl FolderPlan<'_> {
         let wide: Vec<&FolderTensor<'_>> =
             all.filter(|(_, choice)| !choice.why.is_empty()).map(|(tensor, _)| tensor).collect();
         let first = wide.first()?;
-        let count = text::plural(wide.len(), "tensor");
+        let count = registry::quantity::plural(wide.len(), "tensor");
         Some(format!(
             "note: {count} of f32 stay so, as they are wider than the rest on purpose, the first is `{}`",
             first.name

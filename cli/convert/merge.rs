@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result};
 use checkpoints::Checkpoint;
 use clap::Args;
 use formats::gguf::GgufFile;
+use registry::quantity::bytes as size;
 
-use crate::text::bytes as size;
 use crate::{CommandOutcome, term};
 
 /// Checks that a set of split files is complete and sound

@@ -6,9 +6,9 @@ use std::iter::repeat;
 
 use anyhow::Result;
 use conversion::gguf::{GgufOutput, GgufPlan};
+use registry::quantity::bytes as size;
 
 use super::GgufModel;
-use crate::text::bytes as size;
 
 /// Reason for a tensor whose type follows from another tensor.
 const BEHIND: &str = "what the blocks are multiplied by";

@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use conversion::{ConversionResult, Measure, Work};
-
-use crate::text::{bytes as size, rate};
+use registry::quantity::{bytes as size, rate};
 
 /// Number of tensors that a warning names; the others are counted.
 const NAMED: usize = 3;

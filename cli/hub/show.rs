@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use hub::Event;
 use indicatif::ProgressBar;
 
-use crate::{term, text};
+use crate::term;
 
 /// Progress state.
 #[derive(Debug, Default)]
@@ -26,9 +26,12 @@ impl DownloadProgress {
                 if shown.is_hidden() && self.named.borrow_mut().insert((*file).to_owned()) {
                     let already = match received {
                         0 => String::new(),
-                        received => format!(", {} are here", text::bytes(*received)),
+                        received => format!(", {} are here", registry::quantity::bytes(*received)),
                     };
-                    term::note(&format!("downloading {file} ({}{already})", text::bytes(*size)));
+                    term::note(&format!(
+                        "downloading {file} ({}{already})",
+                        registry::quantity::bytes(*size)
+                    ));
                 }
             }
             Event::Bytes(count) => {

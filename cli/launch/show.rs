@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
+use registry::quantity::bytes;
 use registry::scalar::Scalar;
 use registry::sheet::apply::{PlannedValue, RuleMessage, ValueOrigin};
 use registry::sheet::{SourceReference, shown};
+use registry::table::TextTable;
 
 use super::{PlannedLaunch, command};
-use crate::text::{TextTable, bytes};
 
 /// Returns the whole text.
 pub(super) fn text(launched: &PlannedLaunch) -> String {
@@ -31,7 +32,7 @@ fn header(launched: &PlannedLaunch) -> String {
     let gpu = &launched.asked.gpu;
     let sm = gpu.sm.map(|sm| format!(", SM {sm}")).unwrap_or_default();
     let mib = shown(&Scalar::Int(gpu.memory));
-    let ranks = crate::text::plural(launched.asked.tp as usize, "rank");
+    let ranks = registry::quantity::plural(launched.asked.tp as usize, "rank");
     let mut text = format!(
         "# {} {}, {ranks} of {} ({mib} MiB{sm})\n",
         launched.sheet.engine, launched.version.0, gpu.name

@@ -7,10 +7,10 @@ use endpoints::{EndpointOptions, find};
 use registry::scalar::Scalar;
 use registry::sheet::SettingsReport;
 use registry::sheet::versions::Version;
+use registry::table::TextTable;
 use serde_json::{Value, json};
 
 use super::PlannedLaunch;
-use crate::text::TextTable;
 use crate::{CommandOutcome, engines, term};
 
 /// Maximum size of an answer.

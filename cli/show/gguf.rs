@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::Result;
 use formats::codec::BlockType;
 use formats::gguf::{GgufFile, Metadata, MetadataArray, MetadataValue};
-
-use crate::text::{self, TextTable};
+use registry::quantity;
+use registry::table::TextTable;
 
 /// Maximum length of a text that is shown, and of an array.
 const TEXT: usize = 60;
@@ -55,8 +55,8 @@ fn head(path: &Path, file: &GgufFile) -> Result<String> {
         1 => String::new(),
         count => format!(" in {count} files"),
     };
-    let keys = text::plural(keys, "key");
-    let tensors = text::plural(tensors, "tensor");
+    let keys = quantity::plural(keys, "key");
+    let tensors = quantity::plural(tensors, "tensor");
     let name = path.display();
     let version = file.version();
     Ok(format!("{name}: {}, GGUF version {version}, {keys}, {tensors}{files}\n", escaped(arch)))
@@ -160,7 +160,7 @@ impl TypeTotals {
             0 => "-".into(),
             count => format!("{:.2}", self.bytes as f64 * 8.0 / count as f64),
         };
-        let numbers = text::count(self.numbers);
-        [name, self.tensors.to_string(), numbers, text::bytes(self.bytes), bits]
+        let numbers = quantity::count(self.numbers);
+        [name, self.tensors.to_string(), numbers, quantity::bytes(self.bytes), bits]
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use registry::diag::Finding;
 use registry::listing;
 
-use crate::text::plural;
+use registry::quantity::plural;
 
 /// Reason why a model cannot be found, opened or drafted.
 #[derive(Debug, thiserror::Error)]

@@ -36,7 +36,6 @@ pub mod open;
 mod opened;
 pub mod spec_text;
 pub mod specs;
-mod text;
 
 pub use error::{Error, FindingSubject};
 pub use folder::{CheckpointFolder, folder, is_gguf};

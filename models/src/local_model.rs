@@ -14,7 +14,7 @@ use crate::config::ConfigFile;
 use crate::error::{Error, FindingSubject};
 use crate::folder::{is_gguf, parent};
 use crate::specs::SpecId;
-use crate::text::plural;
+use registry::quantity::plural;
 
 /// Checkpoint with the model that a spec makes of it.
 #[derive(Debug)]

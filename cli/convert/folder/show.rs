@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use conversion::folder::{FolderTensor, format::split_limits};
+use registry::quantity::bytes as size;
 use serde_json::json;
 
 use crate::convert::folder_plan::FolderPlan;
-use crate::text::bytes as size;
 
 /// Formats the plan for people.
 pub(super) fn text(plan: &FolderPlan<'_>) -> String {

@@ -37,5 +37,5 @@ pub mod work;
 
 pub use journal::Journal;
 pub use measure::Measure;
-pub use run::{ConversionResult, Error, Progress, RunOptions, compare, run, size};
+pub use run::{ConversionResult, Error, Progress, RunOptions, compare, run};
 pub use work::{Encode, EncodeError, OutFile, OutFolder, SideFile, Task, TaskTarget, Work};

@@ -54,7 +54,7 @@ pub enum Error {
     NoFile { output: PathBuf },
     #[error(
         "`{}` has {} free and the files need {}; free some space or write elsewhere",
-        folder.display(), crate::run::size(*free), crate::run::size(*needed)
+        folder.display(), registry::quantity::bytes(*free), registry::quantity::bytes(*needed)
     )]
     Disk { folder: PathBuf, free: u64, needed: u64 },
     #[error(
@@ -76,17 +76,6 @@ pub enum Error {
         "another conversion is writing `{}`; wait for it, or choose another name", output.display()
     )]
     Busy { output: PathBuf },
-}
-
-/// Formats a size in bytes with a unit.
-pub fn size(bytes: u64) -> String {
-    let units = ["B", "kB", "MB", "GB", "TB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1000.0 && unit + 1 < units.len() {
-        (value, unit) = (value / 1000.0, unit + 1);
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", units[unit]) }
 }
 
 /// Execution options of a conversion; none of them changes a byte of the result.

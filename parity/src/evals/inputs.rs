@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use regex::Regex;
+use registry::quantity::plural;
 
 use super::comparison::{EXAMPLES, EvalFinding, EvalVerdict, Example, items, short};
 use super::pair::SamplePair;
@@ -184,10 +185,6 @@ fn compare(a: &Sample, b: &Sample) -> Option<Option<(String, Example)>> {
 /// Formats the first ids of a prompt, with their number.
 fn shown_ids(ids: &[u32]) -> String {
     format!("{} ids: {:?}", ids.len(), &ids[..ids.len().min(8)])
-}
-
-fn plural(n: usize, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
 /// Describes the difference of two lists of ids.

@@ -1,24 +1,34 @@
-//! Formats tables and numbers for people.
+//! Tables of text for people: columns as wide as their widest cell, or Markdown.
 
 use std::fmt::Write as _;
 
-pub(crate) use conversion::size as bytes;
-
 /// Table with aligned columns, two spaces apart.
+///
+/// Rows may have different lengths. The width of a cell is its number of characters; colour codes of terminals count as
+/// nothing. The same rows give a plain table for terminals and a Markdown table for pages.
+///
+/// ```
+/// use onboard_spec::table::TextTable;
+///
+/// let mut table = TextTable::new(&[1]);
+/// table.row(["name", "n"]);
+/// table.row(["a", "1000"]);
+/// assert_eq!(table.plain("  "), "  name     n\n  a     1000\n");
+/// ```
 #[derive(Debug, Default)]
-pub(crate) struct TextTable {
+pub struct TextTable {
     rows: Vec<Vec<String>>,
     right: Vec<usize>,
 }
 
 impl TextTable {
     /// Returns an empty table; columns listed in `right` are right-aligned.
-    pub(crate) fn new(right: &[usize]) -> Self {
+    pub fn new(right: &[usize]) -> Self {
         Self { rows: Vec::new(), right: right.to_vec() }
     }
 
     /// Adds a row.
-    pub(crate) fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
+    pub fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
@@ -31,7 +41,7 @@ impl TextTable {
     }
 
     /// Returns the table as text, each line beginning with `indent`.
-    pub(crate) fn plain(&self, indent: &str) -> String {
+    pub fn plain(&self, indent: &str) -> String {
         let widths = self.widths();
         let mut text = String::new();
         for row in &self.rows {
@@ -49,7 +59,7 @@ impl TextTable {
     }
 
     /// Returns the table as Markdown; the first row is the head.
-    pub(crate) fn markdown(&self) -> String {
+    pub fn markdown(&self) -> String {
         let widths = self.widths();
         let mut text = String::new();
         for (r, row) in self.rows.iter().enumerate() {
@@ -100,37 +110,6 @@ fn width(cell: &str) -> usize {
     count
 }
 
-/// Formats a count with a unit: `742.49 M`.
-pub(crate) fn count(n: u64) -> String {
-    match n {
-        0..10_000 => n.to_string(),
-        10_000..1_000_000 => format!("{:.2} K", n as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.2} M", n as f64 / 1e6),
-        _ => format!("{:.2} B", n as f64 / 1e9),
-    }
-}
-
-/// Formats a rate for people, with three digits: `50.3 M weights/s`.
-pub(crate) fn rate(per_second: f64, noun: &str) -> String {
-    let per_second = if per_second.is_finite() { per_second.max(0.0) } else { 0.0 };
-    let units = [(1e9, " B"), (1e6, " M"), (1e3, " K"), (1.0, "")];
-    // Numbers that round up to the next unit belong to that unit.
-    let unit = units.into_iter().find(|(size, _)| per_second >= 0.9995 * size);
-    let (size, letter) = unit.unwrap_or((1.0, ""));
-    let number = per_second / size;
-    let decimals = match number {
-        0.0..9.995 => 2,
-        9.995..99.95 => 1,
-        _ => 0,
-    };
-    format!("{number:.decimals$}{letter} {noun}/s")
-}
-
-/// Formats a count with its noun: `1 layer`, `2 layers`.
-pub(crate) fn plural(n: usize, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,24 +126,5 @@ mod tests {
     #[test]
     fn colour_codes_have_no_width() {
         assert_eq!(width("\x1b[32mok\x1b[0m"), 2);
-    }
-
-    #[test]
-    fn numbers_carry_units() {
-        assert_eq!(bytes(999), "999 B");
-        assert_eq!(bytes(1_490_000_000), "1.49 GB");
-        assert_eq!(count(742_489_344), "742.49 M");
-        assert_eq!(plural(1, "layer"), "1 layer");
-        for (per_second, expected) in [
-            (50_331_648.2, "50.3 M weights/s"),
-            (999_600.0, "1.00 M weights/s"),
-            (123.4, "123 weights/s"),
-            (0.25, "0.25 weights/s"),
-            (12_345.0, "12.3 K weights/s"),
-            (2.5e12, "2500 B weights/s"),
-            (f64::NAN, "0.00 weights/s"),
-        ] {
-            assert_eq!(rate(per_second, "weights"), expected);
-        }
     }
 }
