@@ -13,6 +13,7 @@ use models::draft::{self, SpecDraft};
 use models::local_model::LocalModel;
 use models::specs::Specs;
 use models::{CheckpointFolder, is_gguf, open};
+use parity::beside::{beside, open_dump};
 use parity::mutate::{Fate, MutateOptions, MutationReport};
 use parity::quantized::is_quantized;
 use parity::{CheckOptions, Dump, Report, Verdict};
@@ -26,7 +27,6 @@ use crate::findings::{
     briefly_reported_error, check_error, engine_error, model_error, reported_error,
 };
 use crate::parity_check;
-use crate::reference::{beside, no_reference, open_dump};
 use crate::specs;
 use crate::target::{self, ModelArgs, SpecArgs};
 use crate::term::{Tone, paint};
@@ -228,7 +228,10 @@ impl AddModelArgs {
             self.print_progress("card", &out.join("card.md").display().to_string());
         }
         if outcome == ProofStatus::NotProven {
-            term::note(&format!("nothing was proven: {}", no_reference(&target.dir)));
+            term::note(&format!(
+                "nothing was proven: {}",
+                parity::Error::NoReference { place: target.dir.clone() }
+            ));
         }
         if let Some(report) = report {
             annotate::report(report, &target.model);

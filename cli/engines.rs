@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
+use converter::MeasuringDevice;
 use engine::drivers::{DRIVERS, EngineDriver};
 use engine::{Engine, NativeEngine};
 use parity::Dump;
@@ -59,6 +60,18 @@ impl DeviceArgs {
     /// True for the CPU.
     pub(crate) fn is_cpu(self) -> bool {
         self.device == DeviceName::Cpu
+    }
+
+    /// Returns the device for a library that measures.
+    pub(crate) fn of_measurement(self) -> MeasuringDevice {
+        if self.is_cpu() { MeasuringDevice::Cpu } else { MeasuringDevice::Gpu }
+    }
+
+    /// Keeps compiled kernels, if the device needs some.
+    pub(crate) fn prepare(self) {
+        if !self.is_cpu() {
+            keep_kernels();
+        }
     }
 
     /// Creates the native engine on the device, which is opened now.

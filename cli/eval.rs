@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use checkpoints::checkpoint::Stamp;
 use clap::Args;
+use converter::LineJournal;
 use engine::{Engine, SessionOptions};
 use formats::gguf::GgufFile;
 use formats::output::part_path;
@@ -20,7 +21,7 @@ use serde_json::json;
 use crate::arithmetic::ArithmeticArgs;
 use crate::engines::{EngineArgs, ResolvedEngine};
 use crate::findings::{engine_error, warn};
-use crate::line_journal::LineJournal;
+use crate::progress::ConversionTerminal;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::token_io::{ModelTokenizer, begin_token, end_tokens};
 use crate::{CommandOutcome, interrupt, term, write};
@@ -210,8 +211,13 @@ impl EvalArgs {
         let mut journal = None;
         if let Some(output) = self.output.as_deref().filter(|output| !write::is_stdout(output)) {
             let work = ("onboard-eval-journal/1", "evaluation");
-            let (opened, mut earlier) =
-                LineJournal::open(part_path(output), work, &identity, journal::parse)?;
+            let (opened, mut earlier) = LineJournal::open(
+                &ConversionTerminal,
+                part_path(output),
+                work,
+                &identity,
+                journal::parse,
+            )?;
             earlier.truncate(items.len());
             if !earlier.is_empty() {
                 let count = earlier.len();

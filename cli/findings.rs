@@ -90,6 +90,19 @@ pub(crate) fn check_error(error: parity::Error) -> anyhow::Error {
     }
 }
 
+/// Converts an error of the converter like the errors of the libraries below it.
+pub(crate) fn converter_error(error: converter::Error) -> anyhow::Error {
+    match error {
+        converter::Error::Findings { message, findings } => reported_error(&findings, &message),
+        converter::Error::Context { message, source } => converter_error(*source).context(message),
+        converter::Error::Model(error) => model_error(error),
+        converter::Error::Engine(error) => engine_error(error),
+        converter::Error::Check(error) => check_error(error),
+        converter::Error::Io(error) => error.into(),
+        other => other.into(),
+    }
+}
+
 /// Shows the findings that refuse a model, with remedies on the command line; other errors stay one line.
 pub(crate) fn model_error(error: models::Error) -> anyhow::Error {
     match error {

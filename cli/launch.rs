@@ -24,7 +24,6 @@ use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::{CommandOutcome, chat_template, term};
 
 mod command;
-mod compat;
 mod containers;
 mod json;
 mod show;
@@ -32,8 +31,6 @@ mod units;
 mod verify;
 
 pub(crate) use command::shell;
-
-pub(crate) use compat::{extend, text as compat_config};
 
 /// Prints the command that starts an engine, with a reason for each flag and a plan of the memory
 #[derive(Debug, Args)]
@@ -345,11 +342,6 @@ pub(crate) fn open_sheet(word: &str) -> Result<Sheet> {
 
 fn read_sheet(source: &Arc<SourceText>) -> Result<Sheet> {
     Sheet::read(source).map_err(|findings| reported_error(&findings, "the sheet cannot be used"))
-}
-
-/// Returns every built-in sheet.
-fn sheets() -> Result<Vec<Sheet>> {
-    sheet::builtin().map(|(_, source)| read_sheet(&source)).collect()
 }
 
 /// Parses a memory size as MiB. GPU vendors call 2^30 bytes a GB.

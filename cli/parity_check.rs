@@ -29,9 +29,10 @@ use registry::model::Model;
 use crate::arithmetic::ArithmeticArgs;
 use crate::engines::{EngineArgs, ResolvedEngine};
 use crate::findings::{check_error, warn};
-use crate::reference::{open_part, parse_bound};
+use crate::target::parse_bound;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::{CommandOutcome, annotate, term, write};
+use parity::beside::open_part;
 
 /// Compares an engine with a reference dump, tap by tap, in prefill and in decode
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use parity::diff::{DiffOptions, diff, text};
 use parity::{Dump, Verdict};
 use registry::dtype::Dtype;
 
-use crate::reference::parse_bound;
+use crate::target::parse_bound;
 use crate::target::parse_dtype;
 use crate::{CommandOutcome, term, write};
 

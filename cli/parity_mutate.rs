@@ -8,6 +8,7 @@ use clap::Args;
 use engine::Engine;
 use models::local_model::LocalModel;
 use parity::Dump;
+use parity::beside::open_dump;
 use parity::mutate::{
     Fate, MistakeClass, MutantDiagnosis, MutantOutcome, MutateOptions, MutationReport, counts,
     mutate,
@@ -18,7 +19,6 @@ use registry::table::TextTable;
 
 use crate::engines::DeviceArgs;
 use crate::findings::check_error;
-use crate::reference::open_dump;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::{CommandOutcome, term, write};
 

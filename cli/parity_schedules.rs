@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 use clap::Args;
+use parity::beside::open_dump;
 use parity::{CheckOptions, Verdict};
 use registry::dtype::Dtype;
 use registry::table::TextTable;
 
 use crate::engines::DeviceArgs;
 use crate::findings::check_error;
-use crate::reference::open_dump;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::{CommandOutcome, term};
 

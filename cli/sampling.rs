@@ -1,18 +1,10 @@
 //! Sampling settings that a model recommends: `generation_config.json`, or keys of a GGUF file.
 
 use formats::gguf::{GgufFile, MetadataValue};
+use models::gguf::SAMPLING_KEYS;
 use models::local_model::LocalModel;
 use registry::file::{self, CONFIG};
 use serde_json::Value;
-
-/// Settings by their names in `generation_config.json`, and the keys of GGUF files for them.
-pub(crate) const GGUF_KEYS: [(&str, &str); 5] = [
-    ("temperature", "general.sampling.temp"),
-    ("top_k", "general.sampling.top_k"),
-    ("top_p", "general.sampling.top_p"),
-    ("min_p", "general.sampling.min_p"),
-    ("repetition_penalty", "general.sampling.penalty_repeat"),
-];
 
 /// Recommended settings; none where the model says nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -53,7 +45,7 @@ fn within(number: Option<f64>, range: std::ops::RangeInclusive<f64>) -> Option<f
 fn of_keys(target: &LocalModel) -> Option<SamplingDefaults> {
     let file = GgufFile::open(&target.dir).ok()?;
     let defaults = SamplingDefaults::new(|name| {
-        let (_, key) = GGUF_KEYS.iter().find(|(known, _)| *known == name)?;
+        let (_, key) = SAMPLING_KEYS.iter().find(|(known, _)| *known == name)?;
         match file.metadata().get(key)? {
             MetadataValue::F32(x) => Some(f64::from(*x)),
             other => other.integer().map(|n| n as f64),

@@ -76,6 +76,14 @@ pub(crate) struct SpecArgs {
     pub model_config: Option<PathBuf>,
 }
 
+impl SpecArgs {
+    /// Returns the options that a model is opened with.
+    pub(crate) fn options(&self) -> OpenOptions {
+        let Self { spec, set, model_config, .. } = self.clone();
+        OpenOptions { spec, set, model_config }
+    }
+}
+
 /// Returns the folder that `which` names, fetched if it is on a hub.
 pub(crate) fn folder(which: &ModelArgs) -> Result<CheckpointFolder> {
     let path = which.model.as_path();
@@ -118,9 +126,7 @@ pub(crate) fn open(which: &ModelArgs, choice: &SpecArgs) -> Result<LocalModel> {
     let checkpoint = if is_gguf(&which.model) { None } else { Some(folder(which)?) };
     let path = checkpoint.as_ref().map_or(&which.model, |checkpoint| &checkpoint.dir);
     let mut specs = specs::open(choice.specs.as_deref())?;
-    let SpecArgs { spec, set, model_config, .. } = choice.clone();
-    let options = OpenOptions { spec, set, model_config };
-    let opened = models::open::open(path, &mut specs, &options);
+    let opened = models::open::open(path, &mut specs, &choice.options());
     let mut target = shown(opened.map_err(|error| match error {
         Error::NoSpec { architecture, inner, place } => anyhow::anyhow!(
             "no spec matches the architecture `{architecture}` of `{}`{}; `onboard add-model {}` drafts one, \
@@ -190,4 +196,12 @@ pub(crate) fn parse_dtype(text: &str) -> Result<Dtype, String> {
     Dtype::parse(text.trim()).ok_or_else(|| {
         format!("`{text}` is no dtype; there are {}", Dtype::ALL.map(Dtype::name).join(", "))
     })
+}
+
+/// Parses a bound: more than nothing, perhaps without end.
+pub(crate) fn parse_bound(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|bound| *bound > 0.0)
+        .ok_or_else(|| format!("`{text}` is no bound; expected a number above 0, as 1e-3"))
 }

@@ -26,25 +26,7 @@ pub(crate) fn refuse_stdout(path: &Path) -> Result<()> {
 /// Checks that a file may be written: it is no input, and does not exist unless `force`.
 pub(crate) fn allowed(output: &Path, inputs: &[PathBuf], force: bool) -> Result<()> {
     refuse_stdout(output)?;
-    ensure!(!output.is_dir(), "`{}` is a folder; name a file", output.display());
-    if !output.exists() {
-        return Ok(());
-    }
-    let target = fs_err::canonicalize(output)?;
-    for input in inputs {
-        let same = fs_err::canonicalize(input).is_ok_and(|input| input == target);
-        ensure!(
-            !same,
-            "`{}` would be overwritten, and it is read; choose another name",
-            output.display()
-        );
-    }
-    ensure!(
-        force,
-        "`{}` is there already; remove it, choose another name, or allow it with --force",
-        output.display()
-    );
-    Ok(())
+    Ok(converter::refuse_existing(output, inputs, force)?)
 }
 
 /// Writes a file beside its final path, then renames it. `-` is standard output.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Folders of the program's sources.
-pub(crate) const SOURCES: [&str; 13] = [
+pub(crate) const SOURCES: [&str; 14] = [
     "chat/src",
     "serve/src",
     "registry/src",
@@ -12,6 +12,7 @@ pub(crate) const SOURCES: [&str; 13] = [
     "converters/checkpoints/src",
     "converters/tokenizers/src",
     "converters/conversion/src",
+    "converters/converter/src",
     "engine/src",
     "endpoints/src",
     "parity/src",

@@ -9,6 +9,7 @@ use anyhow::{Result, bail, ensure};
 use engine::draft::{DraftCounts, generate, plain};
 use engine::{ModelSource, Session, SessionOptions};
 use models::local_model::LocalModel;
+use parity::beside::beside;
 use parity::{CheckOptions, Dump, Verdict};
 use registry::check::has_head;
 use registry::dtype::Dtype;
@@ -16,7 +17,6 @@ use serde_json::json;
 
 use super::{BenchArgs, GENERATED};
 use crate::findings::engine_error;
-use crate::reference::beside;
 use crate::{CommandOutcome, engines, term};
 
 /// Minimum number of drafts for a meaningful share.

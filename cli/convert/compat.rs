@@ -3,6 +3,8 @@
 use anyhow::{Result, bail};
 
 use super::ConvertArgs;
+use crate::findings::converter_error;
+use crate::progress::ConversionTerminal;
 use crate::target::{self, ModelArgs};
 use crate::{CommandOutcome, term};
 
@@ -10,7 +12,8 @@ impl ConvertArgs {
     /// Writes the config with the keys that engines read, or prints it without an output path.
     pub(super) fn config_alone(&self, which: &ModelArgs) -> Result<CommandOutcome> {
         let target = target::open(which, &self.choice)?;
-        let text = crate::launch::compat_config(&target)?;
+        let text =
+            converter::compat_config(&target, &ConversionTerminal).map_err(converter_error)?;
         match &self.output[..] {
             [] => term::print(text.trim_end())?,
             _ if self.plan => {}

@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
-use checkpoints::Checkpoint;
+use anyhow::Result;
 use clap::Args;
-use formats::gguf::GgufFile;
+use converter::{CompleteSet, complete_set};
 use registry::quantity::bytes as size;
 
 use crate::{CommandOutcome, term};
@@ -19,28 +18,8 @@ pub(crate) struct MergeCheckArgs {
 
 impl MergeCheckArgs {
     pub(super) fn run(&self) -> Result<CommandOutcome> {
-        if self.file.is_dir() {
-            return self.folder();
-        }
-        let file = GgufFile::open(&self.file)
-            .with_context(|| format!("`{}` is not part of a complete set", self.file.display()))?;
-        for info in file.tensors() {
-            crate::verify::sound(&file, info)?;
-        }
-        let bytes: u64 = file.tensors().iter().map(|info| info.bytes).sum();
-        complete(file.files().len(), file.tensors().len(), bytes)
+        let CompleteSet { files, tensors, bytes } = complete_set(&self.file)?;
+        term::print(&format!("complete: {files} files, {tensors} tensors, {}", size(bytes)))?;
+        Ok(CommandOutcome::Ok)
     }
-
-    /// Checks a folder: `Checkpoint::open` compares its files with the index and requires a single
-    /// conversion.
-    fn folder(&self) -> Result<CommandOutcome> {
-        let checkpoint = Checkpoint::open(&self.file)
-            .with_context(|| format!("`{}` is no complete set", self.file.display()))?;
-        complete(checkpoint.files().len(), checkpoint.stored_len(), checkpoint.total_bytes())
-    }
-}
-
-fn complete(files: usize, tensors: usize, bytes: u64) -> Result<CommandOutcome> {
-    term::print(&format!("complete: {files} files, {tensors} tensors, {}", size(bytes)))?;
-    Ok(CommandOutcome::Ok)
 }

@@ -11,6 +11,7 @@ use engine::{Engine, ModelSource, SessionOptions};
 use models::config::ConfigFile;
 use models::is_gguf;
 use parity::Dump;
+use parity::beside::beside;
 use parity::dump::Prompt;
 use parity::record::{RecordingPlan, record};
 use registry::dtype::Dtype;
@@ -20,7 +21,6 @@ use serde_json::{Value, json};
 
 use crate::engines::{self, EngineArgs, ResolvedEngine, parse_seconds};
 use crate::findings::{check_error, model_error};
-use crate::reference::beside;
 use crate::specs;
 use crate::target::{self, ModelArgs, SpecArgs};
 use crate::{CommandOutcome, term, write};

@@ -1,9 +1,8 @@
 //! Formats a launch as JSON.
 
-use registry::scalar::Scalar;
 use registry::sheet::SourceReference;
 use registry::sheet::apply::{RuleMessage, ValueOrigin};
-use serde_json::{Map, Number, Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{PlannedLaunch, command};
 
@@ -14,7 +13,7 @@ pub(super) fn show(launched: &PlannedLaunch) -> Value {
         let setting = launched.sheet.settings.get(&chosen.name);
         json!({
             "name": chosen.name,
-            "value": scalar(&chosen.value),
+            "value": Value::from(&chosen.value),
             "words": command::flag(launched, chosen),
             "env": setting.and_then(|setting| setting.env.clone()),
             "by": match &chosen.by { ValueOrigin::User => "user", ValueOrigin::Model => "model", ValueOrigin::Rule(_) => "rule" },
@@ -26,7 +25,7 @@ pub(super) fn show(launched: &PlannedLaunch) -> Value {
     let plan = outcome.plan.iter().map(|value| {
         json!({
             "name": value.name,
-            "value": scalar(&value.value),
+            "value": Value::from(&value.value),
             "unit": value.unit,
             "why": value.why,
             "assumed": value.assumed,
@@ -62,20 +61,4 @@ fn messages(all: &[RuleMessage]) -> Vec<Value> {
 
 fn origin(origin: &SourceReference) -> Value {
     origin.place.as_str().into()
-}
-
-/// Converts a scalar to JSON; numbers that JSON cannot express become null.
-pub(super) fn scalar(value: &Scalar) -> Value {
-    match value {
-        Scalar::Null => Value::Null,
-        Scalar::Bool(flag) => (*flag).into(),
-        Scalar::Int(n) => (*n).into(),
-        Scalar::Float(x) => Number::from_f64(*x).map_or(Value::Null, Value::Number),
-        Scalar::Str(text) => text.as_str().into(),
-        Scalar::List(items) => items.iter().map(scalar).collect(),
-        Scalar::Map(items) => {
-            let items = items.iter().map(|(name, value)| (name.clone(), scalar(value)));
-            Value::Object(items.collect())
-        }
-    }
 }

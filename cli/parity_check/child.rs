@@ -6,13 +6,13 @@ use anyhow::{Result, bail, ensure};
 use engine::ModelSource;
 use engine::capability::EngineSheet;
 use models::is_gguf;
+use parity::beside::open_dump;
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
 use super::{ParityCheckArgs, check};
 use crate::dump::model_of;
 use crate::engines::{self, ChildCommand};
-use crate::reference::open_dump;
 use crate::target;
 use crate::{CommandOutcome, term};
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use endpoints::{EndpointOptions, TrustedCertificates};
 use models::coverage::TensorCoverage;
+use parity::beside::{beside, open_dump};
 use parity::evidence::{CheckTimes, EvidenceOptions, check_server};
 use parity::{Dump, Verdict};
 use registry::dtype::Dtype;
@@ -14,7 +15,6 @@ use tokenizer::ReferenceTokenizer;
 use super::ParityCheckArgs;
 use crate::engines::{api_key, native, parse_seconds, variable};
 use crate::findings::check_error;
-use crate::reference::{beside, open_dump};
 use crate::target;
 use crate::{CommandOutcome, term};
 
@@ -114,7 +114,8 @@ impl ParityCheckArgs {
         if self.reference.is_none() && beside(dir).is_none() {
             return Ok(None);
         }
-        open_dump(dir, self.reference.as_deref()).map(|(_, dump)| Some(dump))
+        let (_, dump) = open_dump(dir, self.reference.as_deref())?;
+        Ok(Some(dump))
     }
 
     fn settings(&self, vocab: usize) -> Result<ClientSettings> {

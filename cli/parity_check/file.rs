@@ -11,9 +11,8 @@ use parity::quantized::{GraphProof, QuantizedWeights, is_quantized};
 use parity::{CheckOptions, Dump};
 use registry::dtype::Dtype;
 
-use super::gguf::tensors;
 use super::{ParityCheckArgs, check};
-use crate::{CommandOutcome, convert, engines};
+use crate::{CommandOutcome, engines};
 
 /// Maximum `|Δlogprob|` of an f32 file in an engine with different arithmetic. It is ten times the bound of
 /// the native engine, for block sums and exponentials by table or polynomial.
@@ -49,7 +48,7 @@ impl ParityCheckArgs {
             };
             self.refuse_pages()?;
             let tensors = match &self.source {
-                Some(source) => tensors(convert::distances(source, &self.choice, path)?),
+                Some(source) => self.tensors(source, path)?,
                 None => Vec::new(),
             };
             // The engine multiplies blocks by blocks of 8 bits.

@@ -1,22 +1,25 @@
 //! `parity check FILE.gguf` with the native engine: agreement if the file is lossless, and the cost if it
 //! is not.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use converter::{TensorDeviation, deviations};
 use engine::{InputRounding, SessionOptions};
 use formats::gguf::GgufFile;
 use models::local_model::LocalModel;
 use parity::CheckOptions;
+use parity::beside::open_dump;
 use parity::quantized::{QuantizedTensor, QuantizedWeights, is_quantized};
 use registry::dtype::Dtype;
 
 use super::ParityCheckArgs;
 use super::costs::GraphOutcome;
 use crate::CommandOutcome;
-use crate::convert::{self, TensorDeviation};
-use crate::reference::open_dump;
-use crate::{target, term};
+use crate::findings::converter_error;
+use crate::progress::ConversionTerminal;
+use crate::target::{self, ModelArgs};
+use crate::term;
 
 impl ParityCheckArgs {
     pub(super) fn run_gguf(&self, target: &LocalModel) -> Result<CommandOutcome> {
@@ -41,7 +44,7 @@ impl ParityCheckArgs {
                 GraphOutcome::Differs(report) => return self.show_other_graph(target, *report),
             };
             let tensors = match weights {
-                Some(source) => tensors(convert::distances(&source, &self.choice, &target.dir)?),
+                Some(source) => self.tensors(&source, &target.dir)?,
                 None => Vec::new(),
             };
             let quantized = (QuantizedWeights::of_file(&file, tensors), graph);
@@ -64,11 +67,13 @@ impl ParityCheckArgs {
             home.join("config.json").is_file().then(|| home.to_owned())
         })
     }
-}
 
-/// Returns the tensors of a file, with their errors.
-pub(super) fn tensors(distances: Vec<TensorDeviation>) -> Vec<QuantizedTensor> {
-    distances.into_iter().map(tensor).collect()
+    /// Returns the tensors of a file, with their errors against the checkpoint in a folder.
+    pub(super) fn tensors(&self, folder: &Path, path: &Path) -> Result<Vec<QuantizedTensor>> {
+        let source = target::open(&ModelArgs::at(folder.to_owned()), &self.choice)?;
+        let deviations = deviations(&source, path, &ConversionTerminal);
+        Ok(deviations.map_err(converter_error)?.into_iter().map(tensor).collect())
+    }
 }
 
 fn tensor(one: TensorDeviation) -> QuantizedTensor {

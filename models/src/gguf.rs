@@ -18,6 +18,15 @@ use crate::specs::Specs;
 /// Key with the `config.json` that a file was made from, so that it can be opened without other files.
 pub const CONFIG_KEY: &str = "onboard.config";
 
+/// Sampling settings by their names in `generation_config.json`, and the keys of GGUF files for them.
+pub const SAMPLING_KEYS: [(&str, &str); 5] = [
+    ("temperature", "general.sampling.temp"),
+    ("top_k", "general.sampling.top_k"),
+    ("top_p", "general.sampling.top_p"),
+    ("min_p", "general.sampling.min_p"),
+    ("repetition_penalty", "general.sampling.penalty_repeat"),
+];
+
 /// Key with the name of the spec, if the config does not determine it. A spec that is not built in has its
 /// hash behind the name.
 pub const SPEC_KEY: &str = "onboard.spec";

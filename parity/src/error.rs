@@ -1,6 +1,6 @@
 //! Errors of a check that could not run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use registry::dtype::Dtype;
 use registry::layer_choice::LayerChoiceError;
@@ -23,6 +23,21 @@ pub enum Error {
     /// Error in the checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] checkpoints::checkpoint::Error),
+    /// There is no dump beside the model, and none was given.
+    #[error("{}", no_reference(place))]
+    NoReference {
+        /// Folder or file of the model.
+        place: PathBuf,
+    },
+    /// The dump cannot be opened.
+    #[error("cannot read the reference `{}`", dump.display())]
+    Reference {
+        /// The dump.
+        dump: PathBuf,
+        /// Reason.
+        #[source]
+        why: dump::Error,
+    },
     /// The reference has no run in a requested dtype.
     #[error("the dump `{dump}` has no {wanted} run; it has {have}")]
     NoRun {
@@ -74,4 +89,18 @@ pub enum Error {
         /// Vocabulary size of the model.
         model: usize,
     },
+}
+
+/// Describes a model without a dump: nothing to compare with, and how to make it.
+fn no_reference(model: &Path) -> String {
+    let place = model.display();
+    let (beside, source) = if model.is_file() {
+        (" beside it", "CHECKPOINT".to_owned())
+    } else {
+        ("", place.to_string())
+    };
+    format!(
+        "`{place}` has no reference dump{beside} (reference/ or dump/), so there is nothing to compare with; \
+         make one with the real code: parity dump {source} -o DUMP, then give the option `reference DUMP`"
+    )
 }

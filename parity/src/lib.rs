@@ -21,6 +21,7 @@
 //! # }
 //! ```
 
+pub mod beside;
 pub mod bound;
 pub mod cause;
 pub mod check;

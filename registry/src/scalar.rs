@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde_json::{Number, Value};
+
 /// One value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scalar {
@@ -80,6 +82,23 @@ impl fmt::Display for Scalar {
                     write!(f, "{key}: {value}")?;
                 }
                 f.write_str("}")
+            }
+        }
+    }
+}
+impl From<&Scalar> for Value {
+    /// Converts a scalar to JSON; numbers that JSON cannot express become null.
+    fn from(value: &Scalar) -> Self {
+        match value {
+            Scalar::Null => Self::Null,
+            Scalar::Bool(flag) => (*flag).into(),
+            Scalar::Int(n) => (*n).into(),
+            Scalar::Float(x) => Number::from_f64(*x).map_or(Self::Null, Self::Number),
+            Scalar::Str(text) => text.as_str().into(),
+            Scalar::List(items) => items.iter().map(Self::from).collect(),
+            Scalar::Map(items) => {
+                let items = items.iter().map(|(name, value)| (name.clone(), Self::from(value)));
+                Self::Object(items.collect())
             }
         }
     }

@@ -25,7 +25,7 @@ pub use calibrated::CalibratedScales;
 pub use config::ScaleKinds;
 pub use declarations::{FolderFormat, NoInputs};
 pub use files::{FolderFile, even_limit, index, lay_out, work};
-pub use tensors::{ListingOptions, Unquantized, tensors};
+pub use tensors::{Error as TensorsError, ListingOptions, Unquantized, tensors};
 
 use declarations::SharedScale;
 use scaled::{QuantizedEncoder, QuantizedPart};

@@ -1,0 +1,155 @@
+//! Compares a folder with its hashes and with the bytes that its format
+//! makes of the checkpoint.
+
+use std::path::Path;
+
+use checkpoints::Checkpoint;
+use conversion::Work;
+use conversion::folder::{self, FolderFormat};
+use formats::FileDtype;
+use models::local_model::LocalModel;
+use serde_json::{Value, json};
+
+use crate::error::{Context as _, Error, Result};
+use crate::folder::{config_text, items, plan};
+use crate::folder_plan::FolderPlan;
+use crate::run::ConversionRun;
+use crate::verified::hashed;
+
+/// Key of the config that names the format.
+const QUANTIZATION: &str = "quantization_config";
+
+pub(crate) fn verify_folder(
+    run: ConversionRun<'_>,
+    target: &LocalModel,
+    path: &Path,
+) -> Result<Vec<String>> {
+    let checkpoint = target.checkpoint()?;
+    let verified = hashed(path)?;
+    let mut faults = verified.as_ref().map(|files| files.faults.clone()).unwrap_or_default();
+    let opened = Checkpoint::open(path);
+    let written = match opened {
+        Ok(written) => written,
+        // A folder that differs from its hashes need not open.
+        Err(_) if !faults.is_empty() => return report(run, 0, faults),
+        Err(error) => return Err(error.into()),
+    };
+    let matching = format_of(run, target, &checkpoint, &written, path)?;
+    let Some(plan) = matching else {
+        if verified.is_none() {
+            return Err(Error::NothingToCompare {
+                folder: path.to_owned(),
+                key: QUANTIZATION,
+                source_model: target.dir.clone(),
+            });
+        }
+        run.observer.note(
+            "note: the format is none that is written with these settings: compared with the hashes alone",
+        );
+        return report(run, 0, faults);
+    };
+    let (compared, differences) = differences(run, &plan, &written)?;
+    faults.extend(differences);
+    report(run, compared, faults)
+}
+
+/// Prints the result of the comparison, and returns the faults.
+fn report(run: ConversionRun<'_>, compared: usize, faults: Vec<String>) -> Result<Vec<String>> {
+    if run.options.json {
+        run.observer.print(&serde_json::to_string_pretty(
+            &json!({ "tensors": compared, "faults": faults }),
+        )?)?;
+    } else if faults.is_empty() && compared > 0 {
+        run.observer
+            .print(&format!("{compared} tensors have the bytes that the checkpoint gives"))?;
+    } else if faults.is_empty() {
+        run.observer.print("as written, by the hashes")?;
+    }
+    Ok(faults)
+}
+
+/// Returns the plan whose config names the same format as the folder's.
+fn format_of<'c>(
+    run: ConversionRun<'_>,
+    target: &'c LocalModel,
+    checkpoint: &'c Checkpoint,
+    written: &Checkpoint,
+    path: &Path,
+) -> Result<Option<FolderPlan<'c>>> {
+    let config = path.join("config.json");
+    let bytes = registry::file::read(&config, registry::file::CONFIG)?;
+    let config: Value = serde_json::from_slice(&bytes)
+        .with_context(|| format!("`{}` is not JSON", config.display()))?;
+    let mut nearest: Option<(usize, FolderPlan<'c>)> = None;
+    for (_, format, _) in FolderFormat::all() {
+        let format = format.of_source(checkpoint);
+        for output in [run.options.quantize_output, true] {
+            let mut plan = plan(target, checkpoint, format, path, output)?;
+            keep_stored(&mut plan, written);
+            let planned: Value = serde_json::from_str(&config_text(run.observer, &plan)?)?;
+            let same_dtype = format.quantizes() || planned.get("dtype") == config.get("dtype");
+            if planned.get(QUANTIZATION) != config.get(QUANTIZATION) || !same_dtype {
+                continue;
+            }
+            let different = other_dtypes(&plan, written);
+            if nearest.as_ref().is_none_or(|(count, _)| different < *count) {
+                nearest = Some((different, plan));
+            }
+        }
+    }
+    Ok(nearest.map(|(_, plan)| plan))
+}
+
+/// Returns the number of unquantized tensors that the folder has in another dtype.
+fn other_dtypes(plan: &FolderPlan<'_>, written: &Checkpoint) -> usize {
+    let all = plan.tensors.iter().zip(&plan.choices);
+    let kept_tensors = all.filter_map(|(tensor, choice)| Some((&tensor.name, choice.kept?)));
+    kept_tensors
+        .filter(|(name, dtype)| written.stored(name).is_some_and(|info| info.dtype != *dtype))
+        .count()
+}
+
+/// Keeps matrices that the folder has unquantized, as a target divergence may.
+fn keep_stored(plan: &mut FolderPlan<'_>, written: &Checkpoint) {
+    let plain = [FileDtype::F32, FileDtype::F16, FileDtype::Bf16];
+    for (tensor, choice) in plan.tensors.iter().zip(&mut plan.choices) {
+        let stored = written.stored(&tensor.name).map(|info| info.dtype);
+        if let Some(dtype) = stored.filter(|dtype| choice.kept.is_none() && plain.contains(dtype)) {
+            choice.kept = Some(dtype);
+        }
+    }
+}
+
+/// Returns the number of compared tensors, and the differences of the folder.
+fn differences(
+    run: ConversionRun<'_>,
+    plan: &FolderPlan<'_>,
+    written: &Checkpoint,
+) -> Result<(usize, Vec<String>)> {
+    let items = items(run.options.threads(), plan)?;
+    let mut faults = Vec::new();
+    let mut compared = 0;
+    for declared in items.iter().flat_map(|item| &item.outs).map(|out| &out.declared) {
+        let name = &declared.name;
+        match written.stored(name) {
+            None => faults.push(format!("tensor `{name}` is missing")),
+            Some(info) if info.dtype != declared.dtype || info.shape != declared.shape => {
+                let actual = (info.dtype, &info.shape);
+                let expected = (declared.dtype, &declared.shape);
+                faults.push(format!("tensor `{name}` is {actual:?}, expected {expected:?}"));
+            }
+            Some(_) => compared += 1,
+        }
+    }
+    let files = folder::lay_out(&plan.folder, &items, u64::MAX, "")?;
+    let work: Work<'_> = folder::work(&items, &files, None, String::new());
+    let unequal = conversion::compare(&work, run.options.threads(), |name: &str| {
+        written.stored_bytes(name).ok()
+    })?;
+    for (name, at) in unequal {
+        faults.push(format!(
+            "tensor `{name}` has other bytes than the checkpoint gives, the first is byte {at}"
+        ));
+    }
+    Ok((compared, faults))
+}

@@ -1,0 +1,72 @@
+//! Converts opened models: to GGUF files, and to checkpoints that serving engines load.
+//!
+//! [`convert`] takes a model that `onboard-models` opened and [`ConvertOptions`]. It plans files with `onboard-conversion`,
+//! chooses the types of tensors, and writes everything in one pass. Two steps run the model itself. A divergence goal
+//! ([`GoalOptions`]) finds the types that keep the outputs near those of a reference, and a calibration
+//! ([`CalibrationOptions`]) measures scales on a text. [`verify`] compares written files with the model that they were made of,
+//! and [`hashed`] with the hashes beside them. [`measure_importance`] makes an importance matrix.
+//!
+//! The library never prints. A [`ConversionObserver`] gets remarks, results and progress; `()` is the silent one.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use models::open::{OpenOptions, open};
+//! use models::specs::Specs;
+//! use onboard_converter::{ConvertOptions, convert};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let opened =
+//!     open(Path::new("checkpoints/mine"), &mut Specs::builtin(), &OpenOptions::default())?;
+//! let options = ConvertOptions::new("gguf:q4_k_m", "mine.gguf");
+//! for file in convert(&opened.target, &options, &())?.files {
+//!     println!("{}", file.display());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod calibration;
+mod chunked_text;
+mod convert;
+mod deviations;
+mod draft;
+mod engine_keys;
+mod error;
+mod folder;
+mod folder_plan;
+mod folder_verify;
+mod format;
+mod gguf_model;
+mod gguf_source;
+mod goal;
+mod imatrix;
+mod line_journal;
+mod measured;
+mod merged_set;
+mod observer;
+mod options;
+mod output;
+mod raise;
+mod run;
+mod set_id;
+mod show_plan;
+mod summary;
+mod trial_folder;
+mod verified;
+
+pub use chunked_text::reference_tokenizer;
+pub use convert::{ConversionOutcome, convert, verify};
+pub use deviations::{TensorDeviation, deviations};
+pub use engine_keys::compat_config;
+pub use error::Error;
+pub use format::GgufFormat;
+pub use imatrix::{ImatrixOptions, join_importance, measure_importance};
+pub use line_journal::LineJournal;
+pub use merged_set::{CompleteSet, complete_set};
+pub use observer::ConversionObserver;
+pub use options::{
+    CalibrationOptions, ConvertOptions, GoalOptions, MeasuringDevice, PeerRoute, TypeOptions,
+};
+pub use output::refuse_existing;
+pub use verified::{VerifiedFiles, expected, hashed, listed, unsound};
