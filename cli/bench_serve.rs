@@ -5,27 +5,25 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
+use endpoints::load::settings::{
+    parse_body, parse_connections, parse_lengths, parse_objective, parse_percentile, parse_prompts,
+    parse_rate, parse_ratio,
+};
 use endpoints::load::{
     ArrivalProcess, CompletionsApi, LengthDistribution, LoadClient, LoadFailure, LoadFailureKind,
-    LoadOptions, LoadPlan, LoadPrompt, LoadRun, LoadSummary, MOST_CONNECTIONS, ServiceObjective,
-    SummaryOptions,
+    LoadOptions, LoadPlan, LoadPrompt, LoadRun, LoadSummary, MOST_CONNECTIONS, PromptError,
+    PromptForm, PromptSource, PromptTokenizer, ReportForm, RunSettings, ServiceObjective,
+    SummaryOptions, Vocabulary, render,
 };
 use endpoints::{EndpointOptions, TrustedCertificates};
 use serde_json::{Map, Value};
 use tokenizer::ReferenceTokenizer;
 
-use self::parse::{
-    parse_body, parse_connections, parse_lengths, parse_objective, parse_percentile, parse_prompts,
-    parse_rate, parse_ratio,
-};
-use self::prompts::{PromptForm, PromptSource, Vocabulary};
-use self::report::{ReportForm, ReportStyle, RunSettings, render};
+use self::choices::{FormChoice, ReportChoice, StyleChoice};
 use crate::engines::{api_key, parse_seconds, variable};
 use crate::{CommandOutcome, interrupt, term};
 
-mod parse;
-mod prompts;
-mod report;
+mod choices;
 
 /// Maximum number of generated tokens of a request that only warms up.
 const WARM_TOKENS: usize = 32;
@@ -88,7 +86,7 @@ pub(crate) struct BenchServeArgs {
     prompts: Option<PathBuf>,
     /// Form of random prompts for completions: token ids, text, or ids if the server takes them
     #[arg(long, value_name = "FORM", default_value = "auto")]
-    send: PromptForm,
+    send: FormChoice,
     /// Random token ids are below this; default: as the tokenizer or the server tells, or 1000
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1 << 28))]
     vocab_size: Option<u32>,
@@ -115,10 +113,10 @@ pub(crate) struct BenchServeArgs {
     goodput: Vec<ServiceObjective>,
     /// Client whose definitions the figures have, and whose names the rows of -o text
     #[arg(long, value_name = "STYLE", default_value = "onboard")]
-    table: ReportStyle,
+    table: StyleChoice,
     /// Form of the results
     #[arg(short, long, value_name = "FORM", default_value = "text", alias = "output-format")]
-    output: ReportForm,
+    output: ReportChoice,
     /// Print JSON: the same as -o json
     #[arg(long, conflicts_with = "output")]
     json: bool,
@@ -153,6 +151,19 @@ impl EndpointChoice {
     }
 }
 
+/// Tokenizer that the load test reads texts with.
+struct LoadedTokenizer<'a>(&'a ReferenceTokenizer);
+
+impl PromptTokenizer for LoadedTokenizer<'_> {
+    fn encode(&self, text: &str) -> Result<Vec<u32>, PromptError> {
+        self.0.encode(text, false).map_err(|why| PromptError::Tokenizer(why.to_string()))
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String, PromptError> {
+        self.0.decode(ids, true).map_err(|why| PromptError::Tokenizer(why.to_string()))
+    }
+}
+
 /// Arrival process on the command line.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ArrivalChoice {
@@ -166,7 +177,9 @@ enum ArrivalChoice {
 impl BenchServeArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
         let tokenizer = self.read_tokenizer()?;
-        let mut prompts = self.prompt_source(tokenizer.as_ref())?;
+        let loaded = tokenizer.as_ref().map(LoadedTokenizer);
+        let loaded = loaded.as_ref().map(|tokenizer| tokenizer as &dyn PromptTokenizer);
+        let mut prompts = self.prompt_source(loaded)?;
         let client = self.client(tokenizer.is_some())?;
         let vocab = self.vocab_size.map(u64::from);
         let vocab = vocab.or_else(|| tokenizer.as_ref().map(|t| t.vocab_size() as u64));
@@ -195,11 +208,11 @@ impl BenchServeArgs {
 
     fn prompt_source<'a>(
         &self,
-        tokenizer: Option<&'a ReferenceTokenizer>,
+        tokenizer: Option<&'a dyn PromptTokenizer>,
     ) -> Result<PromptSource<'a>> {
         let chat = matches!(self.endpoint, EndpointChoice::Chat);
         ensure!(
-            !(chat && self.send == PromptForm::Ids),
+            !(chat && self.send == FormChoice::Ids),
             "--send ids is for --endpoint completions: messages of a chat are text"
         );
         Ok(PromptSource {
@@ -208,7 +221,7 @@ impl BenchServeArgs {
             input: self.spread(self.random_input_len, "--random-input-len")?,
             output: self.spread(self.random_output_len, "--random-output-len")?,
             prefix: self.random_prefix_len as usize,
-            form: if chat { PromptForm::Text } else { self.send },
+            form: if chat { PromptForm::Text } else { self.send.form() },
             vocabulary: Vocabulary::below(None),
             tokenizer,
         })
@@ -244,7 +257,7 @@ impl BenchServeArgs {
             ignore_eos: !self.disable_ignore_eos,
             extra_body: self.extra_body.clone().unwrap_or_default(),
             keep_text: has_tokenizer,
-            rule: self.table.rule(),
+            rule: self.table.style().rule(),
         };
         // The model has a flag of its own here.
         LoadClient::connect(&self.url, &endpoint, options).map_err(|error| {
@@ -356,7 +369,7 @@ impl BenchServeArgs {
             prompt_tokens: requests.iter().map(|prompt| prompt.tokens).sum(),
             asked_tokens: requests.iter().map(|prompt| prompt.output.unwrap_or(1) as u64).sum(),
             seed: self.seed,
-            style: self.table,
+            style: self.table.style(),
             objectives: self.goodput.clone(),
         }
     }
@@ -378,9 +391,9 @@ impl BenchServeArgs {
             options.counter = Some(counter);
         }
         let summary = LoadSummary::of(run, &options);
-        let form = if self.json { ReportForm::Json } else { self.output };
+        let form = if self.json { ReportForm::Json } else { self.output.form() };
         let records = self.details.then_some(&run.records[..]);
-        term::print(&render(&summary, settings, records, form, self.table)?)?;
+        term::print(&render(&summary, settings, records, form, self.table.style())?)?;
         for (kind, (count, words)) in &summary.failures {
             term::note(&format!("failed: {count} with {kind}, the first: {words}"));
         }

@@ -50,6 +50,26 @@ use summary::{coverage, downgrade_explained};
 /// Compares an engine's runs of a model with a dump. If the reference rounded keys and values to 8 bits,
 /// the engine does so too. Otherwise 8-bit states are not an error of the engine: the model is compared
 /// without them, and their effect is reported in rows of its own.
+///
+/// ```
+/// use std::path::Path;
+/// use std::sync::Arc;
+///
+/// use onboard_parity::{CheckOptions, Dump, Verdict, check};
+/// use registry::{config::Config, dtype::Dtype, library::Library, ops::OpSet, resolve::resolve};
+///
+/// let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama_256");
+/// let config = Config::read(&dir.join("config.json")).unwrap();
+/// let library = Library::builtin();
+/// let spec = library.load(library.find(&config)[0], &[]).unwrap();
+/// let (model, _) = resolve(&spec, &config, &OpSet::builtin()).unwrap();
+///
+/// let source = engine::ModelSource { model: Arc::new(model), dir: &dir };
+/// let dump = Dump::open(&dir.join("reference")).unwrap();
+/// let options = CheckOptions { dtypes: vec![Dtype::F32], ..CheckOptions::default() };
+/// let report = check(&engine::NativeEngine::new(), &source, &dump, &options).unwrap();
+/// assert_eq!(report.verdict(), Verdict::Pass);
+/// ```
 pub fn check(
     engine: &dyn Engine,
     source: &ModelSource<'_>,

@@ -1,46 +1,65 @@
-//! Results of `onboard bench-serve` as text, Markdown, CSV, JSON or JSON lines.
+//! Results of load tests as text, Markdown, CSV, JSON or JSON lines.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use anyhow::Result;
-use clap::ValueEnum;
-use endpoints::load::{
-    ChunkRule, LatencyStatistics, LoadSummary, RequestRecord, ServiceObjective, SloMetric,
-    TokenSource,
-};
 use registry::table::TextTable;
 use serde_json::{Map, Value, json};
 
+use super::answer::{ChunkRule, RequestRecord};
+use super::summary::{LatencyStatistics, LoadSummary, ServiceObjective, SloMetric, TokenSource};
+
 /// Form of the results.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum ReportForm {
-    /// A table like those of other clients
+///
+/// The table for people has the rows of another client, as [`ReportStyle`] says. The forms for programs hold the same numbers
+/// in the names of the result files of `vllm bench serve`.
+///
+/// ```
+/// use onboard_endpoints::load::{LoadSummary, ReportForm, ReportStyle, RunSettings, render};
+///
+/// let settings = RunSettings::default();
+/// let summary = LoadSummary::default();
+/// let text = render(&summary, &settings, None, ReportForm::Jsonl, ReportStyle::Vllm).unwrap();
+/// assert!(text.starts_with("{\"schema\":\"onboard-bench-serve/1\""));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReportForm {
+    /// A table like those of other clients.
     Text,
-    /// A Markdown table
+    /// A Markdown table.
     Md,
-    /// A header and one line
+    /// A header and one line.
     Csv,
-    /// One document
+    /// One document.
     Json,
-    /// One object on a line
+    /// One object on a line.
     Jsonl,
 }
 
 /// Names and order of the rows, and the chunks that count as output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum ReportStyle {
-    /// Names of vllm, and rows that it has not
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ReportStyle {
+    /// Names of vllm, and rows that it has not.
+    #[default]
     Onboard,
-    /// As `vllm bench serve`
+    /// As `vllm bench serve`.
     Vllm,
-    /// As sglang.bench_serving
+    /// As sglang.bench_serving.
     Sglang,
 }
 
 impl ReportStyle {
+    /// Returns the name of the style, which results record.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Onboard => "onboard",
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+        }
+    }
+
     /// Returns the rule of the client whose rows these are.
-    pub(super) fn rule(self) -> ChunkRule {
+    pub fn rule(self) -> ChunkRule {
         match self {
             Self::Onboard => ChunkRule::Output,
             Self::Vllm => ChunkRule::Choice,
@@ -50,25 +69,34 @@ impl ReportStyle {
 }
 
 /// Settings of a run that the results name.
-#[derive(Debug, Clone)]
-pub(super) struct RunSettings {
-    pub(super) url: String,
-    pub(super) model: String,
-    pub(super) endpoint: &'static str,
-    pub(super) requests: usize,
+#[derive(Debug, Clone, Default)]
+pub struct RunSettings {
+    /// Address of the server.
+    pub url: String,
+    /// Served name of the model.
+    pub model: String,
+    /// Path of the endpoint.
+    pub endpoint: &'static str,
+    /// Number of requests.
+    pub requests: usize,
     /// Requests per second, unless all are sent at once.
-    pub(super) rate: Option<f64>,
-    pub(super) arrivals: &'static str,
-    pub(super) concurrency: Option<usize>,
+    pub rate: Option<f64>,
+    /// Name of the arrival process.
+    pub arrivals: &'static str,
+    /// Maximum number of requests in flight.
+    pub concurrency: Option<usize>,
     /// Description of the prompts.
-    pub(super) prompts: String,
+    pub prompts: String,
     /// Tokens of all prompts, if known before the run.
-    pub(super) prompt_tokens: Option<u64>,
+    pub prompt_tokens: Option<u64>,
     /// Generated tokens that were asked for.
-    pub(super) asked_tokens: u64,
-    pub(super) seed: u64,
-    pub(super) style: ReportStyle,
-    pub(super) objectives: Vec<ServiceObjective>,
+    pub asked_tokens: u64,
+    /// Seed of lengths, tokens and arrival times.
+    pub seed: u64,
+    /// Style of the results.
+    pub style: ReportStyle,
+    /// Objectives that good requests meet.
+    pub objectives: Vec<ServiceObjective>,
 }
 
 /// Value of a row.
@@ -118,13 +146,13 @@ impl ReportSection {
 const WIDTH: usize = 50;
 
 /// Formats results; `records` are listed in JSON.
-pub(super) fn render(
+pub fn render(
     summary: &LoadSummary,
     settings: &RunSettings,
     records: Option<&[RequestRecord]>,
     form: ReportForm,
     style: ReportStyle,
-) -> Result<String> {
+) -> Result<String, serde_json::Error> {
     Ok(match form {
         ReportForm::Text => plain(&sections(summary, settings, style)),
         ReportForm::Md => markdown(&sections(summary, settings, style)),
@@ -335,8 +363,7 @@ fn object(
     put("arrivals", json!(settings.arrivals));
     put("max_concurrency", json!(settings.concurrency));
     put("seed", json!(settings.seed));
-    let style = settings.style.to_possible_value();
-    put("definitions", json!(style.as_ref().map(clap::builder::PossibleValue::get_name)));
+    put("definitions", json!(settings.style.name()));
     put("partial", json!(summary.unfinished + summary.unsent > 0));
     put("unfinished", json!(summary.unfinished));
     put("unsent", json!(summary.unsent));
@@ -439,7 +466,7 @@ fn csv_cell(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use endpoints::load::LoadFailureKind;
+    use crate::load::LoadFailureKind;
 
     fn settings() -> RunSettings {
         RunSettings {

@@ -1,28 +1,83 @@
-//! Prompts of `onboard bench-serve`: random ones, and those of a file.
+//! Prompts of load tests: random ones, and those of a file.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, ensure};
-use clap::ValueEnum;
-use endpoints::load::{LengthDistribution, LoadPrompt, PromptContent, parse_prompts};
 use fastrand::Rng;
-use tokenizer::ReferenceTokenizer;
+
+use super::lengths::LengthDistribution;
+use super::prompt_file::{LoadPrompt, PromptContent, PromptFileError, parse_prompts};
 
 /// Form of random prompts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum PromptForm {
-    /// Token ids if the server takes them, else text
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PromptForm {
+    /// Token ids if the server takes them, else text.
     Auto,
-    /// Token ids
+    /// Token ids.
     Ids,
-    /// Text
+    /// Text.
     Text,
+}
+
+/// Tokenizer of the model behind a server, for text of an exact number of tokens.
+pub trait PromptTokenizer {
+    /// Returns the tokens of a text, without special tokens.
+    fn encode(&self, text: &str) -> Result<Vec<u32>, PromptError>;
+    /// Returns the text of tokens, without special tokens.
+    fn decode(&self, ids: &[u32]) -> Result<String, PromptError>;
+}
+
+/// Reason why there are no prompts.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PromptError {
+    /// There is no file to read.
+    #[error("there is no file of prompts")]
+    NoFile,
+    /// The file cannot be read.
+    #[error("cannot read `{}`", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Reason.
+        #[source]
+        why: std::io::Error,
+    },
+    /// The file holds something else.
+    #[error("`{}`", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Reason.
+        #[source]
+        why: PromptFileError,
+    },
+    /// A prompt is for another endpoint.
+    #[error(
+        "prompt {number} of `{}` is not for this endpoint: token ids need the option `endpoint completions`, and messages need \
+         the option `endpoint chat`",
+        path.display()
+    )]
+    Endpoint {
+        /// Number of the prompt, counted from 1.
+        number: usize,
+        /// The file.
+        path: PathBuf,
+    },
+    /// The prompts do not fit in memory.
+    #[error("the prompts have {total} tokens together; at most {MOST_TOKENS} fit in memory")]
+    TooMany {
+        /// Tokens of all prompts.
+        total: usize,
+    },
+    /// The tokenizer fails.
+    #[error("{0}")]
+    Tokenizer(String),
 }
 
 /// Token ids of random prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Vocabulary {
+pub struct Vocabulary {
     low: u32,
     high: u32,
 }
@@ -30,7 +85,7 @@ pub(super) struct Vocabulary {
 impl Vocabulary {
     /// Returns the ids below the size of a vocabulary. The first ids, which are often special, are left
     /// out. Without a size, the ids are below 1000, which the vocabulary of nearly every model exceeds.
-    pub(super) fn below(size: Option<u64>) -> Self {
+    pub fn below(size: Option<u64>) -> Self {
         let high = size.unwrap_or(1000).clamp(2, 1 << 28) as u32;
         Self { low: (high / 4).min(100), high }
     }
@@ -41,18 +96,23 @@ impl Vocabulary {
 }
 
 /// Description of the prompts.
-#[derive(Debug)]
-pub(super) struct PromptSource<'a> {
-    pub(super) file: Option<PathBuf>,
+pub struct PromptSource<'a> {
+    /// File of prompts; random ones without it.
+    pub file: Option<PathBuf>,
     /// True if prompts are messages of a chat.
-    pub(super) chat: bool,
-    pub(super) input: LengthDistribution,
-    pub(super) output: LengthDistribution,
+    pub chat: bool,
+    /// Tokens of random prompts.
+    pub input: LengthDistribution,
+    /// Generated tokens.
+    pub output: LengthDistribution,
     /// Number of tokens that all random prompts begin with.
-    pub(super) prefix: usize,
-    pub(super) form: PromptForm,
-    pub(super) vocabulary: Vocabulary,
-    pub(super) tokenizer: Option<&'a ReferenceTokenizer>,
+    pub prefix: usize,
+    /// Form of random prompts.
+    pub form: PromptForm,
+    /// Ids of random prompts.
+    pub vocabulary: Vocabulary,
+    /// Tokenizer of text of an exact number of tokens.
+    pub tokenizer: Option<&'a dyn PromptTokenizer>,
 }
 
 /// Words of random text: common ones, each a token of most vocabularies.
@@ -68,55 +128,50 @@ const ATTEMPTS: usize = 10;
 
 impl PromptSource<'_> {
     /// Returns the prompts of `count` requests, fewer if the file has fewer.
-    pub(super) fn requests(&self, count: usize, seed: u64) -> Result<Vec<LoadPrompt>> {
+    pub fn requests(&self, count: usize, seed: u64) -> Result<Vec<LoadPrompt>, PromptError> {
         let outputs = self.output.draw(count, seed ^ 1);
         let mut prompts =
             if self.file.is_some() { self.of_file(count)? } else { self.random(count, seed)? };
         for (prompt, output) in prompts.iter_mut().zip(outputs) {
             let reply = prompt.reply.take().zip(self.tokenizer);
-            let reply = reply
-                .and_then(|(text, tokenizer)| Some(tokenizer.encode(&text, false).ok()?.len()));
+            let reply =
+                reply.and_then(|(text, tokenizer)| Some(tokenizer.encode(&text).ok()?.len()));
             prompt.output = prompt.output.or(reply.filter(|count| *count > 0)).or(Some(output));
         }
         Ok(prompts)
     }
 
     /// Returns a small prompt of random token ids, which shows if a server takes ids.
-    pub(super) fn probe(&self, seed: u64) -> LoadPrompt {
+    pub fn probe(&self, seed: u64) -> LoadPrompt {
         let ids = self.vocabulary.draw(4, &mut Rng::with_seed(seed));
         LoadPrompt { output: Some(1), ..LoadPrompt::new(PromptContent::Ids(ids)) }
     }
 
-    fn of_file(&self, count: usize) -> Result<Vec<LoadPrompt>> {
-        let path = self.file.as_deref().context("there is no file of prompts")?;
+    fn of_file(&self, count: usize) -> Result<Vec<LoadPrompt>, PromptError> {
+        let Some(path) = self.file.as_deref() else { return Err(PromptError::NoFile) };
         let text = registry::file::read_text(path, registry::file::REPORT)
-            .with_context(|| format!("cannot read `{}`", path.display()))?;
-        let prompts =
-            parse_prompts(&text, count).with_context(|| format!("`{}`", path.display()))?;
+            .map_err(|why| PromptError::Unreadable { path: path.to_owned(), why })?;
+        let prompts = parse_prompts(&text, count)
+            .map_err(|why| PromptError::File { path: path.to_owned(), why })?;
         for (n, prompt) in prompts.iter().enumerate() {
             let fits = match prompt.content {
                 PromptContent::Text(_) => true,
                 PromptContent::Ids(_) => !self.chat,
                 PromptContent::Messages(_) => self.chat,
             };
-            ensure!(
-                fits,
-                "prompt {} of `{}` is not for this endpoint: token ids need --endpoint completions, \
-                 and messages need --endpoint chat",
-                n + 1,
-                path.display()
-            );
+            if !fits {
+                return Err(PromptError::Endpoint { number: n + 1, path: path.to_owned() });
+            }
         }
         Ok(prompts)
     }
 
-    fn random(&self, count: usize, seed: u64) -> Result<Vec<LoadPrompt>> {
+    fn random(&self, count: usize, seed: u64) -> Result<Vec<LoadPrompt>, PromptError> {
         let lengths = self.input.draw(count, seed);
         let total: usize = lengths.iter().map(|length| length + self.prefix).sum();
-        ensure!(
-            total <= MOST_TOKENS,
-            "the prompts have {total} tokens together; at most {MOST_TOKENS} fit in memory"
-        );
+        if total > MOST_TOKENS {
+            return Err(PromptError::TooMany { total });
+        }
         let mut rng = Rng::with_seed(seed);
         let words: Vec<&str> = WORDS.split_whitespace().collect();
         let mut prefix_rng = Rng::with_seed(seed ^ 2);
@@ -155,15 +210,15 @@ impl PromptSource<'_> {
     /// Returns text that has as many tokens as `ids`, as far as a few attempts find one.
     fn text_of(
         &self,
-        tokenizer: &ReferenceTokenizer,
+        tokenizer: &dyn PromptTokenizer,
         mut ids: Vec<u32>,
         rng: &mut Rng,
-    ) -> Result<LoadPrompt> {
+    ) -> Result<LoadPrompt, PromptError> {
         let count = ids.len();
-        let mut text = tokenizer.decode(&ids, true)?;
+        let mut text = tokenizer.decode(&ids)?;
         let mut tokens = 0;
         for _ in 0..ATTEMPTS {
-            ids = tokenizer.encode(&text, false)?;
+            ids = tokenizer.encode(&text)?;
             tokens = ids.len();
             if tokens == count {
                 break;
@@ -173,7 +228,7 @@ impl PromptSource<'_> {
             } else {
                 ids.truncate(count);
             }
-            text = tokenizer.decode(&ids, true)?;
+            text = tokenizer.decode(&ids)?;
         }
         let mut prompt = LoadPrompt::new(PromptContent::Text(text));
         prompt.tokens = Some(tokens as u64).filter(|_| !self.chat);
