@@ -11,7 +11,7 @@ use endpoints::load::settings::{
 };
 use endpoints::load::{
     ArrivalProcess, CompletionsApi, LengthDistribution, LoadClient, LoadFailure, LoadFailureKind,
-    LoadOptions, LoadPlan, LoadPrompt, LoadRun, LoadSummary, MOST_CONNECTIONS, PromptError,
+    LoadOptions, LoadPlan, LoadPrompt, LoadPromptError, LoadRun, LoadSummary, MOST_CONNECTIONS,
     PromptForm, PromptSource, PromptTokenizer, ReportForm, RunSettings, ServiceObjective,
     SummaryOptions, Vocabulary, render,
 };
@@ -155,12 +155,12 @@ impl EndpointChoice {
 struct LoadedTokenizer<'a>(&'a ReferenceTokenizer);
 
 impl PromptTokenizer for LoadedTokenizer<'_> {
-    fn encode(&self, text: &str) -> Result<Vec<u32>, PromptError> {
-        self.0.encode(text, false).map_err(|why| PromptError::Tokenizer(why.to_string()))
+    fn encode(&self, text: &str) -> Result<Vec<u32>, LoadPromptError> {
+        self.0.encode(text, false).map_err(|why| LoadPromptError::Tokenizer(why.to_string()))
     }
 
-    fn decode(&self, ids: &[u32]) -> Result<String, PromptError> {
-        self.0.decode(ids, true).map_err(|why| PromptError::Tokenizer(why.to_string()))
+    fn decode(&self, ids: &[u32]) -> Result<String, LoadPromptError> {
+        self.0.decode(ids, true).map_err(|why| LoadPromptError::Tokenizer(why.to_string()))
     }
 }
 

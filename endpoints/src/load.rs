@@ -23,7 +23,7 @@ pub use client::{LoadClient, LoadOptions, LoadPlan, LoadProgress, LoadRun, MOST_
 pub use failure::{LoadFailure, LoadFailureKind};
 pub use lengths::LengthDistribution;
 pub use prompt_file::{LoadPrompt, PromptContent, PromptFileError, parse_prompts};
-pub use prompts::{PromptError, PromptForm, PromptSource, PromptTokenizer, Vocabulary};
+pub use prompts::{LoadPromptError, PromptForm, PromptSource, PromptTokenizer, Vocabulary};
 pub use report::{ReportForm, ReportStyle, RunSettings, render};
 pub use summary::{
     LatencyStatistics, LoadSummary, ServiceObjective, SloMetric, SummaryOptions, TokenSource,

@@ -22,15 +22,15 @@ pub enum PromptForm {
 /// Tokenizer of the model behind a server, for text of an exact number of tokens.
 pub trait PromptTokenizer {
     /// Returns the tokens of a text, without special tokens.
-    fn encode(&self, text: &str) -> Result<Vec<u32>, PromptError>;
+    fn encode(&self, text: &str) -> Result<Vec<u32>, LoadPromptError>;
     /// Returns the text of tokens, without special tokens.
-    fn decode(&self, ids: &[u32]) -> Result<String, PromptError>;
+    fn decode(&self, ids: &[u32]) -> Result<String, LoadPromptError>;
 }
 
 /// Reason why there are no prompts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PromptError {
+pub enum LoadPromptError {
     /// There is no file to read.
     #[error("there is no file of prompts")]
     NoFile,
@@ -128,7 +128,7 @@ const ATTEMPTS: usize = 10;
 
 impl PromptSource<'_> {
     /// Returns the prompts of `count` requests, fewer if the file has fewer.
-    pub fn requests(&self, count: usize, seed: u64) -> Result<Vec<LoadPrompt>, PromptError> {
+    pub fn requests(&self, count: usize, seed: u64) -> Result<Vec<LoadPrompt>, LoadPromptError> {
         let outputs = self.output.draw(count, seed ^ 1);
         let mut prompts =
             if self.file.is_some() { self.of_file(count)? } else { self.random(count, seed)? };
@@ -147,12 +147,12 @@ impl PromptSource<'_> {
         LoadPrompt { output: Some(1), ..LoadPrompt::new(PromptContent::Ids(ids)) }
     }
 
-    fn of_file(&self, count: usize) -> Result<Vec<LoadPrompt>, PromptError> {
-        let Some(path) = self.file.as_deref() else { return Err(PromptError::NoFile) };
+    fn of_file(&self, count: usize) -> Result<Vec<LoadPrompt>, LoadPromptError> {
+        let Some(path) = self.file.as_deref() else { return Err(LoadPromptError::NoFile) };
         let text = registry::file::read_text(path, registry::file::REPORT)
-            .map_err(|why| PromptError::Unreadable { path: path.to_owned(), why })?;
+            .map_err(|why| LoadPromptError::Unreadable { path: path.to_owned(), why })?;
         let prompts = parse_prompts(&text, count)
-            .map_err(|why| PromptError::File { path: path.to_owned(), why })?;
+            .map_err(|why| LoadPromptError::File { path: path.to_owned(), why })?;
         for (n, prompt) in prompts.iter().enumerate() {
             let fits = match prompt.content {
                 PromptContent::Text(_) => true,
@@ -160,17 +160,17 @@ impl PromptSource<'_> {
                 PromptContent::Messages(_) => self.chat,
             };
             if !fits {
-                return Err(PromptError::Endpoint { number: n + 1, path: path.to_owned() });
+                return Err(LoadPromptError::Endpoint { number: n + 1, path: path.to_owned() });
             }
         }
         Ok(prompts)
     }
 
-    fn random(&self, count: usize, seed: u64) -> Result<Vec<LoadPrompt>, PromptError> {
+    fn random(&self, count: usize, seed: u64) -> Result<Vec<LoadPrompt>, LoadPromptError> {
         let lengths = self.input.draw(count, seed);
         let total: usize = lengths.iter().map(|length| length + self.prefix).sum();
         if total > MOST_TOKENS {
-            return Err(PromptError::TooMany { total });
+            return Err(LoadPromptError::TooMany { total });
         }
         let mut rng = Rng::with_seed(seed);
         let words: Vec<&str> = WORDS.split_whitespace().collect();
@@ -213,7 +213,7 @@ impl PromptSource<'_> {
         tokenizer: &dyn PromptTokenizer,
         mut ids: Vec<u32>,
         rng: &mut Rng,
-    ) -> Result<LoadPrompt, PromptError> {
+    ) -> Result<LoadPrompt, LoadPromptError> {
         let count = ids.len();
         let mut text = tokenizer.decode(&ids)?;
         let mut tokens = 0;
