@@ -36,7 +36,7 @@ use crate::report::{FileHashes, GreedyRow, Report, ReportSubject, Uncovered};
 use cases::{ServerPrompt, cases, noisy_cases};
 use judge::{ComparedRows, Judge};
 use native::NativeReference;
-use products::RoundedTypes;
+use products::EngineRounding;
 
 pub use text_only::EncodeText;
 
@@ -182,11 +182,10 @@ pub fn check_server(
         facts.dtype.as_deref().and_then(|name| Dtype::ALL.into_iter().find(|d| d.name() == name));
     let dtype = options.dtype.or(stated).unwrap_or(Dtype::F32);
     let mut native = NativeReference::open(native, source, native::options(options.threads))?;
-    let rounded = RoundedTypes::of(facts, source).filter(|_| options.bound.is_none());
+    let rounded = EngineRounding::of(facts, source).filter(|_| options.bound.is_none());
     // A dump is of weights before they were quantized.
     let reference = dump.filter(|_| rounded.is_none());
-    let mut products =
-        rounded.as_ref().map(|rounded| native.with_products(rounded.types.clone())).transpose()?;
+    let mut products = rounded.as_ref().map(|rounded| native.with_rounding(rounded)).transpose()?;
     let mut effort = CheckTimes::default();
     let bound = if rounded.is_some() { None } else { options.bound.or(facts.bound) };
     let mut judge = Judge::new(dtype, bound.filter(|_| dtype == Dtype::F32));
