@@ -28,7 +28,7 @@ const STATE: &str = ".sums";
 /// Minimum time between two writes of that file.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Measures on a text how much each input of each weight matters, for `convert --imatrix`
+/// Measures on a text how much each input of a weight matters, for `convert`
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,

@@ -35,7 +35,7 @@ pub(crate) use command::shell;
 
 pub(crate) use compat::{extend, text as compat_config};
 
-/// Prints the command that starts an engine, with a reason for each flag and a plan of the memory
+/// Prints the command that starts an engine, with reasons and a plan of the memory
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -41,6 +41,7 @@ mod list;
 mod man;
 mod matrix;
 mod new;
+mod overview;
 mod parity_check;
 mod parity_diff;
 mod parity_fit;
@@ -83,6 +84,7 @@ pub(crate) enum CommandOutcome {
     version,
     propagate_version = true,
     disable_help_subcommand = true,
+    help_template = overview::template(),
     after_help = EXAMPLES
 )]
 struct OnboardCli {
@@ -129,7 +131,7 @@ enum OnboardCommand {
     Convert(convert::ConvertArgs),
     Verify(verify::VerifyArgs),
     Imatrix(imatrix::ImatrixArgs),
-    /// Divides a long command into pieces for many machines, by Ray, Slurm or Kubernetes
+    /// Divides a long command into pieces for many machines
     Jobs {
         #[command(subcommand)]
         command: jobs::JobsCommand,
