@@ -9,6 +9,7 @@ use checkpoints::load::WeightView as FileView;
 use checkpoints::weights::StridedMatrix;
 use formats::codec::{self, BlockType};
 use formats::safetensors::FileDtype;
+use formats::shown;
 use registry::attention_modules::AttentionModules;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, ScaleGranularity, Weight, WeightId};
@@ -571,7 +572,7 @@ fn lost(id: WeightId) -> Error {
 
 /// Returns the error for a weight whose type cannot be read as numbers.
 fn wrong_dtype(name: &str, ty: &str) -> Error {
-    Error::WeightDtype { name: name.to_owned(), found: ty.to_owned() }
+    Error::WeightDtype { name: shown(name), found: ty.to_owned() }
 }
 
 /// Refuses a weight of another shape than the graph's.
@@ -579,7 +580,7 @@ fn check_shape(shape: &[usize], weight: &Weight) -> Result<(), Error> {
     if shape == weight.shape.as_slice() {
         return Ok(());
     }
-    let name = weight.name.clone();
+    let name = shown(&weight.name);
     let got = shape.to_vec();
     let want = weight.shape.clone();
     Err(Error::WeightShape { name, got, want })

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::config::matches;
 use crate::diag::{Finding, Span};
 use crate::dtype::DtypeRule;
-use crate::eval::{EvalError, shorten};
+use crate::eval::EvalError;
 use crate::graph::show;
 use crate::graph::{
     EqualDtypes, FeedInput, Graph, Layer, Node, RopeId, State, StateId, StateKind, Value, ValueId,
     Weight, WeightId,
 };
+use crate::listing::shorten;
 use crate::op::Trait;
 use crate::rope::RopeTable;
 

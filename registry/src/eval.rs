@@ -9,6 +9,7 @@ use std::cell::Cell;
 
 use crate::config::Config;
 use crate::diag::{Finding, Span};
+use crate::listing::shorten;
 use crate::scalar::Scalar;
 use crate::suggest;
 use crate::syntax::{Arg, BinaryOp, Expr, ExprKind, Ident};
@@ -293,14 +294,6 @@ pub(crate) fn expected(what: &str, value: &Scalar) -> String {
         }
         Scalar::Str(_) => format!("expected {what}, found the text {shown}"),
         _ => format!("expected {what}, found {shown}"),
-    }
-}
-
-/// Cuts long values in messages.
-pub(crate) fn shorten(text: &str) -> String {
-    match text.char_indices().nth(60) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
     }
 }
 

@@ -7,12 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use engine::{ChunkMask, InputRounding};
+use formats::shown;
 use registry::graph::ScaleGranularity;
 use registry::layer_choice::LayerChoice;
+use registry::listing;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-use super::{FileChecksums, plain};
+use super::FileChecksums;
 
 /// Version of the format that this crate reads.
 pub const VERSION: u64 = 2;
@@ -253,7 +255,7 @@ impl Prompt {
             && documents.last().is_none_or(|last| *last < split);
         if !ascends || !inside || self.prefix > split || (self.prefix > 0 && !documents.is_empty())
         {
-            let name = self.name.clone();
+            let name = shown(&self.name);
             let prefix = self.prefix;
             let documents = documents.clone();
             return Err(PromptError::Mask { name, prefix, documents, split });
@@ -267,7 +269,7 @@ impl Prompt {
         if let Some(rows) = &self.rows
             && (rows.is_empty() || !ascends(rows) || rows.last().is_some_and(|row| *row >= tokens))
         {
-            let name = self.name.clone();
+            let name = shown(&self.name);
             return Err(PromptError::Rows { name, rows: rows.clone(), tokens });
         }
         if let Some(lengths) = &self.snapshots
@@ -276,7 +278,7 @@ impl Prompt {
         {
             let lengths = lengths.clone();
             let split = self.split;
-            let name = self.name.clone();
+            let name = shown(&self.name);
             return Err(PromptError::Snapshots { name, lengths, split, tokens });
         }
         Ok(())
@@ -425,7 +427,7 @@ fn rounds(word: &str) -> Option<InputRounding> {
     })
 }
 
-/// Fault of a prompt.
+/// Fault of a prompt. Names are escaped and shortened, ready to print.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
@@ -436,15 +438,20 @@ pub enum PromptError {
     Length { name: String, found: usize },
     #[error("`split` of prompt `{name}` is {found}; expected 1 to {last}")]
     Split { name: String, found: usize, last: usize },
-    #[error("`rows` of prompt `{name}` is {rows:?}; expected ascending positions below {tokens}")]
+    #[error(
+        "`rows` of prompt `{name}` is [{}]; expected ascending positions below {tokens}",
+        listing::items(rows)
+    )]
     Rows { name: String, rows: Vec<usize>, tokens: usize },
     #[error(
-        "`snapshots` of prompt `{name}` is {lengths:?}; expected ascending lengths from {split} to {tokens}"
+        "`snapshots` of prompt `{name}` is [{}]; expected ascending lengths from {split} to {tokens}",
+        listing::items(lengths)
     )]
     Snapshots { name: String, lengths: Vec<usize>, split: usize, tokens: usize },
     #[error(
-        "prompt `{name}` has a `prefix` of {prefix} and `documents` at {documents:?}; expected one of them: a prefix \
-         of at most {split} (its `split`), or ascending starts from 0 and below {split}"
+        "prompt `{name}` has a `prefix` of {prefix} and `documents` at [{}]; expected one of them: a prefix \
+         of at most {split} (its `split`), or ascending starts from 0 and below {split}",
+        listing::items(documents)
     )]
     Mask { name: String, prefix: usize, documents: Vec<usize>, split: usize },
     #[error("prompt `{name}` has token {token}; `vocab` is {vocab}")]
@@ -461,21 +468,22 @@ pub fn check_prompts(prompts: &[Prompt], vocab: usize) -> Result<(), PromptError
     let mut names = std::collections::BTreeSet::new();
     for prompt in prompts {
         let name = &prompt.name;
+        let shown_name = shown(name);
         let count = prompt.tokens.len();
         if name.is_empty() || name.contains('/') || !names.insert(name) {
-            return Err(PromptError::Name { name: name.clone() });
+            return Err(PromptError::Name { name: shown_name });
         }
         if count == 0 || count > LONGEST_PROMPT {
-            return Err(PromptError::Length { name: name.clone(), found: count });
+            return Err(PromptError::Length { name: shown_name, found: count });
         }
         let last = if count == 1 { 1 } else { count - 1 };
         if prompt.split == 0 || prompt.split > last {
-            return Err(PromptError::Split { name: name.clone(), found: prompt.split, last });
+            return Err(PromptError::Split { name: shown_name, found: prompt.split, last });
         }
         prompt.check_rows()?;
         prompt.check_mask()?;
         if let Some(&token) = prompt.tokens.iter().find(|t| **t as usize >= vocab) {
-            return Err(PromptError::Token { name: name.clone(), token, vocab });
+            return Err(PromptError::Token { name: shown_name, token, vocab });
         }
     }
     Ok(())
@@ -524,15 +532,18 @@ impl Manifest {
     pub(super) fn check(&self) -> Result<(), String> {
         if let Some(word) = self.caches.as_deref().filter(|word| caches(word).is_none()) {
             return Err(format!(
-                "`caches` is `{word}`; expected `none` or `f8_e4m3` (with a stored scale for all keys and \
-                 one for all values of a layer): keys and values are rounded to nothing else here"
+                "`caches` is `{}`; expected `none` or `f8_e4m3` (with a stored scale for all keys and \
+                 one for all values of a layer): keys and values are rounded to nothing else here",
+                shown(word)
             ));
         }
         if let Some(word) = self.rounds.as_deref().filter(|word| rounds(word).is_none()) {
+            let word = shown(word);
             return Err(format!("`rounds` is `{word}`; expected `none`, `linear` or `all`"));
         }
         if self.format != "onboard-dump" {
-            return Err(format!("`format` is `{}`; expected `onboard-dump`", self.format));
+            let format = shown(&self.format);
+            return Err(format!("`format` is `{format}`; expected `onboard-dump`"));
         }
         if self.version != VERSION {
             return Err(format!(
@@ -547,6 +558,7 @@ impl Manifest {
                 return Err(format!("`logprobs.k` is {k:?}; expected 1 to {}", self.vocab));
             }
             (kind, _) => {
+                let kind = shown(kind);
                 return Err(format!("`logprobs.kind` is `{kind}`; expected `full` or `topk`"));
             }
         }
@@ -561,11 +573,11 @@ impl Manifest {
             let beyond = layers.chosen.last().is_none_or(|last| *last >= layers.of);
             if beyond || layers.prefix.is_empty() || layers.prefix.chars().any(char::is_control) {
                 return Err(format!(
-                    "`layers` chooses {:?} of {} below `{}`; expected numbers of layers below their count, and the \
+                    "`layers` chooses {} of {} below `{}`; expected numbers of layers below their count, and the \
                      text before the number in names of tensors",
-                    layers.chosen,
+                    listing::items(&layers.chosen),
                     layers.of,
-                    plain(&layers.prefix)
+                    shown(&layers.prefix)
                 ));
             }
         }
@@ -576,8 +588,9 @@ impl Manifest {
         if let Some((run, all)) = members.find(|(_, all)| all.ran.len() + all.failed.len() < 2) {
             let count = all.ran.len() + all.failed.len();
             return Err(format!(
-                "`members.{run}` lists {count} runs; expected two or more, with those that failed: write the dump again with \
-                 `parity dump`"
+                "`members.{}` lists {count} runs; expected two or more, with those that failed: write the dump again with \
+                 `parity dump`",
+                shown(run)
             ));
         }
         check_prompts(&self.prompts, self.vocab).map_err(|e| e.to_string())?;
@@ -585,7 +598,9 @@ impl Manifest {
             for (prompt, tokens) in by_prompt {
                 if let Some(token) = tokens.iter().find(|t| **t as usize >= self.vocab) {
                     return Err(format!(
-                        "`greedy.{run}.{prompt}` has token {token}; `vocab` is {}",
+                        "`greedy.{}.{}` has token {token}; `vocab` is {}",
+                        shown(run),
+                        shown(prompt),
                         self.vocab
                     ));
                 }
@@ -602,8 +617,9 @@ impl Manifest {
             .find(|patch: &&ReferencePatch| !PATCHES.contains(&(&*patch.name, patch.version)))
         {
             Some(ReferencePatch { name, version }) => Err(format!(
-                "`patches` has `{name}` in version {version}, which this program does not know; write the dump again with its \
-                 `parity dump`"
+                "`patches` has `{}` in version {version}, which this program does not know; write the dump again with its \
+                 `parity dump`",
+                shown(name)
             )),
             None => Ok(()),
         }
@@ -615,6 +631,7 @@ impl Manifest {
             self.taps.0.iter().filter_map(|(tap, info)| Some((tap, info.same_as.as_ref()?)));
         match taps.find(|(_, other)| !self.is_stored(other)) {
             Some((tap, other)) => {
+                let [tap, other] = [tap, other].map(|name| shown(name));
                 Err(format!("tap `{tap}` is the same as `{other}`, which is not stored"))
             }
             None => Ok(()),
@@ -640,7 +657,7 @@ impl Manifest {
         let names = names.chain(self.head.iter().flat_map(|head| [&head.fed, &head.recycled]));
         let mut names = names.chain(&self.runs).chain(&self.routers);
         match names.find(|name| name.chars().any(char::is_control)) {
-            Some(name) => Err(format!("the name `{name}` has control characters")),
+            Some(name) => Err(format!("the name `{}` has control characters", shown(name))),
             None => Ok(()),
         }
     }

@@ -11,6 +11,7 @@ use super::load_error::LoadError;
 use super::split::Splitter;
 use formats::gguf::{self, Metadata, MetadataArray, MetadataValue};
 use formats::shown;
+use registry::listing;
 
 /// Tokenizer as llama.cpp loads it, for encoding and decoding text in the same way.
 pub struct LlamaTokenizer {
@@ -63,7 +64,7 @@ impl LlamaTokenizer {
             _ if model == pre_table::scores_model().0 => TokenizerKind::Scores,
             _ if model == pre_table::merges_model() => TokenizerKind::Merges,
             _ if model == pre_table::pieces_model() => TokenizerKind::Pieces,
-            _ => return Err(LoadError::Kind { model: model.to_owned() }),
+            _ => return Err(LoadError::Kind { model: shortened(model) }),
         };
         let texts = keys.strings("tokenizer.ggml.tokens")?;
         let texts: Vec<String> = texts.ok_or(LoadError::NoTokens)?.to_vec();
@@ -73,7 +74,7 @@ impl LlamaTokenizer {
         let merges = keys.strings("tokenizer.ggml.merges")?;
         let mut ranks = IndexMap::with_capacity(merges.map_or(0, <[String]>::len));
         for (n, line) in merges.unwrap_or_default().iter().enumerate() {
-            separator(line).ok_or_else(|| LoadError::Merge { number: n, line: line.clone() })?;
+            separator(line).ok_or_else(|| LoadError::Merge { number: n, line: shortened(line) })?;
             // Of two equal lines the first counts.
             ranks.entry(line.clone()).or_insert(n);
         }
@@ -105,7 +106,7 @@ impl LlamaTokenizer {
         let name = keys.str("tokenizer.ggml.pre")?.unwrap_or_default();
         let known = match kind {
             TokenizerKind::Merges => Some(
-                pre_table::find(name).ok_or_else(|| LoadError::Pre { name: name.to_owned() })?,
+                pre_table::find(name).ok_or_else(|| LoadError::Pre { name: shortened(name) })?,
             ),
             TokenizerKind::Scores | TokenizerKind::Pieces => None,
         };
@@ -270,6 +271,11 @@ fn surrounding(
     let adds = keys.bool(&key)?.unwrap_or(default_adds);
     let default_id = default_id.filter(|&id| (id as usize) < tokens);
     Ok(special_id(keys, role, tokens).or(default_id).filter(|_| adds))
+}
+
+/// Shortens a text of a file for an error.
+fn shortened(text: &str) -> String {
+    listing::shortened(text, 160).into_owned()
 }
 
 fn array<'a>(keys: &'a Metadata, key: &str) -> Result<Option<&'a MetadataArray>, LoadError> {
