@@ -489,7 +489,7 @@ pub fn check_prompts(prompts: &[Prompt], vocab: usize) -> Result<(), PromptError
     Ok(())
 }
 
-/// Patches of the reference that this version accepts: `PATCHES` of `reference/dump.py`.
+/// Patches of the reference that this version accepts: `PATCHES` of `reference/onboard_dump/patches.py`.
 const PATCHES: [(&str, u64); 7] = [
     ("topk_first_of_equals", 1),
     ("compressed_tensors_products_in_f32", 1),
