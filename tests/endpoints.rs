@@ -366,8 +366,8 @@ fn gelu_in_f16_with_other_epsilon(model: &mut Model) {
 /// The sheet of the engine says which ops it rounds, for files of every type.
 #[test]
 fn rounded_ops_are_no_difference() {
-    let dir = tempfile::tempdir().unwrap();
     for to in ["gguf:f32", "gguf:f16", "gguf:q8_0"] {
+        let dir = tempfile::tempdir().unwrap();
         let file = quantized(dir.path(), "gemma3_text", to);
         let server = StandIn::of_file(&file, gelu_in_f16, Products::OfFile, Fault::None);
         check_file(&file, &server).code(0).prints("AGREE").prints("`gelu_tanh` computes in f16");
