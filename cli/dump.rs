@@ -1,7 +1,6 @@
 //! Implements `parity dump`, which makes a reference with the Hugging Face code.
 
 mod engine;
-pub(crate) mod script;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use registry::file;
 
 pub(crate) use engine::model_of;
 
-use crate::{CommandOutcome, products, term};
+use crate::{CommandOutcome, products, reference_script, term};
 
 /// Script that records chat templates and the tokenizer, which runs by itself.
 const CHAT: &str = include_str!("../parity/reference/chat.py");
@@ -36,7 +35,7 @@ impl ScriptFile {
     /// Returns the file name and the text.
     fn file(self) -> (&'static str, String) {
         match self {
-            Self::Dump => ("dump.py", script::text()),
+            Self::Dump => ("dump.py", reference_script::text()),
             Self::Chat => ("chat.py", CHAT.to_owned()),
         }
     }

@@ -50,6 +50,7 @@ mod parity_schedules;
 mod plugin;
 mod products;
 mod reference;
+mod reference_script;
 mod run;
 mod sampling;
 mod schema;

@@ -6,6 +6,7 @@
 
 mod changed;
 mod manifest;
+mod prompt;
 mod seal;
 mod tensor_file;
 
@@ -20,9 +21,10 @@ use sha2::{Digest as _, Sha256};
 use crate::metrics;
 
 pub use manifest::{
-    Audit, CheckpointContents, EnsembleMembers, HeadEntry, KvRounding, Manifest, ModelId, Phase,
-    Prompt, PromptError, ReferencePatch, StateInfo, TapInfo, TrustedPhase, VERSION, check_prompts,
+    Audit, CheckpointContents, EnsembleMembers, HeadEntry, KvRounding, Manifest, ModelId,
+    ReferencePatch, StateInfo, TapInfo, TrustedPhase, VERSION,
 };
+pub use prompt::{Phase, Prompt, PromptError, check_prompts};
 pub use seal::{FileChecksums, sealed};
 use tensor_file::TensorFile;
 

@@ -206,7 +206,7 @@ fn keep(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 
 /// Sizes of the heads of an attention.
 #[derive(Debug, Clone, Copy)]
-struct AttendSizes {
+struct AttentionHeads {
     heads: usize,
     kv_heads: usize,
     key_dim: usize,
@@ -214,7 +214,7 @@ struct AttendSizes {
     stored: usize,
 }
 
-impl AttendSizes {
+impl AttentionHeads {
     /// Returns the number of query heads of a key head.
     fn group(self) -> usize {
         self.heads / self.kv_heads
@@ -222,7 +222,7 @@ impl AttendSizes {
 }
 
 /// Returns the sizes of the heads, if those of a query fit the state and its window.
-fn sizes(args: &Attend, ctx: &Ctx<'_>, query: &[usize]) -> Result<AttendSizes, Error> {
+fn sizes(args: &Attend, ctx: &Ctx<'_>, query: &[usize]) -> Result<AttentionHeads, Error> {
     let &[_, heads, key_dim] = query else {
         return Err(ctx.error("a query has two axes, heads and head size"));
     };
@@ -252,12 +252,12 @@ fn sizes(args: &Attend, ctx: &Ctx<'_>, query: &[usize]) -> Result<AttendSizes, E
     {
         return Err(ctx.error("it would see more than its state keeps"));
     }
-    Ok(AttendSizes { heads, kv_heads, key_dim, stored })
+    Ok(AttentionHeads { heads, kv_heads, key_dim, stored })
 }
 
 /// Returns a task for each key head and each block of rows of the step.
-fn tasks<'a>(ctx: &'a Ctx<'_>, sizes: AttendSizes) -> Result<Vec<AttendTask<'a>>, Error> {
-    let AttendSizes { kv_heads, key_dim, stored, .. } = sizes;
+fn tasks<'a>(ctx: &'a Ctx<'_>, sizes: AttentionHeads) -> Result<Vec<AttendTask<'a>>, Error> {
+    let AttentionHeads { kv_heads, key_dim, stored, .. } = sizes;
     let mut tasks = Vec::new();
     for ChunkRows { slot, rows, start, mask, .. } in ctx.chunks() {
         let Memory::Attention(memory) = ctx.memory(*slot)? else {
@@ -290,7 +290,7 @@ fn tasks<'a>(ctx: &'a Ctx<'_>, sizes: AttendSizes) -> Result<Vec<AttendTask<'a>>
 /// Attends to the keys and values of the state.
 fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error> {
     let sizes = sizes(args, ctx, q.shape())?;
-    let AttendSizes { heads, kv_heads, key_dim, stored } = sizes;
+    let AttentionHeads { heads, kv_heads, key_dim, stored } = sizes;
     let slopes = args.slopes.as_deref();
     let sinks = ctx.vector("sinks");
     if sinks.is_some_and(|s| s.len() != heads)

@@ -20,10 +20,14 @@ impl Change {
         let Model { graph, ropes, rules, .. } = model;
         match self {
             Self::Argument { key, values } => {
-                values.iter().for_each(|(n, value)| argument(graph, *n, key, value));
+                for (n, value) in values {
+                    argument(graph, *n, key, value);
+                }
             }
             Self::Arguments(values) => {
-                values.iter().for_each(|(n, key, value)| argument(graph, *n, key, value));
+                for (n, key, value) in values {
+                    argument(graph, *n, key, value);
+                }
             }
             Self::Move(all) => moves::apply(graph, all),
             Self::Behind { value, op, attrs, tapped } => {
@@ -40,7 +44,9 @@ impl Change {
             Self::Weights(pairs) => weights(graph, pairs),
             Self::Projections(pairs) => {
                 weights(graph, pairs);
-                pairs.iter().for_each(|(a, b)| taps(graph, *a, *b));
+                for (a, b) in pairs {
+                    taps(graph, *a, *b);
+                }
             }
             Self::Weight { node, role, weight } => {
                 each(graph, &[*node], |node| {
@@ -60,7 +66,9 @@ impl Change {
                 }
             }
             Self::Order(pairs) => {
-                pairs.iter().for_each(|(first, second)| exchange(graph, *first, *second));
+                for (first, second) in pairs {
+                    exchange(graph, *first, *second);
+                }
             }
             Self::Weightless { nodes, role } => each(graph, nodes, |node| {
                 node.weights.remove(role);
@@ -95,7 +103,9 @@ impl Change {
             Self::Tiles(nodes) => inserts::tile(graph, nodes),
             Self::Narrow { nodes, dtype, inputs } => inserts::round(graph, nodes, *dtype, *inputs),
             Self::Scale { values, by, tapped } => {
-                values.iter().for_each(|value| scale(graph, *value, *by, *tapped));
+                for value in values {
+                    scale(graph, *value, *by, *tapped);
+                }
             }
         }
     }

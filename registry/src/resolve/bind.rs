@@ -130,7 +130,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// Returns the state that a name stands for.
+    /// Returns the state of a name.
     fn state_argument(
         &self,
         place: &ParamPlace<'_>,
@@ -145,7 +145,7 @@ impl Resolver<'_> {
         Err(finding.into())
     }
 
-    /// Returns the rotary table that a name stands for.
+    /// Returns the rotary table of a name.
     fn rope_argument(&self, place: &ParamPlace<'_>, given: Binding) -> Result<Argument, EvalError> {
         let Binding::Name(name) = given else { return Err(place.of_other_kind(given)) };
         if let Some(index) = self.spec.rope.get_index_of(&name.name) {

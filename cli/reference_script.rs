@@ -1,14 +1,14 @@
 //! Reference script: a Python package, and the single file with which it is shipped.
 
 /// Script as it lies beside its package, with a place for the package's files.
-const ENTRY: &str = include_str!("../../parity/reference/dump.py");
+const ENTRY: &str = include_str!("../parity/reference/dump.py");
 /// Line of the script that the files replace.
 const PLACE: &str = "FILES: dict[str, str] = {}\n";
 
 /// Reads files of the package by their names.
 macro_rules! package {
     ($($name:literal),+ $(,)?) => {
-        &[$(($name, include_str!(concat!("../../parity/reference/onboard_dump/", $name)))),+]
+        &[$(($name, include_str!(concat!("../parity/reference/onboard_dump/", $name)))),+]
     };
 }
 
