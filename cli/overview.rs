@@ -25,7 +25,7 @@ pub(crate) fn template() -> String {
         for name in names {
             let about = commands.find_subcommand(name).and_then(Command::get_about);
             let about = about.map(ToString::to_string).unwrap_or_default();
-            let _ = writeln!(text, "  {name:<13}{}", about.replace(['{', '}'], ""));
+            let _ = writeln!(text, "  {name:<13}{about}");
         }
     }
     text + "\nOptions:\n{options}{after-help}"

@@ -54,7 +54,7 @@ pub(crate) const PACKAGE: &[(&str, &str)] = package![
 ];
 
 /// Returns the script as one file, so that it can be copied to the machine with the model.
-pub(super) fn text() -> String {
+pub(crate) fn text() -> String {
     let files =
         PACKAGE.iter().map(|(name, text)| format!("    \"onboard_dump/{name}\": r'''{text}''',\n"));
     let files: Vec<String> = files.collect();

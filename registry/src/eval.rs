@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 use crate::config::Config;
 use crate::diag::{Finding, Span};
-use crate::listing::shorten;
+use crate::listing::beginning;
 use crate::scalar::Scalar;
 use crate::suggest;
 use crate::syntax::{Arg, BinaryOp, Expr, ExprKind, Ident};
@@ -79,7 +79,7 @@ impl Fuel {
         self.steps.set(left.unwrap_or(0));
         left.map(|_| ()).ok_or_else(|| {
             Finding::error(at, "the spec computes for too long")
-                .help("shorten the lists, or nest fewer of them")
+                .help("beginning the lists, or nest fewer of them")
         })
     }
 
@@ -286,7 +286,7 @@ fn size(value: &Scalar) -> usize {
 
 /// Returns the words under a caret: what was expected there, and what was found.
 pub(crate) fn expected(what: &str, value: &Scalar) -> String {
-    let shown = shorten(&value.to_string());
+    let shown = beginning(&value.to_string());
     match value {
         Scalar::Null => format!("expected {what}, found null"),
         Scalar::List(_) | Scalar::Map(_) => {

@@ -27,19 +27,22 @@ pub fn lines<T>(items: &[T]) -> (&[T], Option<String>) {
     (first, (omitted > 0).then(|| format!("... and {omitted} more")))
 }
 
-/// Shortens a text of more than `most` characters to its beginning and its end.
-pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
+/// Most characters of a name or a value of a file that a message quotes.
+pub const QUOTED: usize = 160;
+
+/// Shortens a text of more than `limit` characters to its beginning and its end.
+pub fn shortened(text: &str, limit: usize) -> Cow<'_, str> {
     let count = text.chars().count();
-    if count <= most {
+    if count <= limit {
         return Cow::Borrowed(text);
     }
-    let head: String = text.chars().take(most / 2).collect();
-    let tail: String = text.chars().skip(count - most / 2).collect();
+    let head: String = text.chars().take(limit / 2).collect();
+    let tail: String = text.chars().skip(count - limit / 2).collect();
     Cow::Owned(format!("{head} ... {tail}"))
 }
 
-/// Cuts a long value of a message to its beginning.
-pub(crate) fn shorten(text: &str) -> String {
+/// Returns the beginning of a long value, or all of a short one.
+pub(crate) fn beginning(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use crate::diag::{Finding, SourceText};
-use crate::listing::shorten;
+use crate::listing::beginning;
 use crate::scalar::Scalar;
 use crate::suggest;
 use crate::syntax::{Expr, Ident};
@@ -206,8 +206,8 @@ impl Sheet {
                 &name.at,
                 format!(
                     "sheet `{}` has no setting `{}`",
-                    shorten(&self.engine),
-                    shorten(&name.name)
+                    beginning(&self.engine),
+                    beginning(&name.name)
                 ),
             );
             finding.help = suggest::help(&name.name, self.settings.keys().map(String::as_str));

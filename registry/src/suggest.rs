@@ -1,9 +1,6 @@
 //! "Did you mean ...?"
 
-use crate::listing::shortened;
-
-/// Most characters of a candidate.
-const MAX_CANDIDATE: usize = 160;
+use crate::listing::{QUOTED, shortened};
 
 /// Returns the candidate closest to `name`, if it is close enough to be a misspelling.
 pub fn closest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -23,12 +20,12 @@ pub fn help<'a>(
     candidates: impl IntoIterator<Item = &'a str> + Clone,
 ) -> Option<String> {
     if let Some(candidate) = closest(name, candidates.clone()) {
-        return Some(format!("did you mean `{}`?", shortened(candidate, MAX_CANDIDATE)));
+        return Some(format!("did you mean `{}`?", shortened(candidate, QUOTED)));
     }
     let all: Vec<String> = candidates
         .into_iter()
         .take(13)
-        .map(|candidate| format!("`{}`", shortened(candidate, MAX_CANDIDATE)))
+        .map(|candidate| format!("`{}`", shortened(candidate, QUOTED)))
         .collect();
     (!all.is_empty() && all.len() <= 12).then(|| format!("known are {}", all.join(", ")))
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use crate::diag::{Finding, SourceText, Span};
-use crate::listing::shorten;
+use crate::listing::beginning;
 use crate::syntax::Ident;
 use crate::text::MappedText;
 
@@ -304,7 +304,7 @@ impl<'a> YamlParser<'a> {
         if let Some(first) = map.get(&key) {
             let line = first.key.span().line();
             let finding =
-                Finding::error(&entry.key.span(), format!("`{}` stands twice", shorten(&key)));
+                Finding::error(&entry.key.span(), format!("`{}` stands twice", beginning(&key)));
             self.findings.push(finding.label(format!("first on line {line}")));
         } else {
             map.insert(key, entry);

@@ -39,10 +39,11 @@ pub mod safetensors;
 
 pub use safetensors::FileDtype;
 
+use registry::listing;
+
 /// Escapes control characters in text from a file and shortens long text, so that it is safe to show.
 pub fn shown(text: &str) -> String {
-    const MOST: usize = 160;
-    escaped(&registry::listing::shortened(text, MOST))
+    escaped(&listing::shortened(text, listing::QUOTED))
 }
 
 /// Returns the text with control characters escaped, and quotes as they are.

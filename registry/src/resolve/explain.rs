@@ -31,7 +31,7 @@ pub(super) fn explain(
         names_of(expr, &mut names);
         let told = names.iter().filter_map(|name: &&str| {
             let (key, value) = source(name)?;
-            let shown = listing::shorten(&value.to_string());
+            let shown = listing::beginning(&value.to_string());
             Some(format!("`{name}` is {shown}, the key `{key}` of `{}`", config.path()))
         });
         let told: Vec<String> = told.take(3).collect();

@@ -11,7 +11,6 @@ use super::load_error::LoadError;
 use super::split::Splitter;
 use formats::gguf::{self, Metadata, MetadataArray, MetadataValue};
 use formats::shown;
-use registry::listing;
 
 /// Tokenizer as llama.cpp loads it, for encoding and decoding text in the same way.
 pub struct LlamaTokenizer {
@@ -64,7 +63,7 @@ impl LlamaTokenizer {
             _ if model == pre_table::scores_model().0 => TokenizerKind::Scores,
             _ if model == pre_table::merges_model() => TokenizerKind::Merges,
             _ if model == pre_table::pieces_model() => TokenizerKind::Pieces,
-            _ => return Err(LoadError::Kind { model: shortened(model) }),
+            _ => return Err(LoadError::Kind { model: shown(model) }),
         };
         let texts = keys.strings("tokenizer.ggml.tokens")?;
         let texts: Vec<String> = texts.ok_or(LoadError::NoTokens)?.to_vec();
@@ -74,7 +73,7 @@ impl LlamaTokenizer {
         let merges = keys.strings("tokenizer.ggml.merges")?;
         let mut ranks = IndexMap::with_capacity(merges.map_or(0, <[String]>::len));
         for (n, line) in merges.unwrap_or_default().iter().enumerate() {
-            separator(line).ok_or_else(|| LoadError::Merge { number: n, line: shortened(line) })?;
+            separator(line).ok_or_else(|| LoadError::Merge { number: n, line: shown(line) })?;
             // Of two equal lines the first counts.
             ranks.entry(line.clone()).or_insert(n);
         }
@@ -105,9 +104,9 @@ impl LlamaTokenizer {
         }
         let name = keys.str("tokenizer.ggml.pre")?.unwrap_or_default();
         let known = match kind {
-            TokenizerKind::Merges => Some(
-                pre_table::find(name).ok_or_else(|| LoadError::Pre { name: shortened(name) })?,
-            ),
+            TokenizerKind::Merges => {
+                Some(pre_table::find(name).ok_or_else(|| LoadError::Pre { name: shown(name) })?)
+            }
             TokenizerKind::Scores | TokenizerKind::Pieces => None,
         };
         let group: Option<&'static PreTokenizer> = known.map(|(group, _)| group);
@@ -271,11 +270,6 @@ fn surrounding(
     let adds = keys.bool(&key)?.unwrap_or(default_adds);
     let default_id = default_id.filter(|&id| (id as usize) < tokens);
     Ok(special_id(keys, role, tokens).or(default_id).filter(|_| adds))
-}
-
-/// Shortens a text of a file for an error.
-fn shortened(text: &str) -> String {
-    listing::shortened(text, 160).into_owned()
 }
 
 fn array<'a>(keys: &'a Metadata, key: &str) -> Result<Option<&'a MetadataArray>, LoadError> {
