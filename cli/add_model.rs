@@ -34,7 +34,7 @@ use crate::{CommandOutcome, annotate, parity_mutate, schema, term, write};
 
 mod draft_summary;
 
-/// Matches or drafts a spec, builds the model, runs it and proves it against its reference
+/// Matches or drafts a spec, builds the model, runs it and proves it
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -15,47 +15,28 @@ use registry::file;
 
 pub(crate) use engine::model_of;
 
-use crate::{CommandOutcome, products, term};
-
-/// Reference script: a single file, so that it can be copied to the machine with the model.
-const SCRIPT: &str = include_str!("../parity/reference/dump.py");
-/// Script for multi-token prediction heads, which the reference script runs if it lies beside it as
-/// `nextn.py`.
-const HEADS: &str = include_str!("../parity/reference/nextn.py");
-/// Script that reads weights when they are used, which the reference script runs as `layerwise.py`.
-const LAYERWISE: &str = include_str!("../parity/reference/layerwise.py");
-/// Script that keeps the parts of a dump as files, which the reference script runs as `pieces.py`.
-const PIECES: &str = include_str!("../parity/reference/pieces.py");
+use crate::{CommandOutcome, products, reference_script, term};
 
 /// Script that records chat templates and the tokenizer, which runs by itself.
 const CHAT: &str = include_str!("../parity/reference/chat.py");
 
-/// Part of the reference script, by the name of its file.
+/// Python script, by the name of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ScriptFile {
-    /// The script itself
+    /// The script that makes the dump
     Dump,
-    /// Its module for multi-token prediction heads
-    Nextn,
-    /// Its module for --layerwise and --layers
-    Layerwise,
-    /// Its module for --pieces
-    Pieces,
     /// The script for --chat
     Chat,
 }
 
 impl ScriptFile {
-    const ALL: [Self; 5] = [Self::Dump, Self::Nextn, Self::Layerwise, Self::Pieces, Self::Chat];
+    const ALL: [Self; 2] = [Self::Dump, Self::Chat];
 
     /// Returns the file name and the text.
-    fn file(self) -> (&'static str, &'static str) {
+    fn file(self) -> (&'static str, String) {
         match self {
-            Self::Dump => ("dump.py", SCRIPT),
-            Self::Nextn => ("nextn.py", HEADS),
-            Self::Layerwise => ("layerwise.py", LAYERWISE),
-            Self::Pieces => ("pieces.py", PIECES),
-            Self::Chat => ("chat.py", CHAT),
+            Self::Dump => ("dump.py", reference_script::text()),
+            Self::Chat => ("chat.py", CHAT.to_owned()),
         }
     }
 }
@@ -77,7 +58,6 @@ Examples:
   parity dump MODEL -o DUMP --pieces DIR --merge  the dump that one process would write
   parity dump MODEL -o DUMP --chat                also the chat template and the tokenizer
   parity dump --script > dump.py                  to run it on another machine: python dump.py --help
-  parity dump --script layerwise > layerwise.py   beside it, for --layerwise and --layers there
 
 --layerwise reads each layer's weights when they are multiplied, and carries all sequences that do
 not wait for each other through a layer before the next. Of stacked experts and of the embedding only
@@ -95,8 +75,8 @@ pub(crate) struct DumpArgs {
     /// The folder to write
     #[arg(short, long, value_name = "DUMP", required_unless_present = "script")]
     output: Option<PathBuf>,
-    /// Print the script, or a part of it, instead of running it
-    #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "dump")]
+    /// Print a script instead of running it
+    #[arg(long, value_name = "SCRIPT", num_args = 0..=1, default_missing_value = "dump")]
     script: Option<ScriptFile>,
     /// Read one layer at a time, for a model larger than the memory
     #[arg(long)]
@@ -144,7 +124,7 @@ pub(crate) struct DumpArgs {
 impl DumpArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
         if let Some(script) = self.script {
-            term::print(script.file().1)?;
+            term::print(&script.file().1)?;
             return Ok(CommandOutcome::Ok);
         }
         let (Some(model), Some(output)) = (&self.model, &self.output) else {

@@ -15,7 +15,7 @@ use crate::progress::ConversionTerminal;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::{CommandOutcome, write};
 
-/// Measures on a text how much each input of each weight matters, for `convert --imatrix`
+/// Measures on a text how much each input of a weight matters, for `convert`
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,

@@ -32,7 +32,7 @@ mod verify;
 
 pub(crate) use command::shell;
 
-/// Prints the command that starts an engine, with a reason for each flag and a plan of the memory
+/// Prints the command that starts an engine, with reasons and a plan of the memory
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -39,6 +39,7 @@ mod list;
 mod man;
 mod matrix;
 mod new;
+mod overview;
 mod parity_check;
 mod parity_diff;
 mod parity_fit;
@@ -47,6 +48,7 @@ mod parity_schedules;
 mod plugin;
 mod products;
 mod progress;
+mod reference_script;
 mod run;
 mod sampling;
 mod schema;
@@ -80,6 +82,7 @@ pub(crate) enum CommandOutcome {
     version,
     propagate_version = true,
     disable_help_subcommand = true,
+    help_template = overview::template(),
     after_help = EXAMPLES
 )]
 struct OnboardCli {
@@ -126,7 +129,7 @@ enum OnboardCommand {
     Convert(convert::ConvertArgs),
     Verify(verify::VerifyArgs),
     Imatrix(imatrix::ImatrixArgs),
-    /// Divides a long command into pieces for many machines, by Ray, Slurm or Kubernetes
+    /// Divides a long command into pieces for many machines
     Jobs {
         #[command(subcommand)]
         command: jobs::JobsCommand,

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::{CommandOutcome, term};
 
-/// Compares a converted file or folder with the hashes that were written with it
+/// Compares a converted file or folder with the hashes written with it
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -1,8 +1,6 @@
 //! Counts what makes code hard to read at first sight: closures with a name, several bindings in one `let`, and
 //! bindings that do not say what they hold.
 
-use std::collections::BTreeMap;
-
 use syn::visit::{self, Visit};
 use syn::{Expr, Local, Pat, PatIdent};
 
@@ -64,7 +62,7 @@ fn bindings_say_what_they_hold() {
     }
     let mut lines = 0;
     let mut totals = [0; 3];
-    let mut densest: BTreeMap<usize, String> = BTreeMap::new();
+    let mut densest: Vec<(usize, String)> = Vec::new();
     for path in files {
         let short = path.strip_prefix(root()).unwrap();
         if is_test_file(short) {
@@ -77,15 +75,16 @@ fn bindings_say_what_they_hold() {
         for (total, count) in totals.iter_mut().zip(counts) {
             *total += count;
         }
-        densest.insert(counts.iter().sum(), format!("{}: {counts:?}", short.display()));
+        densest.push((counts.iter().sum(), format!("{}: {counts:?}", short.display())));
     }
-    let densest: Vec<&str> = densest.values().rev().take(10).map(String::as_str).collect();
+    densest.sort_by(|a, b| b.cmp(a));
+    let densest: Vec<&str> = densest.iter().take(10).map(|(_, line)| line.as_str()).collect();
     for ((name, limit), total) in LIMITS.iter().zip(totals) {
         let rate = 1e3 * total as f64 / lines as f64;
         assert!(
             rate <= *limit,
             "{name}: {rate:.2} in 1,000 lines, at most {limit}; name what a binding holds, and make a function of a \
-             closure that is called more than once. Closures, tuples and vague names of some files:\n{}",
+             closure that is called more than once. Closures, tuples and vague names of the densest files:\n{}",
             densest.join("\n")
         );
     }

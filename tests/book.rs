@@ -126,11 +126,13 @@ fn the_keys_of_the_book_are_those_of_the_decoder() {
 
 /// Lists the commands that a help text introduces.
 fn commands(help: &str) -> Vec<String> {
-    let list = help.split("Commands:\n").nth(1).unwrap_or_default();
-    let list = list.split("\n\n").next().unwrap_or_default().lines();
+    let (introduction, _) = help.split_once("\nOptions:\n").unwrap_or((help, ""));
+    let (_, list) = introduction.split_once(":\n").unwrap_or_default();
+    let list = list.lines().filter(|line| line.starts_with("  "));
     let names = list.filter(|line| !line.starts_with("    "));
     let names = names.filter_map(|line| line.split_whitespace().next());
-    names.filter(|name| *name != "help").map(str::to_owned).collect()
+    let commands = names.filter(|name| name.starts_with(|first: char| first.is_ascii_lowercase()));
+    commands.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
 /// Returns the help text of a command, without blanks at the ends of lines.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use parity::edit::Change;
+use registry::dtype::Dtype;
 use registry::graph::{Node, ValueId};
 use registry::model::Model;
 use registry::rope::RopeTable;
@@ -347,7 +348,32 @@ fn rounded_products_are_no_difference() {
         check_file(&file, &server)
             .code(0)
             .prints("AGREE")
-            .prints("rows are rounded to 8 bits with a scale for");
+            .prints("rows of products are rounded to 8 bits with a scale for");
+    }
+}
+
+/// Computes GELU in f16, as from a table of f16 numbers.
+fn gelu_in_f16(model: &mut Model) {
+    let nodes = nodes(model, "gelu_tanh").into_iter().map(|(n, _)| n).collect();
+    Change::Narrow { nodes, dtype: Dtype::F16, inputs: true }.apply(model);
+}
+
+fn gelu_in_f16_with_other_epsilon(model: &mut Model) {
+    gelu_in_f16(model);
+    other_epsilon(model);
+}
+
+/// The sheet of the engine says which ops it rounds, for files of every type.
+#[test]
+fn rounded_ops_are_no_difference() {
+    for to in ["gguf:f32", "gguf:f16", "gguf:q8_0"] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = quantized(dir.path(), "gemma3_text", to);
+        let server = StandIn::of_file(&file, gelu_in_f16, Products::OfFile, Fault::None);
+        check_file(&file, &server).code(0).prints("AGREE").prints("`gelu_tanh` computes in f16");
+        let faulty = gelu_in_f16_with_other_epsilon;
+        let server = StandIn::of_file(&file, faulty, Products::OfFile, Fault::None);
+        check_file(&file, &server).code(1).prints("DIFFER");
     }
 }
 

@@ -45,6 +45,7 @@ mod prose;
 mod quant;
 mod raised;
 mod rounded;
+mod shapes;
 mod signatures;
 mod tool;
 mod type_names;

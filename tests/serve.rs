@@ -4,6 +4,8 @@
 
 #[path = "serve/answers.rs"]
 mod answers;
+#[path = "serve/clients.rs"]
+mod clients;
 #[path = "serve/conversations.rs"]
 mod conversations;
 #[path = "serve/limits.rs"]

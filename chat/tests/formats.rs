@@ -1,5 +1,10 @@
 //! Formats of tool calls against the parsers of vLLM and SGLang, on the outputs that `formats/make.py` made.
 
+#[path = "formats/damaged.rs"]
+mod damaged;
+#[path = "formats/reasons.rs"]
+mod reasons;
+
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt::Write as _;
@@ -9,8 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fs_err as fs;
 use onboard_chat::{Format, OutputEvent, ParserOptions, ReasoningMode};
-use proptest::prelude::*;
 use serde_json::Value;
+
+use reasons::{REASONS, Verdict, verdict, within};
 
 /// Output of a parser: content, and calls as name and arguments.
 #[derive(Debug, Clone, PartialEq)]
@@ -181,123 +187,6 @@ fn same_calls(a: &Reading, b: &Reading) -> bool {
 
 fn same(a: &Reading, b: &Reading) -> bool {
     same_calls(a, b) && squeezed(&a.content) == squeezed(&b.content)
-}
-
-/// Reading of one output beside those of the engines.
-enum Verdict {
-    /// Engines with the same reading.
-    Same(Vec<&'static str>),
-    /// Reason of a difference from all of them.
-    Differs(&'static str),
-}
-
-/// Reasons of differences, with the relation to an engine's reading that each one claims.
-const REASONS: [(&str, &str, Relation); 8] = [
-    ("text_kept", "text beside the calls that the engine drops", text_kept),
-    ("marks_dropped", "marks that the engine leaves in the text", marks_dropped),
-    ("typed", "values that the engine returns as strings: numbers, `null`, `true`", typed),
-    ("values_kept", "arguments that the engine drops", values_kept),
-    ("call_kept", "calls that the engine drops", call_kept),
-    ("malformed_is_text", "a malformed call, which the engine repairs or drops", malformed_is_text),
-    ("guessed", "a damaged call, of which the engine makes another one", guessed),
-    ("raises", "the engine's parser raises", |_, _, _| false),
-];
-
-type Relation = fn(&Golden, &Reading, &Reading) -> bool;
-
-fn text_kept(_: &Golden, ours: &Reading, theirs: &Reading) -> bool {
-    same_calls(ours, theirs) && within(&theirs.content, &ours.content)
-}
-
-fn marks_dropped(_: &Golden, ours: &Reading, theirs: &Reading) -> bool {
-    same_calls(ours, theirs) && within(&ours.content, &theirs.content)
-}
-
-/// True if the characters of `part` stand in `text` in the same order, but for white space.
-fn within(part: &str, text: &str) -> bool {
-    let mut remaining = text.chars();
-    part.chars().filter(|c| !c.is_whitespace()).all(|c| remaining.any(|other| other == c))
-}
-
-fn typed(_: &Golden, ours: &Reading, theirs: &Reading) -> bool {
-    ours.calls.len() == theirs.calls.len()
-        && ours
-            .calls
-            .iter()
-            .zip(&theirs.calls)
-            .all(|(a, b)| a.0 == b.0 && loose_values(&a.1) == loose_values(&b.1))
-        && within(&theirs.content, &ours.content)
-}
-
-/// Values of a text without quotation marks, numbers in one spelling.
-fn loose_values(text: &str) -> Vec<String> {
-    canonical(text)
-        .replace(['"', '\\'], "")
-        .split(['{', '}', '[', ']', ',', ':'])
-        .map(|text: &str| {
-            text.parse::<f64>().map_or_else(|_| text.to_owned(), |value| format!("{value:?}"))
-        })
-        .collect()
-}
-
-fn values_kept(_: &Golden, ours: &Reading, theirs: &Reading) -> bool {
-    ours.calls.len() == theirs.calls.len()
-        && within(&theirs.content, &ours.content)
-        && ours.calls.iter().zip(&theirs.calls).all(|(a, b)| a.0 == b.0)
-        && ours
-            .calls
-            .iter()
-            .zip(&theirs.calls)
-            .any(|(a, b)| object_of(&a.1).keys().any(|key| !object_of(&b.1).contains_key(key)))
-}
-
-fn object_of(text: &str) -> serde_json::Map<String, Value> {
-    serde_json::from_str::<serde_json::Map<String, Value>>(text).unwrap_or_default()
-}
-
-fn call_kept(_: &Golden, ours: &Reading, theirs: &Reading) -> bool {
-    ours.calls.len() > theirs.calls.len() && subset(&theirs.calls, &ours.calls)
-}
-
-fn malformed_is_text(case: &Golden, ours: &Reading, theirs: &Reading) -> bool {
-    is_damaged(case)
-        && subset(&ours.calls, &theirs.calls)
-        && ours.content.len() >= theirs.content.trim().len()
-}
-
-fn guessed(case: &Golden, ours: &Reading, theirs: &Reading) -> bool {
-    is_damaged(case) && !same_calls(ours, theirs)
-}
-
-/// True if calls are among others in the same order.
-fn subset(part: &[(String, String)], all_calls: &[(String, String)]) -> bool {
-    let mut remaining = all_calls.iter();
-    part.iter().all(|call| {
-        remaining.any(|other| call.0 == other.0 && canonical(&call.1) == canonical(&other.1))
-    })
-}
-
-fn is_damaged(case: &Golden) -> bool {
-    ["cut", "left_out", "put_in", "doubled"].contains(&case.kind.as_str())
-}
-
-fn verdict(case: &Golden, ours: &Reading) -> Option<Verdict> {
-    let with: Vec<_> =
-        readings(case).filter(|(_, theirs)| same(ours, theirs)).map(|(name, _)| name).collect();
-    if !with.is_empty() {
-        return Some(Verdict::Same(with));
-    }
-    if readings(case).next().is_none() {
-        return Some(Verdict::Differs("raises"));
-    }
-    let reason = REASONS
-        .iter()
-        .find(|(_, _, holds)| readings(case).any(|(_, theirs)| holds(case, ours, theirs)))?;
-    Some(Verdict::Differs(reason.0))
-}
-
-fn readings(case: &Golden) -> impl Iterator<Item = (&'static str, &Reading)> {
-    case.engines.iter().filter_map(|(name, reading)| Some((*name, reading.as_ref()?)))
 }
 
 /// Returns the golden outputs of a format, or none for a format of reasoning alone.
@@ -609,119 +498,6 @@ fn reasoning_is_read_as_the_engines_read_it() {
     }
     assert!(wrong.is_empty(), "{} of {seen:?}\n{}", wrong.len(), wrong.join("\n"));
     assert!(seen.len() >= 9 && seen.values().all(|count| *count >= 20), "{seen:?}");
-}
-
-#[test]
-fn hostile_outputs_end() {
-    const MANY: usize = 1 << 20;
-    for format in Format::all() {
-        let name = format.name();
-        let starts: Vec<String> = if format.has_calls() && !format.is_fallback() {
-            let cases = golden(name).into_iter().take(40).map(|case| case.text);
-            cases.map(|text| text[..floor(&text, text.len() * 2 / 3)].to_owned()).collect()
-        } else {
-            vec![format.reasoning().map(|(open, _)| open.to_owned()).unwrap_or_default()]
-        };
-        let storms = [
-            "[",
-            "{",
-            "{\"a\":",
-            "\"",
-            "'",
-            "\\",
-            "<",
-            "</",
-            " ",
-            "\n",
-            "\u{1f600}",
-            ",",
-            "<think>",
-            "0",
-            "x",
-        ];
-        for (at, storm) in storms.iter().enumerate() {
-            let start = &starts[at % starts.len()];
-            let text = format!("{start}{}", storm.repeat(MANY / storm.len() / 8));
-            for whole_calls in [true, false] {
-                let options = ParserOptions { max_call: 1 << 16, ..options(whole_calls) };
-                parsed(format, &options, [text.as_str()]);
-            }
-        }
-        // The start of an output again and again.
-        let text = starts[0].repeat(MANY / 4 / starts[0].len().max(1));
-        parsed(format, &options(true), [text.as_str()]);
-    }
-}
-
-/// Returns the last place up to `at` between two characters.
-fn floor(text: &str, at: usize) -> usize {
-    (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default()
-}
-
-fn pieces(text: &str, cuts: &[usize]) -> Vec<String> {
-    let mut ends: Vec<usize> = cuts.iter().map(|cut| floor(text, cut % (text.len() + 1))).collect();
-    ends.push(text.len());
-    ends.sort_unstable();
-    let mut start = 0;
-    ends.into_iter().map(|end| text[std::mem::replace(&mut start, end)..end].to_owned()).collect()
-}
-
-/// Puts a slip into a text: characters of another output at a place, in place of some of its own.
-fn slipped(
-    text: &str,
-    other: &str,
-    (at, length, from, take): (usize, usize, usize, usize),
-) -> String {
-    let start = floor(text, at % (text.len() + 1));
-    let end = floor(text, (start + length % 8).min(text.len())).max(start);
-    let from = floor(other, from % (other.len() + 1));
-    let to = floor(other, (from + take % 24).min(other.len())).max(from);
-    format!("{}{}{}", &text[..start], &other[from..to], &text[end..])
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 100_000, failure_persistence: None, ..ProptestConfig::default() })]
-
-    /// Damaged outputs, cut anywhere: nothing is lost and the cuts change nothing.
-    #[test]
-    fn damaged_outputs_keep_their_text(
-        pick in any::<[usize; 3]>(),
-        slips in prop::collection::vec(any::<(usize, usize, usize, usize)>(), 0..4),
-        cuts in prop::collection::vec(any::<usize>(), 0..6),
-        whole_calls in any::<bool>(),
-        inside in any::<bool>(),
-    ) {
-        let all = corpus();
-        let (format, texts) = &all[pick[0] % all.len()];
-        let (_, other_texts) = &all[pick[1] % all.len()];
-        let mut text = texts[pick[2] % texts.len()].clone();
-        for slip in slips {
-            text = slipped(&text, &other_texts[slip.0 % other_texts.len()], slip);
-        }
-        let reasoning = if inside { ReasoningMode::Inside } else { ReasoningMode::Marked };
-        let options = ParserOptions { reasoning, tools: tools().clone(), whole_calls, ..ParserOptions::default() };
-        let whole_output = parsed(format, &options, [text.as_str()]);
-        let cut = pieces(&text, &cuts);
-        prop_assert_eq!(&whole_output, &parsed(format, &options, cut.iter().map(String::as_str)));
-        if whole_calls {
-            for (name, arguments) in &whole_output.0.calls {
-                let object: Result<serde_json::Map<String, Value>, _> = serde_json::from_str(arguments);
-                // Half of a surrogate pair and a number beyond f64 are JSON, which serde_json cannot hold.
-                let refused = object.err().map(|error| error.to_string()).unwrap_or_default();
-                let fine = refused.is_empty() || refused.contains("number out of range") || arguments.contains("\\u");
-                prop_assert!(fine, "{}: {}: {}", name, refused, arguments);
-            }
-        }
-    }
-}
-
-fn corpus() -> &'static [(&'static Format, Vec<String>)] {
-    static CORPUS: OnceLock<Vec<(&'static Format, Vec<String>)>> = OnceLock::new();
-    CORPUS.get_or_init(|| {
-        outputs()
-            .map(|(format, cases)| (format, cases.into_iter().map(|case| case.text).collect()))
-            .collect()
-    })
 }
 
 fn tools() -> &'static BTreeMap<String, Value> {

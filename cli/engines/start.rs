@@ -14,9 +14,6 @@ use super::EngineArgs;
 use super::catalog::{CatalogEntry, is_program};
 use crate::interrupt::{self, RemovalGuard};
 
-/// Python reader of taps and states that plugins share with `parity dump`.
-const READER: &str = include_str!("../../parity/reference/dump.py");
-
 /// Engine in a child process, ready to be started.
 pub(crate) struct ChildCommand {
     /// Command that starts the engine.
@@ -91,7 +88,12 @@ impl ChildCommand {
         for (file, text) in registry::engines::plugins() {
             fs_err::write(files.path().join(file), text)?;
         }
-        fs_err::write(files.path().join("onboard_dump.py"), READER)?;
+        // Plugins read taps and states as `parity dump` does.
+        let package = files.path().join("onboard_dump");
+        fs_err::create_dir(&package)?;
+        for (file, text) in crate::reference_script::PACKAGE {
+            fs_err::write(package.join(file), text)?;
+        }
         let mut words = words.into_iter();
         let program = words.next().context("an engine has a command")?;
         let mut arguments: Vec<OsString> = words.collect();

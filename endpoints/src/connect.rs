@@ -113,6 +113,7 @@ fn facts(
         cache_off: false,
         bound: None,
         products: Vec::new(),
+        narrow_ops: Vec::new(),
         exact: None,
         hidden: Vec::new(),
         unverified: None,

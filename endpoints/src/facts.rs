@@ -42,6 +42,15 @@ pub struct RoundedProducts {
     pub rows: RowForm,
 }
 
+/// Ops whose inputs and results an engine rounds, whatever the dtype of the run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NarrowOps {
+    /// Names of the ops.
+    pub ops: Vec<String>,
+    /// Dtype of the inputs and results.
+    pub dtype: Dtype,
+}
+
 /// Description of a server and of the log-probabilities that it provides.
 #[derive(Debug, Clone)]
 pub struct ServerFacts {
@@ -78,6 +87,8 @@ pub struct ServerFacts {
     pub bound: Option<f64>,
     /// Products that round rows first, by the types of weights in the served file; empty if the engine does not.
     pub products: Vec<RoundedProducts>,
+    /// Ops that round their inputs and results; empty if the engine has none.
+    pub narrow_ops: Vec<NarrowOps>,
     /// Flags with which the server computes in f32 throughout, if its defaults do not.
     pub exact: Option<String>,
     /// Hidden log-probabilities, with the remedy.

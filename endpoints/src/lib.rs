@@ -29,7 +29,7 @@ mod row;
 
 pub use connect::{connect, report};
 pub use error::Error;
-pub use facts::{LogprobSupport, RoundedProducts, RowForm, ServerFacts};
+pub use facts::{LogprobSupport, NarrowOps, RoundedProducts, RowForm, ServerFacts};
 pub use json::find;
 pub use options::{EndpointOptions, TrustedCertificates};
 pub use row::{FLOOR, LogprobRow, LogprobRowError};

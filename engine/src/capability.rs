@@ -222,6 +222,19 @@ mod tests {
     }
 
     #[test]
+    fn errors_of_sheets_shorten_texts_of_the_file() {
+        let long = "x".repeat(40_000);
+        for text in [
+            format!("{long}: a"),
+            format!("engine: x\ndtypes: []\nkind: {long}"),
+            format!("{long}: a\n{long}: b"),
+        ] {
+            let error = EngineSheet::parse(&text).unwrap_err().to_string();
+            assert!(error.contains("xxx") && error.len() < 1000, "{} bytes", error.len());
+        }
+    }
+
+    #[test]
     fn a_bad_sheet_says_what_it_lacks() {
         for (text, want) in [
             ("[]", "expected a map with `engine`, `ops`, `states` and `dtypes`"),

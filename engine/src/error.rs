@@ -2,6 +2,7 @@
 
 use registry::diag::Finding;
 use registry::dtype::Dtype;
+use registry::listing;
 
 /// Failure of a device, in the device's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -165,6 +166,9 @@ pub enum Error {
     Lost(String),
 }
 
+/// Most characters of a list of findings, which may quote files.
+const MAX_TEXT: usize = 10_000;
+
 fn join(findings: &[Finding]) -> String {
     let lines: Vec<String> = findings
         .iter()
@@ -173,5 +177,5 @@ fn join(findings: &[Finding]) -> String {
             None => f.message.clone(),
         })
         .collect();
-    lines.join("; ")
+    listing::shortened(&lines.join("; "), MAX_TEXT).into_owned()
 }

@@ -1,14 +1,14 @@
 //! The weights of a session: mapped where the file's dtype serves, rounded once where not.
 
+mod tensors;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use checkpoints::GgufWeights;
 use checkpoints::checkpoint::Rounding;
 use checkpoints::gguf_weights::{BlockView, RowParts, RowRun};
 use checkpoints::load::WeightView as FileView;
-use checkpoints::weights::StridedMatrix;
 use formats::codec::{self, BlockType};
-use formats::safetensors::FileDtype;
+use formats::shown;
 use registry::attention_modules::AttentionModules;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, ScaleGranularity, Weight, WeightId};
@@ -22,93 +22,7 @@ use crate::kernels::tiles::TileUnit;
 use crate::value::stored_bytes;
 use crate::{Error, InputRounding, ProductArithmetic};
 
-/// A source of the numbers of weights.
-pub trait WeightSource: Send + Sync {
-    /// Returns one weight of the graph; cheap, since every use calls it.
-    fn view(&self, id: WeightId) -> Result<FileView<'_>, Error>;
-
-    /// Computes the numbers of a weight that is not stored as it is; none for any other weight.
-    fn computed(&self, _id: WeightId) -> Result<Option<Vec<f32>>, Error> {
-        Ok(None)
-    }
-
-    /// True if [`WeightSource::computed`] would make the weight.
-    fn is_computed(&self, _id: WeightId) -> bool {
-        false
-    }
-
-    /// Returns a matrix that [`WeightSource::computed`] would make, in place, if its numbers lie at constant distances.
-    fn strided(&self, _id: WeightId) -> Result<Option<StridedMatrix<'_>>, Error> {
-        Ok(None)
-    }
-
-    /// Returns the rounding of the rows that the weight multiplies, if one is declared.
-    fn rounding(&self, _id: WeightId) -> Result<Option<Rounding>, Error> {
-        Ok(None)
-    }
-
-    /// Returns a scale that is stored under this name.
-    fn scale(&self, _name: &str) -> Result<Option<f32>, Error> {
-        Ok(None)
-    }
-
-    /// Returns a weight that is kept in blocks, which have no [`FileView`].
-    fn blocks(&self, _id: WeightId) -> Option<BlockView<'_>> {
-        None
-    }
-
-    /// Returns a matrix whose rows are in blocks of several types; its [`FileView`] is decoded.
-    fn row_parts(&self, _id: WeightId) -> Option<RowParts<'_>> {
-        None
-    }
-}
-
-impl WeightSource for GgufWeights {
-    fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
-        let BlockView { ty, shape, bytes, .. } = self.view(id);
-        let Some(dtype) = ty.plain().map(FileDtype::from) else {
-            return Err(wrong_dtype(&format!("number {}", id.0), ty.name()));
-        };
-        Ok(FileView { dtype, shape, bytes })
-    }
-
-    fn blocks(&self, id: WeightId) -> Option<BlockView<'_>> {
-        if self.row_parts(id).is_some() {
-            return None;
-        }
-        Some(self.view(id)).filter(|view| view.ty.is_quantized())
-    }
-
-    fn row_parts(&self, id: WeightId) -> Option<RowParts<'_>> {
-        self.row_parts(id)
-    }
-}
-
-impl WeightSource for checkpoints::weights::CheckpointWeights {
-    fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
-        self.view(id).map_err(|e| Error::Checkpoint(Box::new(e)))
-    }
-
-    fn computed(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
-        self.read(id).map_err(|e| Error::Checkpoint(Box::new(e)))
-    }
-
-    fn is_computed(&self, id: WeightId) -> bool {
-        matches!(self.found(id).source, checkpoints::weights::WeightLocation::Computed(_))
-    }
-
-    fn strided(&self, id: WeightId) -> Result<Option<StridedMatrix<'_>>, Error> {
-        self.strided(id).map_err(|e| Error::Checkpoint(Box::new(e)))
-    }
-
-    fn rounding(&self, id: WeightId) -> Result<Option<Rounding>, Error> {
-        self.rounding(id).map_err(|e| Error::Checkpoint(Box::new(e)))
-    }
-
-    fn scale(&self, name: &str) -> Result<Option<f32>, Error> {
-        self.checkpoint().scale(name).map_err(|e| Error::Checkpoint(Box::new(e)))
-    }
-}
+pub use tensors::{WeightSource, WeightsInMemory};
 
 /// The form in which one weight is held.
 enum WeightForm {
@@ -571,7 +485,7 @@ fn lost(id: WeightId) -> Error {
 
 /// Returns the error for a weight whose type cannot be read as numbers.
 fn wrong_dtype(name: &str, ty: &str) -> Error {
-    Error::WeightDtype { name: name.to_owned(), found: ty.to_owned() }
+    Error::WeightDtype { name: shown(name), found: ty.to_owned() }
 }
 
 /// Refuses a weight of another shape than the graph's.
@@ -579,7 +493,7 @@ fn check_shape(shape: &[usize], weight: &Weight) -> Result<(), Error> {
     if shape == weight.shape.as_slice() {
         return Ok(());
     }
-    let name = weight.name.clone();
+    let name = shown(&weight.name);
     let got = shape.to_vec();
     let want = weight.shape.clone();
     Err(Error::WeightShape { name, got, want })
@@ -680,27 +594,4 @@ fn rounded(run: Dtype, wide: &[f32]) -> WeightForm {
         }
     };
     WeightForm::Rounded(run, bytes)
-}
-
-/// Weights that lie in memory, in the order of the graph.
-#[derive(Debug, Clone, Default)]
-pub struct WeightsInMemory {
-    tensors: Vec<(Vec<usize>, Vec<u8>)>,
-}
-
-impl WeightsInMemory {
-    /// Adds the next weight of the graph, in f32.
-    pub fn push(&mut self, shape: &[usize], data: &[f32]) {
-        self.tensors.push((shape.to_vec(), data.iter().flat_map(|x| x.to_le_bytes()).collect()));
-    }
-}
-
-impl WeightSource for WeightsInMemory {
-    fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
-        let (shape, bytes) = self
-            .tensors
-            .get(id.0)
-            .ok_or_else(|| Error::Other(format!("weight {} was not given", id.0)))?;
-        Ok(FileView { dtype: FileDtype::F32, shape, bytes })
-    }
 }

@@ -1,7 +1,7 @@
 """Hugging Face transformers as an engine: `onboard parity check MODEL --engine transformers`.
 
 Taps are module outputs under the names of the modules, and states are read from the cache, both by the reader of
-`parity dump` (onboard_dump.py). Numbers come from the model as it is configured here.
+`parity dump` (the package onboard_dump). Numbers come from the model as it is configured here.
 """
 
 import copy

@@ -6,6 +6,7 @@
 
 mod changed;
 mod manifest;
+mod prompt;
 mod seal;
 mod tensor_file;
 
@@ -13,19 +14,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use checkpoints::Checkpoint;
+use formats::shown;
 use registry::dtype::Dtype;
 use sha2::{Digest as _, Sha256};
 
 use crate::metrics;
 
 pub use manifest::{
-    Audit, CheckpointContents, EnsembleMembers, HeadEntry, KvRounding, Manifest, ModelId, Phase,
-    Prompt, PromptError, ReferencePatch, StateInfo, TapInfo, TrustedPhase, VERSION, check_prompts,
+    Audit, CheckpointContents, EnsembleMembers, HeadEntry, KvRounding, Manifest, ModelId,
+    ReferencePatch, StateInfo, TapInfo, TrustedPhase, VERSION,
 };
+pub use prompt::{Phase, Prompt, PromptError, check_prompts};
 pub use seal::{FileChecksums, sealed};
 use tensor_file::TensorFile;
 
-/// Error in reading a dump.
+/// Error in reading a dump. Texts from the files are escaped and shortened, ready to print.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,7 +40,7 @@ pub enum Error {
     Json {
         /// The file.
         path: PathBuf,
-        /// Message of the JSON parser, with control characters escaped.
+        /// Message of the JSON parser.
         why: String,
     },
     /// `manifest.json` contains a contradiction.
@@ -177,16 +180,6 @@ impl Logprobs {
     }
 }
 
-/// Escapes control characters: messages quote the file.
-pub(crate) fn plain(text: &str) -> String {
-    text.chars()
-        .map(|c: char| match c {
-            c if c.is_control() => c.escape_default().to_string(),
-            c => c.to_string(),
-        })
-        .collect()
-}
-
 /// Returns the SHA-256 of a file, in hexadecimal.
 pub fn sha256(path: &Path) -> std::io::Result<String> {
     let mut hash = Sha256::new();
@@ -204,13 +197,13 @@ impl Dump {
         let path = dir.join("manifest.json");
         let text = registry::file::read(&path, registry::file::MANIFEST)?;
         let manifest: Manifest = serde_json::from_slice(&text)
-            .map_err(|error| Error::Json { path: path.clone(), why: plain(&error.to_string()) })?;
+            .map_err(|error| Error::Json { path: path.clone(), why: shown(&error.to_string()) })?;
         let tensors = dir.join("reference.safetensors");
         let mut tensors_sha256 = None;
         if let Some(checksums) = &manifest.sha256 {
             checksums.verify(dir, &text, tensors_sha256.insert(sha256(&tensors)?))?;
         }
-        manifest.check().map_err(|message| Error::Manifest { path, message: plain(&message) })?;
+        manifest.check().map_err(|message| Error::Manifest { path, message })?;
         let store = TensorFile::open(&tensors)?;
         let notes = Vec::new();
         let mut dump = Self { dir: dir.to_owned(), manifest, notes, store, tensors_sha256 };
@@ -325,7 +318,8 @@ impl Dump {
             return Err(Error::Manifest {
                 path: self.dir.join("manifest.json"),
                 message: format!(
-                    "the ensemble of {run} (`members.{run}` and `{base}/logits`) has {fault}; write the dump again with `parity dump`"
+                    "the ensemble of {run} (`members.{run}` and `{}/logits`) has {fault}; write the dump again with `parity dump`",
+                    shown(&base)
                 ),
             });
         }
@@ -425,12 +419,14 @@ impl Dump {
         let mut expected_names = BTreeSet::new();
         for run in &self.manifest.runs {
             if Dtype::ALL.iter().all(|d| d.name() != run) {
+                let run = shown(run);
                 self.notes.push(format!("run `{run}` is of a dtype that is not compared here"));
             }
         }
         for (tap, info) in &self.manifest.taps.0 {
             for phase in &info.phases {
                 if Phase::ALL.iter().all(|p| p.name() != phase) {
+                    let [phase, tap] = [phase, tap].map(|name| shown(name));
                     self.notes.push(format!("phase `{phase}` of tap `{tap}` is passed over"));
                 }
             }
@@ -536,7 +532,7 @@ impl Dump {
                     }
                     self.store.number(&name)?;
                 } else if rows > 0 {
-                    return Err(Error::Missing { path: self.store.path.clone(), name });
+                    return Err(self.store.missing(&name));
                 }
                 expected_names.insert(name);
             }

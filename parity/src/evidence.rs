@@ -5,6 +5,7 @@
 //! are scored again by the native engine in f32, which tests decode parity at any length. Both are judged
 //! by [`rule`](crate::rule), like a check of any other engine. Schedules compare the server with itself.
 
+mod answer_gates;
 mod answers;
 mod cases;
 mod distance;
@@ -16,42 +17,25 @@ mod products;
 mod server_schedules;
 mod text_only;
 
-use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use endpoints::{
-    Endpoint, Generation, LogprobRow, LogprobSupport, PrefixCache, PromptRequest, PromptScores,
-    ServerFacts,
-};
+use endpoints::{Endpoint, LogprobSupport, ServerFacts};
 use engine::{Engine, ModelSource};
 use registry::dtype::Dtype;
 
 use crate::check::{Error as CheckError, summarize};
 use crate::diagnose::ObservedPrompt;
 use crate::dump::{Dump, Phase};
-use crate::gate::{Gate, Verdict};
-use crate::report::{FileHashes, GreedyRow, Report, ReportSubject, Uncovered};
+use crate::report::{FileHashes, Report, ReportSubject, Uncovered};
 
+use answer_gates::{AnswerGates, observed, timed};
 use cases::{ServerPrompt, cases, noisy_cases};
-use judge::{ComparedRows, Judge};
+use judge::Judge;
 use native::NativeReference;
-use products::RoundedTypes;
+use products::EngineRounding;
 
 pub use text_only::EncodeText;
-
-/// Number of tokens of observed rows that are kept for the search of causes.
-const OBSERVED: usize = 64;
-
-/// Number of prompts whose generated tokens the native engine scores again, with a representative mix of
-/// lengths. A large model on a CPU takes longer for them than its server for everything.
-const RESCORED: usize = 16;
-
-/// Number of prompts on which the effect of rounding is measured, if no dump provides it.
-const MEASURED: usize = 4;
-
-/// Maximum number of prompts that are requested one after the other; larger sets are requested in parallel.
-const ALONE: usize = 16;
 
 /// Scope of a check of a server.
 #[derive(Clone)]
@@ -181,17 +165,14 @@ pub fn check_server(
     let stated =
         facts.dtype.as_deref().and_then(|name| Dtype::ALL.into_iter().find(|d| d.name() == name));
     let dtype = options.dtype.or(stated).unwrap_or(Dtype::F32);
-    let mut native = NativeReference::open(native, source, native::options(options.threads))?;
-    let rounded = RoundedTypes::of(facts, source).filter(|_| options.bound.is_none());
+    let native = NativeReference::open(native, source, native::options(options.threads))?;
+    let rounded = EngineRounding::of(facts, source).filter(|_| options.bound.is_none());
     // A dump is of weights before they were quantized.
     let reference = dump.filter(|_| rounded.is_none());
-    let mut products =
-        rounded.as_ref().map(|rounded| native.with_products(rounded.types.clone())).transpose()?;
-    let mut effort = CheckTimes::default();
+    let products = rounded.as_ref().map(|rounded| native.with_rounding(rounded)).transpose()?;
     let bound = if rounded.is_some() { None } else { options.bound.or(facts.bound) };
     let mut judge = Judge::new(dtype, bound.filter(|_| dtype == Dtype::F32));
     judge.least = facts.bound.filter(|_| rounded.is_some()).unwrap_or(0.0);
-    // Positions that both the server and the model support.
     let room = facts.context.into_iter().chain(model.context).min().unwrap_or(usize::MAX);
     let cases = match &rounded {
         Some(_) => noisy_cases(model, dump, |text| server.tokenize(text), room, options.tokens)?,
@@ -205,157 +186,77 @@ pub fn check_server(
         notes: notes(facts, dtype, stated.is_some() || options.dtype.is_some()),
         diagnosis: None,
     };
-    for prompt in dump.iter().flat_map(|dump| &dump.manifest.prompts) {
-        if !prompt.is_causal() {
-            report.notes.push(format!(
-                "prompt `{}` was not sent: requests have no prefix and no packed documents",
-                prompt.name
-            ));
-        }
-    }
+    report.notes.extend(unsent(dump));
+    let mut answers = AnswerGates {
+        server,
+        source,
+        options,
+        reference,
+        dtype,
+        room,
+        cases: &cases,
+        native,
+        products,
+        judge,
+        effort: CheckTimes::default(),
+        identity: identity::RowFingerprint::default(),
+        gates: Vec::new(),
+        greedy: Vec::new(),
+    };
     if rounded.is_none() && cases.iter().all(|case| case.spread.is_none()) {
-        let begun = Instant::now();
-        judge.measure(&mut native, &mixed(&cases, MEASURED))?;
-        effort.native += begun.elapsed();
+        answers.measure()?;
     }
-
-    let mut gates = Vec::new();
-    let mut greedy = Vec::new();
-    let mut observed = Vec::new();
-    let mut identity = identity::RowFingerprint::default();
     let mut scored_rows = Vec::new();
-    let shows_prompts = matches!(facts.scores, LogprobSupport::Full | LogprobSupport::Top(_));
     if facts.scores != LogprobSupport::None {
-        for group in cases.chunks(width(&cases, options)) {
-            let group_scores = timed(&mut effort.server, || score(server, group))?;
-            for (case, scored) in group.iter().zip(group_scores) {
-                let begun = Instant::now();
-                gates.extend(answers::scored(case, &scored, facts, model.vocab));
-                let truth = match case.truth(reference)? {
-                    Some(truth) => truth,
-                    None => native.rows(&case.tokens, &case.positions)?,
-                };
-                identity.add(&case.positions, &scored.rows, &truth);
-                let products = products.as_mut();
-                let rounded = products
-                    .map(|products| products.rows(&case.tokens, &case.positions))
-                    .transpose()?;
-                let compared = ComparedRows {
-                    steps: &case.positions,
-                    server: &scored.rows,
-                    truth: &truth,
-                    rounded: rounded.as_deref(),
-                    spread: case.spread.as_deref(),
-                };
-                gates.push(judge.gate(case, Phase::Prefill, compared));
-                effort.native += begun.elapsed();
-                keep(&mut observed, case, &scored);
-                scored_rows.push(scored);
-            }
-        }
-        if are_distributions(&gates) {
-            identity.refuse(facts, source)?;
-        }
+        scored_rows = answers.score_prompts()?;
     }
     let mut generations = Vec::new();
     if facts.generates.is_some() {
-        let rescored: BTreeSet<String> =
-            mixed(&cases, RESCORED).into_iter().map(|case| case.name.clone()).collect();
-        if rescored.len() < cases.len() {
-            report.notes.push(format!(
-                "generated tokens of {} of {} prompts were scored again by the native engine",
-                rescored.len(),
-                cases.len()
-            ));
-        }
-        for group in cases.chunks(width(&cases, options)) {
-            let group_answers =
-                timed(&mut effort.server, || generate(server, group, options.tokens))?;
-            for (case, generated) in group.iter().zip(group_answers) {
-                let begun = Instant::now();
-                gates.extend(answers::generated(
-                    case,
-                    &generated,
-                    options.tokens,
-                    facts,
-                    model.vocab,
-                ));
-                if rescored.contains(&case.name) {
-                    let engines = (&mut native, products.as_mut());
-                    let decoded = decode(engines, &mut judge, case, &generated)?;
-                    if !shows_prompts {
-                        identity.add_generated(&generated.rows, &decoded.truth);
-                    }
-                    gates.push(decoded.gate);
-                    greedy.push(decoded.greedy);
-                }
-                effort.native += begun.elapsed();
-                generations.push(generated);
-            }
-        }
-        if !shows_prompts && are_distributions(&gates) {
-            identity.refuse(facts, source)?;
-        }
+        let (generated, note) = answers.generate()?;
+        generations = generated;
+        report.notes.extend(note);
     }
-    if gates.iter().all(|gate| gate.verdict == Verdict::Skip) {
-        let reason = if cases.is_empty() {
-            format!(
-                "has room for {room} tokens, and every prompt with the tokens behind it is longer"
-            )
-        } else {
-            let why = gates.iter().find_map(|gate| gate.finding.as_deref());
-            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-            format!("gave no number that could be judged{why}")
-        };
-        let url = facts.url.clone();
-        let tokens = String::new();
-        return Err(Error::NotProvable { url, reason, tokens });
-    }
-    gates.extend([Phase::Prefill, Phase::Decode].into_iter().filter_map(|p| judge.pooled(p)));
+    answers.check_judged()?;
+    let phases = [Phase::Prefill, Phase::Decode].into_iter();
+    answers.gates.extend(phases.filter_map(|phase| answers.judge.pooled(phase)));
     match &rounded {
-        Some(rounded) => report.notes.extend(judge.explain(rounded, dump.is_some())),
+        Some(rounded) => report.notes.extend(answers.judge.explain(rounded, dump.is_some())),
         None => report.note(left_out(dump, &cases, room)),
     }
     if options.schedules {
-        let tolerance = judge.tolerance(&gates);
-        let alone = server_schedules::SingleAnswers {
-            cases: &cases,
-            scored: &scored_rows,
-            generated: &generations,
-            vocab: model.vocab,
-            room,
-        };
-        report.schedules = timed(&mut effort.server, || {
-            server_schedules::schedules(server, &alone, dtype, tolerance, options)
-        })?;
+        report.schedules = answers.schedules(&scored_rows, &generations)?;
     }
-    timed(&mut effort.server, || server.alive())?;
+    timed(&mut answers.effort.server, || server.alive())?;
 
     report.note(text_only::compare(server, options.tokenizer)?);
+    let AnswerGates { judge, effort, gates, greedy, .. } = answers;
     let mut run = summarize(model, dtype, gates, greedy, Uncovered::default());
     // Rows within the noise of rounded products rule nothing out.
     if let (Some(first), None) = (&mut run.first, &rounded) {
         first.hints.extend(locate::ruled_out(&run.gates));
     }
     report.runs.push(run);
-    if let Some(flags) =
-        facts.exact.as_ref().filter(|_| report.exit_code() != 0 && dtype == Dtype::F32)
-    {
-        report.notes.push(format!(
-            "by default this server rounds more than f32 does: `{flags}` turns that off"
-        ));
-    }
+    report.notes.extend(exact_flags(facts, &report, dtype));
+    let observed = observed(&cases, &scored_rows);
     Ok(ServerEvidence { report, dtype, observed, noise: judge.explained(&cases), effort })
 }
 
-/// Chooses up to `count` cases whose lengths represent those of all.
-fn mixed(cases: &[ServerPrompt], count: usize) -> Vec<&ServerPrompt> {
-    let mut sorted: Vec<&ServerPrompt> = cases.iter().collect();
-    sorted.sort_by_key(|case| case.tokens.len());
-    let last = sorted.len().saturating_sub(1);
-    let mut places: Vec<usize> = (0..count).map(|n| n * last / (count - 1).max(1)).collect();
-    places.dedup();
-    places.into_iter().filter_map(|place| sorted.get(place).copied()).collect()
+/// Returns a note for each prompt of a dump that no request can hold.
+fn unsent(dump: Option<&Dump>) -> Vec<String> {
+    let prompts = dump.iter().flat_map(|dump| &dump.manifest.prompts);
+    let unsent = prompts.filter(|prompt| !prompt.is_causal()).map(|prompt| {
+        format!(
+            "prompt `{}` was not sent: requests have no prefix and no packed documents",
+            prompt.name
+        )
+    });
+    unsent.collect()
+}
+
+/// Names the flags that make a server as exact as f32, if it failed without them.
+fn exact_flags(facts: &ServerFacts, report: &Report, dtype: Dtype) -> Option<String> {
+    let flags = facts.exact.as_ref().filter(|_| report.exit_code() != 0 && dtype == Dtype::F32)?;
+    Some(format!("by default this server rounds more than f32 does: `{flags}` turns that off"))
 }
 
 /// Names the prompts that exceed the server's context.
@@ -373,105 +274,6 @@ fn left_out(dump: Option<&Dump>, cases: &[ServerPrompt], room: usize) -> Option<
             registry::listing::items(&names)
         )
     })
-}
-
-/// Returns the number of parallel requests. It is one for few prompts, so that a fault of batches shows
-/// only in its schedule.
-fn width(cases: &[ServerPrompt], options: &EvidenceOptions<'_>) -> usize {
-    if cases.len() <= ALONE { 1 } else { options.parallel.max(1) }
-}
-
-fn timed<T>(total: &mut Duration, run: impl FnOnce() -> T) -> T {
-    let begun = Instant::now();
-    let result = run();
-    *total += begun.elapsed();
-    result
-}
-
-fn score(
-    server: &dyn Endpoint,
-    cases: &[ServerPrompt],
-) -> Result<Vec<PromptScores>, endpoints::Error> {
-    server_schedules::together(cases, &|case: &ServerPrompt| {
-        server.score(
-            &PromptRequest { tokens: &case.tokens, cache: PrefixCache::Off },
-            &case.positions,
-        )
-    })
-}
-
-fn generate(
-    server: &dyn Endpoint,
-    cases: &[ServerPrompt],
-    count: usize,
-) -> Result<Vec<Generation>, endpoints::Error> {
-    server_schedules::together(cases, &|case: &ServerPrompt| {
-        server.generate(&PromptRequest { tokens: &case.tokens, cache: PrefixCache::Off }, count)
-    })
-}
-
-/// True if all rows are distributions over the tokens that were sent: others do not identify a model.
-fn are_distributions(gates: &[Gate]) -> bool {
-    gates.iter().all(|gate| gate.bounds.len() == 1 || !gate.fails())
-}
-
-/// Result for the generated tokens of one prompt.
-struct GeneratedResult {
-    gate: Gate,
-    greedy: GreedyRow,
-    /// Rows of the native engine after the same tokens.
-    truth: Vec<LogprobRow>,
-}
-
-/// Scores generated tokens with the native engine and compares.
-fn decode(
-    (native, products): (&mut NativeReference<'_>, Option<&mut NativeReference<'_>>),
-    judge: &mut Judge,
-    case: &ServerPrompt,
-    generated: &Generation,
-) -> Result<GeneratedResult, Error> {
-    let all_tokens: Vec<u32> = case.tokens.iter().chain(&generated.ids).copied().collect();
-    let first = case.tokens.len() - 1;
-    let positions: Vec<usize> = (first..first + generated.ids.len()).collect();
-    let truth = native.rows(&all_tokens, &positions)?;
-    let steps: Vec<usize> = (1..=positions.len()).collect();
-    let widest = case.widest.map(|widest| vec![widest; positions.len()]);
-    let rounded = products.map(|products| products.rows(&all_tokens, &positions)).transpose()?;
-    let compared = ComparedRows {
-        steps: &steps,
-        server: &generated.rows,
-        truth: &truth,
-        rounded: rounded.as_deref(),
-        spread: widest.as_deref(),
-    };
-    let mut gate = judge.gate(case, Phase::Decode, compared);
-    if generated.ids.is_empty() {
-        gate = gate.skipped("the server ended before the first token");
-    }
-    let greedy = judge.greedy(case, generated, &truth);
-    Ok(GeneratedResult { gate, greedy, truth })
-}
-
-/// Keeps rows for a search of causes. A row with only the next token has one entry.
-fn keep(observed: &mut Vec<ObservedPrompt>, case: &ServerPrompt, scored: &PromptScores) {
-    let so_far: usize = observed.iter().map(|o: &ObservedPrompt| o.rows.len()).sum();
-    if so_far + scored.rows.len() > OBSERVED && !observed.is_empty() {
-        return;
-    }
-    let rows = case.positions.iter().zip(&scored.rows);
-    let rows = rows.map(|(at, row)| (*at, entries_of(row, case.tokens.get(at + 1)))).collect();
-    observed.push(ObservedPrompt { name: case.name.clone(), tokens: case.tokens.clone(), rows });
-}
-
-/// Returns the entries of a row, or the next token alone. An entry with zero probability has no distance.
-fn entries_of(row: &LogprobRow, next: Option<&u32>) -> Vec<(u32, f32)> {
-    let mut entries: Vec<(u32, f32)> =
-        row.entries().map(|(id, value)| (id as u32, value)).collect();
-    if let (true, Some(next), Some(value)) = (entries.is_empty(), next, row.target) {
-        entries.push((*next, value));
-    }
-    entries.retain(|(_, value)| *value > endpoints::FLOOR);
-    entries
 }
 
 fn about(

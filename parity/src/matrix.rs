@@ -5,10 +5,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use formats::shown;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::dump::plain;
 
 pub mod plan;
 mod show;
@@ -85,14 +84,14 @@ pub struct Board {
     pub cells: Vec<Cell>,
 }
 
-/// Reason that bytes are not a scoreboard. Texts from the file are escaped, ready to print.
+/// Reason that bytes are not a scoreboard. Texts from the file are escaped and shortened, ready to print.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
 pub enum BoardError {
     #[error("it is no scoreboard ({why}); write one with the option `write`")]
     Json { why: String },
-    #[error("`schema` is {found:?}; expected {SCHEMA:?}")]
+    #[error("`schema` is \"{found}\"; expected {SCHEMA:?}")]
     Schema { found: String },
 }
 
@@ -118,11 +117,11 @@ impl Board {
     /// Parses a board.
     pub fn read(bytes: &[u8]) -> Result<Self, BoardError> {
         let board: Self = serde_json::from_slice(bytes)
-            .map_err(|e| BoardError::Json { why: plain(&e.to_string()) })?;
+            .map_err(|e| BoardError::Json { why: shown(&e.to_string()) })?;
         if board.schema == SCHEMA {
             return Ok(board);
         }
-        Err(BoardError::Schema { found: board.schema })
+        Err(BoardError::Schema { found: shown(&board.schema) })
     }
 
     /// Compares each cell with an earlier board.

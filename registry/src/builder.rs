@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::config::matches;
 use crate::diag::{Finding, Span};
 use crate::dtype::DtypeRule;
-use crate::eval::{EvalError, shorten};
+use crate::eval::EvalError;
 use crate::graph::show;
 use crate::graph::{
     EqualDtypes, FeedInput, Graph, Layer, Node, RopeId, State, StateId, StateKind, Value, ValueId,
     Weight, WeightId,
 };
+use crate::listing::beginning;
 use crate::op::Trait;
 use crate::rope::RopeTable;
 
@@ -86,7 +87,7 @@ impl Builder {
         let text = at.source.text.get(at.start..at.end)?;
         let line = 1 + at.source.text[..at.start].matches('\n').count();
         let flat: Vec<&str> = text.split_whitespace().collect();
-        Some(format!("`{}` ({}:{line})", shorten(&flat.join(" ")), at.source.path))
+        Some(format!("`{}` ({}:{line})", beginning(&flat.join(" ")), at.source.path))
     }
 
     /// Gives a value the name of the variable it is assigned to, unless it has one.

@@ -1,6 +1,9 @@
 //! Findings: what is wrong with a spec, where, and what to do about it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
+
+use crate::listing;
 
 /// A text that findings point into.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,6 +55,9 @@ pub enum Severity {
     Error,
 }
 
+/// Most characters of a text of a finding, which may quote a file.
+const MAX_TEXT: usize = 4000;
+
 /// A fault, with its place and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
@@ -72,7 +78,7 @@ impl Finding {
     pub fn error(at: &Span, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
-            message: message.into(),
+            message: bounded(message),
             at: Some(at.clone()),
             label: String::new(),
             help: None,
@@ -83,7 +89,7 @@ impl Finding {
     pub fn unplaced(message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
-            message: message.into(),
+            message: bounded(message),
             at: None,
             label: String::new(),
             help: None,
@@ -100,15 +106,24 @@ impl Finding {
     /// Adds the words under the caret.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = label.into();
+        self.label = bounded(label);
         self
     }
 
     /// Adds the remedy.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
-        self.help = Some(help.into());
+        self.help = Some(bounded(help));
         self
+    }
+}
+
+/// Returns a text of at most [`MAX_TEXT`] characters.
+fn bounded(text: impl Into<String>) -> String {
+    let text = text.into();
+    match listing::shortened(&text, MAX_TEXT) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(shortened) => shortened,
     }
 }
 

@@ -9,6 +9,7 @@ use std::cell::Cell;
 
 use crate::config::Config;
 use crate::diag::{Finding, Span};
+use crate::listing::beginning;
 use crate::scalar::Scalar;
 use crate::suggest;
 use crate::syntax::{Arg, BinaryOp, Expr, ExprKind, Ident};
@@ -78,7 +79,7 @@ impl Fuel {
         self.steps.set(left.unwrap_or(0));
         left.map(|_| ()).ok_or_else(|| {
             Finding::error(at, "the spec computes for too long")
-                .help("shorten the lists, or nest fewer of them")
+                .help("beginning the lists, or nest fewer of them")
         })
     }
 
@@ -285,7 +286,7 @@ fn size(value: &Scalar) -> usize {
 
 /// Returns the words under a caret: what was expected there, and what was found.
 pub(crate) fn expected(what: &str, value: &Scalar) -> String {
-    let shown = shorten(&value.to_string());
+    let shown = beginning(&value.to_string());
     match value {
         Scalar::Null => format!("expected {what}, found null"),
         Scalar::List(_) | Scalar::Map(_) => {
@@ -293,14 +294,6 @@ pub(crate) fn expected(what: &str, value: &Scalar) -> String {
         }
         Scalar::Str(_) => format!("expected {what}, found the text {shown}"),
         _ => format!("expected {what}, found {shown}"),
-    }
-}
-
-/// Cuts long values in messages.
-pub(crate) fn shorten(text: &str) -> String {
-    match text.char_indices().nth(60) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
     }
 }
 

@@ -1,7 +1,8 @@
-//! Lists in texts for people: the first items, and the number of the others.
+//! Lists in texts for people: the first items, and the number of the others. Long texts: the beginning and the end.
 //!
-//! Files from strangers name as many tensors, keys and prompts as they like.
+//! Files from strangers name as many tensors, keys and prompts as they like, and names are as long as they like.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 
 /// Most findings, or items that have a line each, in one text.
@@ -26,6 +27,28 @@ pub fn lines<T>(items: &[T]) -> (&[T], Option<String>) {
     (first, (omitted > 0).then(|| format!("... and {omitted} more")))
 }
 
+/// Most characters of a name or a value of a file that a message quotes.
+pub const QUOTED: usize = 160;
+
+/// Shortens a text of more than `limit` characters to its beginning and its end.
+pub fn shortened(text: &str, limit: usize) -> Cow<'_, str> {
+    let count = text.chars().count();
+    if count <= limit {
+        return Cow::Borrowed(text);
+    }
+    let head: String = text.chars().take(limit / 2).collect();
+    let tail: String = text.chars().skip(count - limit / 2).collect();
+    Cow::Owned(format!("{head} ... {tail}"))
+}
+
+/// Returns the beginning of a long value, or all of a short one.
+pub(crate) fn beginning(text: &str) -> String {
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,5 +62,11 @@ mod tests {
         let all = vec![0; LINES + 1];
         assert_eq!(lines(&all), (&all[1..], Some("... and 1 more".to_owned())));
         assert_eq!(lines(&all[1..]), (&all[1..], None));
+    }
+
+    #[test]
+    fn long_texts_are_cut_in_their_middle() {
+        assert_eq!(shortened("äbcd", 4), "äbcd");
+        assert_eq!(shortened("äbcdeü", 4), "äb ... eü");
     }
 }

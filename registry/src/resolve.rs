@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::config::Config;
 use crate::diag::{Finding, Severity};
 use crate::eval::{EvalError, Fuel};
-use crate::model::{Model, Nextn};
+use crate::model::Model;
 use crate::ops::OpSet;
 use crate::spec::Spec;
 
@@ -102,18 +102,7 @@ pub fn resolve(
     let quant = quant::resolve(spec, &mut resolver.report);
     let Resolver { mut report, builder, .. } = resolver;
     let (graph, ropes) = builder.finish();
-    let ignored: Vec<&str> =
-        spec.ignore.config.iter().map(|pattern| pattern.name.as_str()).collect();
-    for key in config.unread(&ignored) {
-        report.add(
-            Finding::unplaced(format!("`{}`: nothing reads the key `{key}`", config.path()))
-                .warning()
-                .help(format!(
-                    "read it in `dims:` of {}, or list it under `ignore: config:`",
-                    spec.source.editable(&spec.name.name)
-                )),
-        );
-    }
+    report_unread(spec, config, &mut report);
     if report.failed {
         return Err(report.findings);
     }
@@ -142,28 +131,52 @@ pub fn resolve(
         own_steps: spec.reference.is_some(),
         layers: None,
     };
+    add_rules_of_names(spec, config, &mut model);
+    model.nextn = heads.map(|heads| heads.into_models(&model, ahead));
+    if let Some(owner) = &spec.arch_owner {
+        compare_with_owner(&mut model, owner, given_config, ops);
+    }
+    Ok((model, report.findings))
+}
+
+/// Warns of each key of a config that nothing reads.
+fn report_unread(spec: &Spec, config: &Config, report: &mut FindingSet) {
+    let ignored: Vec<&str> =
+        spec.ignore.config.iter().map(|pattern| pattern.name.as_str()).collect();
+    for key in config.unread(&ignored) {
+        report.add(
+            Finding::unplaced(format!("`{}`: nothing reads the key `{key}`", config.path()))
+                .warning()
+                .help(format!(
+                    "read it in `dims:` of {}, or list it under `ignore: config:`",
+                    spec.source.editable(&spec.name.name)
+                )),
+        );
+    }
+}
+
+/// Adds the rules of tensors whose names begin otherwise than those of the spec.
+fn add_rules_of_names(spec: &Spec, config: &Config, model: &mut Model) {
     let at = crate::diag::Span { source: Arc::clone(&spec.source), start: 0, end: 0 };
     if config.is_wrapped() {
-        model.rules = crate::wrapper::rules(model.rules, &at);
+        model.rules = crate::wrapper::rules(std::mem::take(&mut model.rules), &at);
         model.wrapped = Some(crate::wrapper::roots(&model.graph));
     }
     model.rules.extend(crate::wrapper::bare(&model.graph, &at));
-    model.nextn = heads.map(|heads| {
-        let layers = heads
-            .graphs
-            .into_iter()
-            .map(|graph| Arc::new(Model { graph, gguf: ahead.clone(), ..model.clone() }))
-            .collect();
-        Nextn { from: heads.from, recycle: heads.recycle, layers, gguf: ahead }
-    });
-    if let Some(owner) = &spec.arch_owner {
-        let unlike = inherited::owner_difference(&model, owner, given_config, ops).map(Box::new);
-        let head = model.nextn.as_mut().and_then(|nextn| nextn.gguf.as_mut());
-        for gguf in model.gguf.as_mut().into_iter().chain(head) {
-            gguf.unlike.clone_from(&unlike);
-        }
+}
+
+/// Records where a model differs from that of the spec that owns its GGUF architecture.
+fn compare_with_owner(
+    model: &mut Model,
+    owner: &crate::spec::ArchOwner,
+    config: &Config,
+    ops: &OpSet,
+) {
+    let unlike = inherited::owner_difference(model, owner, config, ops).map(Box::new);
+    let head = model.nextn.as_mut().and_then(|nextn| nextn.gguf.as_mut());
+    for gguf in model.gguf.as_mut().into_iter().chain(head) {
+        gguf.unlike.clone_from(&unlike);
     }
-    Ok((model, report.findings))
 }
 
 /// Evaluates the values that the spec gives to keys an inner config leaves out. These are plain values.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use crate::diag::{Finding, SourceText};
+use crate::listing::beginning;
 use crate::scalar::Scalar;
 use crate::suggest;
 use crate::syntax::{Expr, Ident};
@@ -203,7 +204,11 @@ impl Sheet {
         self.settings.get(&name.name).ok_or_else(|| {
             let mut finding = Finding::error(
                 &name.at,
-                format!("sheet `{}` has no setting `{}`", self.engine, name.name),
+                format!(
+                    "sheet `{}` has no setting `{}`",
+                    beginning(&self.engine),
+                    beginning(&name.name)
+                ),
             );
             finding.help = suggest::help(&name.name, self.settings.keys().map(String::as_str));
             finding

@@ -1,5 +1,7 @@
 //! "Did you mean ...?"
 
+use crate::listing::{QUOTED, shortened};
+
 /// Returns the candidate closest to `name`, if it is close enough to be a misspelling.
 pub fn closest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
@@ -18,9 +20,13 @@ pub fn help<'a>(
     candidates: impl IntoIterator<Item = &'a str> + Clone,
 ) -> Option<String> {
     if let Some(candidate) = closest(name, candidates.clone()) {
-        return Some(format!("did you mean `{candidate}`?"));
+        return Some(format!("did you mean `{}`?", shortened(candidate, QUOTED)));
     }
-    let all: Vec<String> = candidates.into_iter().take(13).map(|c| format!("`{c}`")).collect();
+    let all: Vec<String> = candidates
+        .into_iter()
+        .take(13)
+        .map(|candidate| format!("`{}`", shortened(candidate, QUOTED)))
+        .collect();
     (!all.is_empty() && all.len() <= 12).then(|| format!("known are {}", all.join(", ")))
 }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use crate::diag::{Finding, SourceText, Span};
+use crate::listing::beginning;
 use crate::syntax::Ident;
 use crate::text::MappedText;
 
@@ -302,7 +303,8 @@ impl<'a> YamlParser<'a> {
         let key = entry.key.value().to_owned();
         if let Some(first) = map.get(&key) {
             let line = first.key.span().line();
-            let finding = Finding::error(&entry.key.span(), format!("`{key}` stands twice"));
+            let finding =
+                Finding::error(&entry.key.span(), format!("`{}` stands twice", beginning(&key)));
             self.findings.push(finding.label(format!("first on line {line}")));
         } else {
             map.insert(key, entry);

@@ -8,8 +8,8 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use chat::{
-    CallableTool, ChatRequest, Format, OrderedJson, OutputParser, OutputRule, ParserOptions,
-    ReasoningMode, ReasoningPrefix, RenderControl, TemplateError,
+    CallableTool, ChatRequest, Format, OrderedJson, OutputConstraint, OutputParser, OutputRule,
+    ParserOptions, ReasoningMode, ReasoningPrefix, RenderControl, TemplateError,
 };
 use engine::sample::Sampling;
 use indexmap::IndexMap;
@@ -25,7 +25,7 @@ use crate::fields::{
 };
 use crate::model::ChatFormat;
 use crate::object;
-use crate::penalties::PenaltyFields;
+use crate::penalties::{Penalties, PenaltyFields};
 use crate::rules::{self, ResponseFormat, StructuredOutputs};
 use crate::sequence::{CancelFlag, SequenceMessage, SequenceRequest};
 use crate::sse;
@@ -128,6 +128,174 @@ impl ChatFields {
             return Err(ApiError::field("tool_choice", message));
         }
         Ok((tools, chosen))
+    }
+
+    /// Takes the fields that choose the tokens of an answer and end it, and checks them.
+    fn sampling(&mut self, state: &ServerState) -> Result<ChatSampling, ApiError> {
+        let count = self.n.unwrap_or(1);
+        if count == 0 || count > state.options.prompts {
+            let message = format!("`n` is {count}; expected 1 to {}", state.options.prompts);
+            return Err(ApiError::field("n", message));
+        }
+        let sampling = SamplingFields {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            min_p: self.min_p,
+            seed: self.seed,
+        };
+        let sampling = sampling.check()?;
+        let stops = fields::stops(self.stop.take())?;
+        let penalties = PenaltyFields {
+            presence: self.presence_penalty,
+            frequency: self.frequency_penalty,
+            repetition: self.repetition_penalty,
+        };
+        let penalties = penalties.check()?;
+        let bias = fields::bias(self.logit_bias.take(), state.vocab)?.into();
+        let stop_ids = self.stop_token_ids.take();
+        let ends = fields::ends(stop_ids, self.ignore_eos, &state.ends, state.vocab)?.into();
+        Ok(ChatSampling { count, sampling, stops, penalties, bias, ends })
+    }
+
+    /// Takes the conversation that the template renders.
+    fn conversation(&mut self, tools: Option<Vec<OrderedJson>>) -> Result<ChatRequest, ApiError> {
+        let continues = self.continue_final_message.unwrap_or(false);
+        let mut variables = variables(self.chat_template_kwargs.take())?;
+        if let Some(effort) = self.reasoning_effort.take() {
+            variables.insert("reasoning_effort".to_owned(), effort.as_str().into());
+        }
+        Ok(ChatRequest {
+            messages: std::mem::take(&mut self.messages),
+            tools,
+            documents: self.documents.take(),
+            add_generation_prompt: self.add_generation_prompt.unwrap_or(!continues),
+            continue_final_message: continues,
+            variables,
+            now: None,
+        })
+    }
+
+    /// Returns the number of tokens that may be added to a prompt, and the number of likely tokens to report for
+    /// each of them, if any are.
+    fn limits(
+        &self,
+        state: &ServerState,
+        prompt: &[u32],
+        count: usize,
+    ) -> Result<(usize, Option<usize>), ApiError> {
+        let room = state.context.saturating_sub(prompt.len());
+        let limit = self.max_completion_tokens.or(self.max_tokens).unwrap_or(room.max(1));
+        state.check_prompt(prompt, limit)?;
+        let shown = self.logprobs.unwrap_or(false);
+        let top = shown.then(|| self.top_logprobs.unwrap_or(0).min(state.vocab));
+        state.check_entries(
+            top.map_or(0, |top| limit.saturating_mul(top + 1).saturating_mul(count)),
+            "top_logprobs",
+        )?;
+        Ok((limit, top))
+    }
+}
+
+/// Choice of the tokens of an answer, and their ends.
+struct ChatSampling {
+    /// Number of answers.
+    count: usize,
+    sampling: Sampling,
+    stops: Vec<String>,
+    penalties: Option<Penalties>,
+    bias: Arc<[(u32, f32)]>,
+    ends: Arc<[u32]>,
+}
+
+/// Tools of a request, and the use that the model has to make of them.
+struct RequestTools {
+    schemas: Option<Vec<CallableTool>>,
+    chosen: ToolUse,
+    /// True if an answer may have several calls.
+    several: bool,
+}
+
+impl RequestTools {
+    /// Returns the constraint of an answer that has to be a call, and the format of its calls.
+    async fn constraint(
+        &self,
+        state: &Arc<ServerState>,
+        model_format: Option<&'static Format>,
+        prefix: ReasoningPrefix,
+    ) -> Result<(&'static Format, OutputConstraint), ApiError> {
+        let tools = callable(self.schemas.as_deref(), &self.chosen)?;
+        let several = self.several;
+        let compiled = state.with_compiler("tools", move |compiler: &chat::ConstraintCompiler| {
+            let calls = compiler.calls(model_format, &tools, several)?;
+            let calls_format = calls.format;
+            let compiled = compiler.compile(&OutputRule::Calls(calls), prefix, model_format)?;
+            Ok((calls_format, compiled))
+        });
+        compiled.await
+    }
+}
+
+/// Everything that the answers of a request share.
+struct ChatPlan {
+    text: String,
+    prompt: Arc<[u32]>,
+    /// Maximum number of tokens to add.
+    limit: usize,
+    /// Number of likely tokens to report for each token, if any are.
+    top: Option<usize>,
+    sampling: ChatSampling,
+    calls: RequestTools,
+    /// Format that the parser reads.
+    reader: Option<&'static Format>,
+    constraint: Option<Arc<OutputConstraint>>,
+    /// True if special tokens are left out of the text.
+    plain: bool,
+    streamed: bool,
+    salt: Arc<str>,
+}
+
+impl ChatPlan {
+    /// Returns the choices of an answer, empty yet, and the sequences that fill them.
+    fn sequences(
+        &self,
+        state: &ServerState,
+        guard: &RequestGuard,
+        sender: &mpsc::Sender<SequenceMessage>,
+    ) -> (Vec<ChatChoice>, Vec<SequenceRequest>) {
+        let mut choices = Vec::new();
+        let mut sequences = Vec::new();
+        let ChatSampling { count, sampling, stops, penalties, bias, ends } = &self.sampling;
+        for index in 0..*count {
+            let cancel = CancelFlag::default();
+            let stream =
+                TextStream::new(state.codec.clone(), &self.prompt, stops.clone(), self.plain);
+            let progress = ChoiceText::new(stream, cancel.clone());
+            let schemas = self.calls.schemas.as_deref();
+            let parser = parser(self.reader, &self.text, schemas, self.streamed);
+            choices.push(ChatChoice::new(progress, parser, !self.calls.several));
+            sequences.push(SequenceRequest {
+                index,
+                prompt: Arc::clone(&self.prompt),
+                most: self.limit,
+                sampling: Sampling {
+                    seed: sampling.seed.wrapping_add(index as u64),
+                    ..sampling.clone()
+                },
+                penalties: *penalties,
+                bias: Arc::clone(bias),
+                constraint: self.constraint.clone(),
+                ends: Arc::clone(ends),
+                prompt_top: None,
+                top: self.top,
+                salt: Arc::clone(&self.salt),
+                events: sender.clone(),
+                cancel,
+                queued: guard.begun,
+                deadline: guard.begun + state.options.request_time,
+            });
+        }
+        (choices, sequences)
     }
 }
 
@@ -358,116 +526,50 @@ pub(crate) async fn start(
 ) -> Result<(ChatAnswer, mpsc::Receiver<SequenceMessage>), ApiError> {
     state.check_model(fields.model.as_ref())?;
     fields.refuse()?;
-    let count = fields.n.unwrap_or(1);
-    if count == 0 || count > state.options.prompts {
-        let message = format!("`n` is {count}; expected 1 to {}", state.options.prompts);
-        return Err(ApiError::field("n", message));
-    }
-    let sampling = SamplingFields {
-        temperature: fields.temperature,
-        top_p: fields.top_p,
-        top_k: fields.top_k,
-        min_p: fields.min_p,
-        seed: fields.seed,
-    };
-    let sampling = sampling.check()?;
-    let stops = fields::stops(fields.stop.take())?;
-    let penalties = PenaltyFields {
-        presence: fields.presence_penalty,
-        frequency: fields.frequency_penalty,
-        repetition: fields.repetition_penalty,
-    };
-    let penalties = penalties.check()?;
-    let bias: Arc<[(u32, f32)]> = fields::bias(fields.logit_bias.take(), state.vocab)?.into();
-    let stop_ids = fields.stop_token_ids.take();
-    let ends = fields::ends(stop_ids, fields.ignore_eos, &state.ends, state.vocab)?;
-    let ends: Arc<[u32]> = ends.into();
-    let usage = fields::stream_usage(fields.stream_options.as_ref(), fields.stream == Some(true))?;
+    let sampling = fields.sampling(state)?;
+    let streamed = fields.stream == Some(true);
+    let usage = fields::stream_usage(fields.stream_options.as_ref(), streamed)?;
     let (tools, chosen) = fields.tools()?;
     let schemas = tools.as_deref().map(schemas).transpose()?;
-    let several = fields.parallel_tool_calls.unwrap_or(true);
+    let several =
+        fields.parallel_tool_calls.unwrap_or(true) && !matches!(chosen, ToolUse::Named(_));
+    let calls = RequestTools { schemas, chosen, several };
     let rule = rules::rule(fields.response_format.take(), fields.structured_outputs.take())?;
-    let continues = fields.continue_final_message.unwrap_or(false);
-    let mut variables = variables(fields.chat_template_kwargs.take())?;
-    if let Some(effort) = fields.reasoning_effort.take() {
-        variables.insert("reasoning_effort".to_owned(), effort.as_str().into());
-    }
-    let request = ChatRequest {
-        messages: std::mem::take(&mut fields.messages),
-        tools,
-        documents: fields.documents.take(),
-        add_generation_prompt: fields.add_generation_prompt.unwrap_or(!continues),
-        continue_final_message: continues,
-        variables,
-        now: None,
-    };
+    let request = fields.conversation(tools)?;
+    let continues = request.continue_final_message;
     let (format, text) = guard.within(render(state, request)).await?;
     let special = fields.add_special_tokens.unwrap_or(false);
     let prompt = guard.within(state.encode(vec![text.clone()], special)).await?;
     let prompt: Arc<[u32]> = prompt.concat().into();
-    let room = state.context.saturating_sub(prompt.len());
-    let limit = fields.max_completion_tokens.or(fields.max_tokens).unwrap_or(room.max(1));
-    state.check_prompt(&prompt, limit)?;
-    let top =
-        fields.logprobs.unwrap_or(false).then(|| fields.top_logprobs.unwrap_or(0).min(state.vocab));
-    state.check_entries(
-        top.map_or(0, |top| limit.saturating_mul(top + 1).saturating_mul(count)),
-        "top_logprobs",
-    )?;
+    let (limit, top) = fields.limits(state, &prompt, sampling.count)?;
     let prefix = reasoning_prefix(format.format, &text, continues);
     let mut reader = format.format;
     let mut constraint = None;
-    let forced = chosen != ToolUse::Free;
-    let several = several && !matches!(chosen, ToolUse::Named(_));
+    let forced = calls.chosen != ToolUse::Free;
     if forced {
-        let model_format = format.format;
-        let tools = callable(schemas.as_deref(), &chosen)?;
-        let compiled = state.with_compiler("tools", move |compiler: &chat::ConstraintCompiler| {
-            let calls = compiler.calls(model_format, &tools, several)?;
-            let calls_format = calls.format;
-            let compiled = compiler.compile(&OutputRule::Calls(calls), prefix, model_format)?;
-            Ok((calls_format, compiled))
-        });
+        let compiled = calls.constraint(state, format.format, prefix);
         let (calls_format, compiled) = guard.within(compiled).await?;
         (reader, constraint) = (Some(calls_format), Some(Arc::new(compiled)));
     } else if let Some((rule, field)) = rule {
         let compiled = guard.within(state.constrain(rule, field, prefix, format.format)).await?;
         constraint = Some(Arc::new(compiled));
     }
-    // Marks of calls may be special tokens.
-    let plain = fields.skip_special_tokens.unwrap_or(reader.is_none()) && !forced;
-    let (sender, events) = mpsc::channel((16 * count).min(4096));
-    let mut choices = Vec::new();
-    let mut sequences = Vec::new();
-    let salt: Arc<str> = fields.cache_salt.take().unwrap_or_default().into();
-    for index in 0..count {
-        let cancel = CancelFlag::default();
-        let stream = TextStream::new(state.codec.clone(), &prompt, stops.clone(), plain);
-        let progress = ChoiceText::new(stream, cancel.clone());
-        let streamed = fields.stream == Some(true);
-        let parser = parser(reader, &text, schemas.as_deref(), streamed);
-        choices.push(ChatChoice::new(progress, parser, !several));
-        sequences.push(SequenceRequest {
-            index,
-            prompt: Arc::clone(&prompt),
-            most: limit,
-            sampling: Sampling {
-                seed: sampling.seed.wrapping_add(index as u64),
-                ..sampling.clone()
-            },
-            penalties,
-            bias: Arc::clone(&bias),
-            constraint: constraint.clone(),
-            ends: Arc::clone(&ends),
-            prompt_top: None,
-            top,
-            salt: Arc::clone(&salt),
-            events: sender.clone(),
-            cancel,
-            queued: guard.begun,
-            deadline: guard.begun + state.options.request_time,
-        });
-    }
+    let plan = ChatPlan {
+        text,
+        prompt,
+        limit,
+        top,
+        sampling,
+        calls,
+        reader,
+        constraint,
+        // Marks of calls may be special tokens.
+        plain: fields.skip_special_tokens.unwrap_or(reader.is_none()) && !forced,
+        streamed,
+        salt: fields.cache_salt.take().unwrap_or_default().into(),
+    };
+    let (sender, events) = mpsc::channel((16 * plan.sampling.count).min(4096));
+    let (choices, sequences) = plan.sequences(state, guard, &sender);
     drop(sender);
     let answer = ChatAnswer {
         id: state.id("chatcmpl"),
@@ -475,8 +577,8 @@ pub(crate) async fn start(
         top,
         token_ids: fields.return_token_ids.unwrap_or(false),
         usage,
-        ends,
-        prompt,
+        ends: plan.sampling.ends,
+        prompt: plan.prompt,
         choices,
         state: Arc::clone(state),
     };

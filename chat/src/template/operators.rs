@@ -2,41 +2,16 @@
 //!
 //! The engine's operators add and repeat lists lazily and without a charge, so a short template could
 //! make it allocate without bound. They also lack the addition of marked texts, the formatting of texts by `%`,
-//! and Python's floats in `~`. [`rewrite`] replaces them by the filters of this module. Comparisons and keys stay, and
+//! and Python's floats in `~`. [`rewrite`] replaces them by the filters of [`arithmetic`]. Comparisons and keys stay, and
 //! the filter `_whole` charges what they read.
 
-use minijinja::value::{Tuple, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, Value};
+mod arithmetic;
 
-use super::charge::{spend, whole};
-use super::filters::escaped;
-use super::generator::Generator;
-use super::methods::conversions;
-use super::python::{str_of, tuple};
+pub(super) use arithmetic::{add_filters, is_list};
 
 /// Words that end an operand.
 const WORDS: [&str; 11] =
     ["if", "else", "elif", "and", "or", "not", "in", "recursive", "set", "for", "with"];
-
-/// Adds the filters that [`rewrite`] names.
-pub(super) fn add_filters(env: &mut Environment<'static>) {
-    env.add_filter("_add", add);
-    env.add_filter("_mul", mul);
-    env.add_filter("_rem", rem);
-    env.add_filter("_slice", slice);
-    env.add_filter("_whole", |state: &State<'_, '_>, value: &Value| -> Result<Value, Error> {
-        whole(state, value, 1)?;
-        Ok(value.clone())
-    });
-    env.add_filter(
-        "_concat",
-        |state: &State<'_, '_>, a: &Value, b: &Value| -> Result<Value, Error> {
-            let text = str_of(state, a)? + &str_of(state, b)?;
-            spend(state, text.len() as u64 / 64)?;
-            Ok(Value::from(text))
-        },
-    );
-}
 
 /// Chain of operands and operators between two boundaries.
 #[derive(Debug, Default)]
@@ -52,156 +27,210 @@ pub(super) fn rewrite(text: &str) -> String {
 
 /// Rewrites the text between brackets of a kind.
 fn rewrite_in(text: &str, bracket: u8) -> String {
-    let bytes = text.as_bytes();
-    let mut out = String::with_capacity(text.len());
-    let mut chain = OperandChain::default();
-    let mut operand = String::new();
-    // Place in the operand where a value begins that brackets and attributes may follow.
-    let mut value_start: Option<usize> = None;
-    let mut after_is = false;
-    let mut names_targets = false;
-    let mut at = 0;
-    while at < bytes.len() {
-        let from = at;
-        let remaining = &bytes[at..];
-        if operand.is_empty() {
-            value_start = None;
+    let mut rewriter = Rewriter::new(text, bracket);
+    while let Some(&byte) = text.as_bytes().get(rewriter.at) {
+        if rewriter.operand.is_empty() {
+            rewriter.value_start = None;
         }
-        if remaining[0] == b'"' || remaining[0] == b'\'' {
-            at = end_of_string(bytes, at);
-            value_start = value_start.or(Some(operand.len()));
-            push_string(&mut operand, &text[from..at]);
-            continue;
-        }
-        if matches!(remaining[0], b'(' | b'[' | b'{') {
-            let end = end_of_bracket(bytes, at);
-            // Without its closing bracket the text is not valid, and stays as it is.
-            let closed = end <= bytes.len() && end > at + 1;
-            let (inner, close) = if closed {
-                (at + 1..end - 1, end - 1..end)
-            } else {
-                (at + 1..bytes.len(), bytes.len()..bytes.len())
-            };
-            let before = operand.trim_end();
-            let bounds = parts(&text[inner.clone()], b':');
-            if let (Some(start), true) = (value_start, closed && bounds.len() > 1)
-                && remaining[0] == b'['
-                && is_value(before)
-            {
-                let length = before.len();
-                operand.truncate(length);
-                operand.insert(start, '(');
-                operand.push_str(&slice_filter(&bounds));
-                at = end;
-                continue;
-            }
-            let rewritten = rewrite_in(&text[inner.clone()], remaining[0]);
-            let is_key = remaining[0] == b'['
-                && is_value(before)
-                && bounds.len() == 1
-                && parts(&text[inner.clone()], b',').len() == 1;
-            // Behind a name of a test or filter, round brackets are its arguments.
-            if value_start.is_none() && !(remaining[0] == b'(' && is_value(before)) {
-                value_start = Some(operand.len());
-            }
-            let compares = remaining[0] == b'(' && before.ends_with(".changed");
-            operand.push(char::from(remaining[0]));
-            if closed && (is_key || compares) && !is_scalar(&text[inner]) {
-                operand.push_str(&as_whole(&rewritten));
-            } else {
-                operand.push_str(&rewritten);
-            }
-            operand.push_str(&text[close]);
-            at = end.min(bytes.len());
-            continue;
-        }
-        if is_word(remaining[0]) {
-            while at < bytes.len() && is_word(bytes[at]) {
-                at += 1;
-            }
-            let word = &text[from..at];
-            // `is not none` and `is in (...)` are tests, which belong to their operand.
-            let tests = after_is && (word == "not" || word == "in");
-            if WORDS.contains(&word) && !tests && !operand.trim_end().ends_with(['.', '|']) {
-                let from = out.len();
-                flush(&mut out, &mut chain, &mut operand);
-                if (word == "in" || word == "not") && !names_targets {
-                    charge(&mut out, from);
-                }
-                names_targets = word == "for" || (names_targets && word == "not");
-                out.push_str(word);
-            } else {
-                let names_call = after_is || word == "is" || operand.trim_end().ends_with('|');
-                if names_call {
-                    value_start = None;
-                } else if !operand.trim_end().ends_with('.') {
-                    value_start = Some(operand.len());
-                }
-                operand.push_str(word);
-            }
-            after_is = word == "is" || (after_is && word == "not");
-            continue;
-        }
-        // The sign of an exponent belongs to its number: `1e+5`.
-        let number = operand
-            .rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '.')
-            .next()
-            .unwrap_or_default();
-        let exponent =
-            number.starts_with(|c: char| c.is_ascii_digit()) && number.ends_with(['e', 'E']);
-        let binary = !operand.trim().is_empty() && !exponent;
-        if remaining[0] == b'+'
-            && operand.trim().is_empty()
-            && remaining.get(1).is_some_and(u8::is_ascii_digit)
-        {
-            // The sign of a number, which the engine does not read.
-            at += 1;
-            continue;
-        }
-        let operator = match remaining {
-            [b'*', b'*', ..] => {
-                operand.push_str("**");
-                value_start = None;
-                at += 2;
-                continue;
-            }
-            [b'/', b'/', ..] => Some("//"),
-            [b'+', ..] => Some("+"),
-            [b'-', ..] => Some("-"),
-            [b'*', ..] => Some("*"),
-            [b'/', ..] => Some("/"),
-            [b'%', ..] => Some("%"),
-            [b'~', ..] => Some("~"),
-            _ => None,
-        };
-        if let Some(operator) = operator.filter(|_| binary && !operand.trim_end().ends_with("**")) {
-            chain.operands.push(std::mem::take(&mut operand));
-            chain.operators.push(operator);
-            at += operator.len();
-            continue;
-        }
-        let next = text[at..].chars().next().map_or(1, char::len_utf8);
-        at += next;
-        let piece = &text[from..at];
-        if matches!(remaining[0], b',' | b':' | b'=' | b'<' | b'>' | b'!') {
-            let from = out.len();
-            flush(&mut out, &mut chain, &mut operand);
-            let compares = matches!(remaining, [b'<' | b'>', ..] | [b'=' | b'!', b'=', ..]);
-            if (compares && !is_scalar(operand_after(&text[at..])))
-                || (remaining[0] == b':' && bracket == b'{')
-            {
-                charge(&mut out, from);
-            }
-            out.push_str(piece);
-        } else {
-            if !matches!(remaining[0], b'.' | b' ' | b'\n' | b'\t') {
-                value_start = None;
-            }
-            operand.push_str(piece);
+        match byte {
+            b'"' | b'\'' => rewriter.string(),
+            b'(' | b'[' | b'{' => rewriter.brackets(),
+            byte if is_word(byte) => rewriter.word(),
+            _ => rewriter.sign(),
         }
     }
-    flush(&mut out, &mut chain, &mut operand);
-    out
+    rewriter.end_chain();
+    rewriter.out
+}
+
+/// Text between brackets of a kind, rewritten up to a place.
+struct Rewriter<'a> {
+    text: &'a str,
+    bracket: u8,
+    at: usize,
+    out: String,
+    chain: OperandChain,
+    operand: String,
+    /// Place in the operand where a value begins that brackets and attributes may follow.
+    value_start: Option<usize>,
+    after_is: bool,
+    names_targets: bool,
+}
+
+impl<'a> Rewriter<'a> {
+    fn new(text: &'a str, bracket: u8) -> Self {
+        Self {
+            text,
+            bracket,
+            at: 0,
+            out: String::with_capacity(text.len()),
+            chain: OperandChain::default(),
+            operand: String::new(),
+            value_start: None,
+            after_is: false,
+            names_targets: false,
+        }
+    }
+
+    /// Writes the chain of operands that ends here.
+    fn end_chain(&mut self) {
+        flush(&mut self.out, &mut self.chain, &mut self.operand);
+    }
+
+    /// Moves a string to the operand.
+    fn string(&mut self) {
+        let from = self.at;
+        self.at = end_of_string(self.text.as_bytes(), from);
+        self.value_start = self.value_start.or(Some(self.operand.len()));
+        push_string(&mut self.operand, &self.text[from..self.at]);
+    }
+
+    /// Moves brackets to the operand, with what is between them rewritten, or the filter of a slice.
+    fn brackets(&mut self) {
+        let text = self.text;
+        let opening = text.as_bytes()[self.at];
+        let end = end_of_bracket(text.as_bytes(), self.at);
+        // Without its closing bracket the text is not valid, and stays as it is.
+        let closed = end <= text.len() && end > self.at + 1;
+        let (inner, close) = if closed {
+            (&text[self.at + 1..end - 1], &text[end - 1..end])
+        } else {
+            (&text[self.at + 1..], "")
+        };
+        let before = self.operand.trim_end();
+        let bounds = parts(inner, b':');
+        if let (Some(start), true) = (self.value_start, closed && bounds.len() > 1)
+            && opening == b'['
+            && is_value(before)
+        {
+            let length = before.len();
+            self.operand.truncate(length);
+            self.operand.insert(start, '(');
+            self.operand.push_str(&slice_filter(&bounds));
+            self.at = end;
+            return;
+        }
+        let rewritten = rewrite_in(inner, opening);
+        let is_key = opening == b'['
+            && is_value(before)
+            && bounds.len() == 1
+            && parts(inner, b',').len() == 1;
+        // Behind a name of a test or filter, round brackets are its arguments.
+        if self.value_start.is_none() && !(opening == b'(' && is_value(before)) {
+            self.value_start = Some(self.operand.len());
+        }
+        let compares = opening == b'(' && before.ends_with(".changed");
+        self.operand.push(char::from(opening));
+        if closed && (is_key || compares) && !is_scalar(inner) {
+            self.operand.push_str(&as_whole(&rewritten));
+        } else {
+            self.operand.push_str(&rewritten);
+        }
+        self.operand.push_str(close);
+        self.at = end.min(text.len());
+    }
+
+    /// Moves a name to the operand, or ends the operand at a word that does.
+    fn word(&mut self) {
+        let from = self.at;
+        let bytes = self.text.as_bytes();
+        while self.at < bytes.len() && is_word(bytes[self.at]) {
+            self.at += 1;
+        }
+        let word = &self.text[from..self.at];
+        // `is not none` and `is in (...)` are tests, which belong to their operand.
+        let tests = self.after_is && (word == "not" || word == "in");
+        if WORDS.contains(&word) && !tests && !self.operand.trim_end().ends_with(['.', '|']) {
+            let from = self.out.len();
+            self.end_chain();
+            if (word == "in" || word == "not") && !self.names_targets {
+                charge(&mut self.out, from);
+            }
+            self.names_targets = word == "for" || (self.names_targets && word == "not");
+            self.out.push_str(word);
+        } else {
+            let names_call =
+                self.after_is || word == "is" || self.operand.trim_end().ends_with('|');
+            if names_call {
+                self.value_start = None;
+            } else if !self.operand.trim_end().ends_with('.') {
+                self.value_start = Some(self.operand.len());
+            }
+            self.operand.push_str(word);
+        }
+        self.after_is = word == "is" || (self.after_is && word == "not");
+    }
+
+    /// Ends the operand at an operator, or writes another sign.
+    fn sign(&mut self) {
+        let remaining = &self.text.as_bytes()[self.at..];
+        let begins = self.operand.trim().is_empty();
+        if remaining[0] == b'+' && begins && remaining.get(1).is_some_and(u8::is_ascii_digit) {
+            // The sign of a number, which the engine does not read.
+            self.at += 1;
+            return;
+        }
+        if remaining.starts_with(b"**") {
+            self.operand.push_str("**");
+            self.value_start = None;
+            self.at += 2;
+            return;
+        }
+        let binary =
+            !begins && !ends_in_exponent(&self.operand) && !self.operand.trim_end().ends_with("**");
+        if let Some(operator) = operator_of(remaining).filter(|_| binary) {
+            self.chain.operands.push(std::mem::take(&mut self.operand));
+            self.chain.operators.push(operator);
+            self.at += operator.len();
+            return;
+        }
+        self.punctuation();
+    }
+
+    /// Writes a sign that is no operator of a chain: some end the chain, and others belong to the operand.
+    fn punctuation(&mut self) {
+        let from = self.at;
+        let remaining = &self.text.as_bytes()[from..];
+        self.at += self.text[from..].chars().next().map_or(1, char::len_utf8);
+        let piece = &self.text[from..self.at];
+        if matches!(remaining[0], b',' | b':' | b'=' | b'<' | b'>' | b'!') {
+            let from = self.out.len();
+            self.end_chain();
+            let compares = matches!(remaining, [b'<' | b'>', ..] | [b'=' | b'!', b'=', ..]);
+            if (compares && !is_scalar(operand_after(&self.text[self.at..])))
+                || (remaining[0] == b':' && self.bracket == b'{')
+            {
+                charge(&mut self.out, from);
+            }
+            self.out.push_str(piece);
+        } else {
+            if !matches!(remaining[0], b'.' | b' ' | b'\n' | b'\t') {
+                self.value_start = None;
+            }
+            self.operand.push_str(piece);
+        }
+    }
+}
+
+/// True if the sign behind this belongs to a number as that of its exponent: `1e+5`.
+fn ends_in_exponent(operand: &str) -> bool {
+    let number =
+        operand.rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '.').next().unwrap_or_default();
+    number.starts_with(|c: char| c.is_ascii_digit()) && number.ends_with(['e', 'E'])
+}
+
+/// Returns the operator of a chain that a text begins with.
+fn operator_of(text: &[u8]) -> Option<&'static str> {
+    match text {
+        [b'/', b'/', ..] => Some("//"),
+        [b'+', ..] => Some("+"),
+        [b'-', ..] => Some("-"),
+        [b'*', ..] => Some("*"),
+        [b'/', ..] => Some("/"),
+        [b'%', ..] => Some("%"),
+        [b'~', ..] => Some("~"),
+        _ => None,
+    }
 }
 
 /// True if this ends a value, so that a bracket after it is a key.
@@ -400,217 +429,6 @@ fn fold(
     }
     remaining.0.push(left);
     (remaining.0, remaining.1)
-}
-
-fn wrong(operator: &str, a: &Value, b: &Value) -> Error {
-    let a = kind_name(a);
-    let b = kind_name(b);
-    let why = format!("`{operator}` of a value of kind {a} and one of kind {b}");
-    Error::new(ErrorKind::InvalidOperation, why)
-}
-
-/// Returns the name of a value's kind.
-fn kind_name(value: &Value) -> String {
-    if value.is_tuple() { "tuple".to_owned() } else { value.kind().to_string() }
-}
-
-/// Numbers as integers, if both are.
-fn integers(a: &Value, b: &Value) -> Option<(i128, i128)> {
-    Some((integer(a)?, integer(b)?))
-}
-
-fn integer(value: &Value) -> Option<i128> {
-    match value.kind() {
-        ValueKind::Bool => Some(i128::from(value.is_true())),
-        ValueKind::Number if value.is_integer() => i128::try_from(value.clone()).ok(),
-        _ => None,
-    }
-}
-
-fn floats(a: &Value, b: &Value) -> Option<(f64, f64)> {
-    Some((float(a)?, float(b)?))
-}
-
-/// Returns a number or a boolean as a float.
-fn float(value: &Value) -> Option<f64> {
-    match value.kind() {
-        ValueKind::Number => {
-            f64::try_from(value.clone()).ok().or_else(|| Some(integer(value)? as f64))
-        }
-        _ => integer(value).map(|number| number as f64),
-    }
-}
-
-/// Returns the items of a list, charged.
-fn items(state: &State<'_, '_>, value: &Value, list: &mut Vec<Value>) -> Result<(), Error> {
-    for item in value.try_iter()? {
-        spend(state, 1)?;
-        list.push(item);
-    }
-    Ok(())
-}
-
-/// True for lists and tuples, and for slices of them, which the engine makes as it reads them.
-pub(super) fn is_list(value: &Value) -> bool {
-    match value.kind() {
-        ValueKind::Seq => true,
-        ValueKind::Iterable => value.downcast_object_ref::<Generator>().is_none(),
-        _ => false,
-    }
-}
-
-fn add(state: &State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
-    if let (Some(first), Some(second)) = (a.as_str(), b.as_str()) {
-        spend(state, (first.len() + second.len()) as u64 / 64)?;
-        if !a.is_safe() && !b.is_safe() {
-            return Ok(Value::from([first, second].concat()));
-        }
-        // A marked text escapes the text that it is added to.
-        let part =
-            |value: &Value| if value.is_safe() { Ok(value.clone()) } else { escaped(state, value) };
-        return Ok(Value::from_safe_string(str_of(state, &part(a)?)? + &str_of(state, &part(b)?)?));
-    }
-    if is_list(a) && is_list(b) && a.is_tuple() == b.is_tuple() {
-        let mut list = Vec::new();
-        items(state, a, &mut list)?;
-        items(state, b, &mut list)?;
-        return Ok(if a.is_tuple() { tuple(list) } else { Value::from(list) });
-    }
-    match (integers(a, b), floats(a, b)) {
-        (Some((a, b)), _) if a.checked_add(b).is_some() => Ok(Value::from(a + b)),
-        (_, Some((a, b))) => Ok(Value::from(a + b)),
-        _ => Err(wrong("+", a, b)),
-    }
-}
-
-fn mul(state: &State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
-    let (what, count) = if integer(a).is_some() { (b, a) } else { (a, b) };
-    let times = integer(count)
-        .map(|count| usize::try_from(count).unwrap_or(if count > 0 { usize::MAX } else { 0 }));
-    if let (Some(text), Some(count)) = (what.as_str(), times) {
-        spend(state, text.len().saturating_mul(count) as u64 / 64)?;
-        let repeated = text.repeat(if text.is_empty() { 0 } else { count });
-        return Ok(if what.is_safe() {
-            Value::from_safe_string(repeated)
-        } else {
-            Value::from(repeated)
-        });
-    }
-    if let (true, Some(count)) = (is_list(what), times) {
-        let mut list = Vec::new();
-        items(state, what, &mut list)?;
-        spend(state, list.len().saturating_mul(count) as u64)?;
-        let length = list.len() * if list.is_empty() { 0 } else { count };
-        let list: Vec<Value> = list.into_iter().cycle().take(length).collect();
-        return Ok(if what.downcast_object_ref::<Tuple>().is_some() {
-            tuple(list)
-        } else {
-            Value::from(list)
-        });
-    }
-    match (integers(a, b), floats(a, b)) {
-        (Some((a, b)), _) if a.checked_mul(b).is_some() => Ok(Value::from(a * b)),
-        (_, Some((a, b))) => Ok(Value::from(a * b)),
-        _ => Err(wrong("*", a, b)),
-    }
-}
-
-/// Items or characters from a place to another one, in steps, as Python counts them.
-fn slice(
-    state: &State<'_, '_>,
-    value: &Value,
-    start: Option<i64>,
-    stop: Option<i64>,
-    step: Option<i64>,
-) -> Result<Value, Error> {
-    let step = step.unwrap_or(1);
-    if step == 0 {
-        return Err(Error::new(ErrorKind::InvalidOperation, "a slice with a step of 0"));
-    }
-    if let Some(text) = value.as_str() {
-        let chars: Vec<char> = text.chars().collect();
-        spend(state, chars.len() as u64 / 16)?;
-        let places = slice_places(chars.len(), start, stop, step);
-        return Ok(Value::from(places.map(|at| chars[at]).collect::<String>()));
-    }
-    if value.is_undefined() || value.is_none() {
-        return Ok(Value::from(Vec::<Value>::new()));
-    }
-    if !is_list(value) {
-        let why = format!("a slice of a value of kind {}", value.kind());
-        return Err(Error::new(ErrorKind::InvalidOperation, why));
-    }
-    let mut list = Vec::new();
-    items(state, value, &mut list)?;
-    let places = slice_places(list.len(), start, stop, step);
-    let slice = places.map(|at| list[at].clone()).collect();
-    Ok(if value.is_tuple() { tuple(slice) } else { Value::from(slice) })
-}
-
-/// Places of a slice in a list of that length, as `slice.indices` of Python gives them.
-fn slice_places(
-    length: usize,
-    start: Option<i64>,
-    stop: Option<i64>,
-    step: i64,
-) -> impl Iterator<Item = usize> {
-    let length = i64::try_from(length).unwrap_or(i64::MAX);
-    let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
-    let [start, stop] = [start, stop].map(|bound| {
-        let at = bound?;
-        let from_start = if at < 0 { at.saturating_add(length) } else { at };
-        Some(from_start.clamp(low, high))
-    });
-    let mut at = start.unwrap_or(if step > 0 { low } else { high });
-    let stop = stop.unwrap_or(if step > 0 { high } else { low });
-    std::iter::from_fn(move || {
-        let inside = if step > 0 { at < stop } else { at > stop };
-        let place = usize::try_from(at).ok().filter(|_| inside)?;
-        at = at.saturating_add(step);
-        Some(place)
-    })
-}
-
-/// Remainder with the sign of the divisor, or formatting of a text.
-fn rem(state: &mut State<'_, '_>, a: &Value, b: &Value) -> Result<Value, Error> {
-    if let Some(text) = a.as_str() {
-        whole(state, b, 1)?;
-        let mut args = vec![a.clone()];
-        match b.downcast_object_ref::<Tuple>() {
-            Some(_) => items(state, b, &mut args)?,
-            None => args.push(b.clone()),
-        }
-        // Python refuses arguments that the text does not name, unless they could be read by keys.
-        let count = conversions(text);
-        let keyed = matches!(b.kind(), ValueKind::Map | ValueKind::Undefined)
-            || (b.kind() == ValueKind::Seq && b.downcast_object_ref::<Tuple>().is_none());
-        if keyed && count == 0 {
-            args.truncate(1);
-        }
-        if b.kind() != ValueKind::Map && args.len() - 1 > count {
-            return Err(Error::new(
-                ErrorKind::InvalidOperation,
-                "`%` of a text with more arguments than conversions",
-            ));
-        }
-        return state.apply_filter("format", &args);
-    }
-    match (integers(a, b), floats(a, b)) {
-        (Some((a, b)), _) if b != 0 => Ok(Value::from(
-            a.checked_rem_euclid(b).map_or(0, |rem| if b < 0 && rem != 0 { rem + b } else { rem }),
-        )),
-        (None, Some((a, b))) if b != 0.0 => {
-            let rem = a % b;
-            Ok(Value::from(if rem == 0.0 {
-                rem.copysign(b)
-            } else if (rem < 0.0) != (b < 0.0) {
-                rem + b
-            } else {
-                rem
-            }))
-        }
-        _ => Err(wrong("%", a, b)),
-    }
 }
 
 #[cfg(test)]

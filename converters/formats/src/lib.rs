@@ -39,16 +39,11 @@ pub mod safetensors;
 
 pub use safetensors::FileDtype;
 
+use registry::listing;
+
 /// Escapes control characters in text from a file and shortens long text, so that it is safe to show.
 pub fn shown(text: &str) -> String {
-    const MOST: usize = 160;
-    let count = text.chars().count();
-    if count <= MOST {
-        return escaped(text);
-    }
-    let head: String = text.chars().take(MOST / 2).collect();
-    let tail: String = text.chars().skip(count - MOST / 2).collect();
-    format!("{} ... {}", escaped(&head), escaped(&tail))
+    escaped(&listing::shortened(text, listing::QUOTED))
 }
 
 /// Returns the text with control characters escaped, and quotes as they are.

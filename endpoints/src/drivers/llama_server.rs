@@ -11,7 +11,7 @@ use super::{flag, sheet};
 use crate::http::{ServerConnection, ServerResponse};
 use crate::{
     Endpoint, EndpointOptions, Error, Generation, LogprobRow, LogprobRowError, LogprobSupport,
-    PrefixCache, PromptRequest, PromptScores, RoundedProducts, RowForm, ServerFacts,
+    NarrowOps, PrefixCache, PromptRequest, PromptScores, RoundedProducts, RowForm, ServerFacts,
 };
 
 pub(super) static DRIVER: EndpointDriver = EndpointDriver {
@@ -42,6 +42,9 @@ const ROUNDED: [(&str, RowForm); 4] = [
     ("rows_in_8_bits_by_32", RowForm::EightBits(32)),
     ("rows_in_8_bits_by_256", RowForm::EightBits(256)),
 ];
+
+/// Table of the sheet with the ops that compute in f16.
+const OPS_IN_F16: &str = "ops_in_f16";
 
 /// Bias that makes a token the most likely one whatever its logit; reported values exclude it.
 const BIAS: f64 = 1e3;
@@ -106,6 +109,8 @@ fn open(
             Some(RoundedProducts { weights: tables.get(name)?.clone(), rows })
         })
         .collect();
+    let narrow = tables.get(OPS_IN_F16).cloned();
+    facts.narrow_ops = narrow.map(|ops| NarrowOps { ops, dtype: Dtype::F16 }).into_iter().collect();
     let server = LlamaServer { http, facts, vocab, top, plain: Mutex::new(None) };
     // Requests that the server rejects fail here.
     server.last(&PromptRequest { tokens: &[0], cache: PrefixCache::Off }, &[0], 1)?;

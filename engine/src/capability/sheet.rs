@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
+use formats::shown;
 use registry::diag::{Finding, SourceText};
 use registry::yaml::{self, YamlMap, YamlNode, YamlValue};
 
@@ -28,7 +29,7 @@ impl EngineKind {
     }
 }
 
-/// Fault of a sheet. Texts from the file are escaped, ready to print.
+/// Fault of a sheet. Texts from the file are escaped and shortened, ready to print.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]
@@ -130,13 +131,13 @@ impl EngineSheet {
             yaml::read(&source).map_err(|findings| SheetError::Yaml { why: reasons(&findings) })?;
         let entries = tree.map().ok_or(SheetError::NotMap)?;
         if let Some(key) = entries.keys().find(|key| !registry::sheet::knows(key)) {
-            return Err(SheetError::UnknownKey { key: escaped(key) });
+            return Err(SheetError::UnknownKey { key: shown(key) });
         }
         let engine = text_of(entries, "engine")?;
         let kind = match text_of(entries, "kind")?.as_deref() {
             None | Some("in_process") => EngineKind::InProcess,
             Some("child") => EngineKind::Child,
-            Some(other) => return Err(SheetError::Kind { found: escaped(other) }),
+            Some(other) => return Err(SheetError::Kind { found: shown(other) }),
         };
         let plugin = text_of(entries, "plugin")?;
         let command = texts_of(entries, "program")?;
@@ -232,16 +233,12 @@ fn items(node: &YamlNode) -> Option<&[YamlNode]> {
 
 /// Returns what is wrong with the YAML of a sheet, with lines.
 fn reasons(findings: &[Finding]) -> String {
-    let reason = |finding: &Finding| match &finding.at {
-        Some(at) => format!("line {}: {}", at.line(), finding.message),
-        None => finding.message.clone(),
-    };
-    escaped(&findings.iter().map(reason).collect::<Vec<_>>().join("; "))
-}
-
-/// Escapes text of a file, which is untrusted.
-fn escaped(text: &str) -> String {
-    text.chars()
-        .map(|c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
-        .collect()
+    let lines: Vec<String> = findings
+        .iter()
+        .map(|finding: &Finding| match &finding.at {
+            Some(at) => format!("line {}: {}", at.line(), shown(&finding.message)),
+            None => shown(&finding.message),
+        })
+        .collect();
+    lines.join("; ")
 }

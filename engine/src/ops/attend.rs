@@ -204,8 +204,26 @@ fn keep(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error> {
-    let &[_, heads, key_dim] = q.shape() else {
+/// Sizes of the heads of an attention.
+#[derive(Debug, Clone, Copy)]
+struct AttentionHeads {
+    heads: usize,
+    kv_heads: usize,
+    key_dim: usize,
+    /// Numbers of a value as it is stored.
+    stored: usize,
+}
+
+impl AttentionHeads {
+    /// Returns the number of query heads of a key head.
+    fn group(self) -> usize {
+        self.heads / self.kv_heads
+    }
+}
+
+/// Returns the sizes of the heads, if those of a query fit the state and its window.
+fn sizes(args: &Attend, ctx: &Ctx<'_>, query: &[usize]) -> Result<AttentionHeads, Error> {
+    let &[_, heads, key_dim] = query else {
         return Err(ctx.error("a query has two axes, heads and head size"));
     };
     let state = ctx.state().ok_or_else(|| ctx.error("it has no state"))?;
@@ -216,12 +234,11 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
     else {
         return Err(ctx.error("its state holds heads"));
     };
-    let paired = args.paired;
     if kv_heads == 0
         || heads % kv_heads != 0
         || v_heads != kv_heads
         || size != key_dim
-        || (paired && !kv_heads.is_multiple_of(2))
+        || (args.paired && !kv_heads.is_multiple_of(2))
     {
         return Err(ctx.error(format!(
             "{heads} query heads of {key_dim}, {kv_heads} key heads of {size} and {v_heads} value \
@@ -235,17 +252,56 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
     {
         return Err(ctx.error("it would see more than its state keeps"));
     }
+    Ok(AttentionHeads { heads, kv_heads, key_dim, stored })
+}
+
+/// Returns a task for each key head and each block of rows of the step.
+fn tasks<'a>(ctx: &'a Ctx<'_>, sizes: AttentionHeads) -> Result<Vec<AttendTask<'a>>, Error> {
+    let AttentionHeads { kv_heads, key_dim, stored, .. } = sizes;
+    let mut tasks = Vec::new();
+    for ChunkRows { slot, rows, start, mask, .. } in ctx.chunks() {
+        let Memory::Attention(memory) = ctx.memory(*slot)? else {
+            return Err(ctx.error("its state is of another kind"));
+        };
+        let end = start + rows.len();
+        if memory.keys.end() != end
+            || memory.values.end() != end
+            || memory.keys.width() != kv_heads * key_dim
+            || memory.values.width() != kv_heads * stored
+        {
+            return Err(ctx.error("its state does not hold what the step's rows see"));
+        }
+        let size = attention::rows_of_block(rows.len(), kv_heads, sizes.group());
+        for from in rows.clone().step_by(size) {
+            let part = from..rows.end.min(from + size);
+            let start = start + from - rows.start;
+            tasks.extend((0..kv_heads).map(|head| AttendTask {
+                memory,
+                mask,
+                head,
+                rows: part.clone(),
+                start,
+            }));
+        }
+    }
+    Ok(tasks)
+}
+
+/// Attends to the keys and values of the state.
+fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error> {
+    let sizes = sizes(args, ctx, q.shape())?;
+    let AttentionHeads { heads, kv_heads, key_dim, stored } = sizes;
     let slopes = args.slopes.as_deref();
     let sinks = ctx.vector("sinks");
     if sinks.is_some_and(|s| s.len() != heads)
         || slopes.is_some_and(|s| s.len() != heads)
-        || window.is_some_and(|w| w.size == 0)
+        || args.reach.window.is_some_and(|w| w.size == 0)
     {
         return Err(
             ctx.error("it has a sink and a slope per head, if any, and a window of at least 1")
         );
     }
-    let value_dim = if paired { 2 * stored } else { stored };
+    let value_dim = if args.paired { 2 * stored } else { stored };
     let rule = AttentionParams {
         key_dim,
         value_dim,
@@ -272,40 +328,13 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
     if salience.as_ref().is_some_and(|salience| !salience.fits(kv_heads, stored)) {
         return Err(ctx.error("what keys are worth does not follow from values of this shape"));
     }
-    let group = heads / kv_heads;
-    let mut tasks = Vec::new();
-    for ChunkRows { slot, rows, start, mask, .. } in ctx.chunks() {
-        let Memory::Attention(memory) = ctx.memory(*slot)? else {
-            return Err(ctx.error("its state is of another kind"));
-        };
-        let end = start + rows.len();
-        if memory.keys.end() != end
-            || memory.values.end() != end
-            || memory.keys.width() != kv_heads * key_dim
-            || memory.values.width() != kv_heads * stored
-        {
-            return Err(ctx.error("its state does not hold what the step's rows see"));
-        }
-        let size = attention::rows_of_block(rows.len(), kv_heads, group);
-        for from in rows.clone().step_by(size) {
-            let part = from..rows.end.min(from + size);
-            let start = start + from - rows.start;
-            tasks.extend((0..kv_heads).map(|head| AttendTask {
-                memory,
-                mask,
-                head,
-                rows: part.clone(),
-                start,
-            }));
-        }
-    }
+    let tasks = tasks(ctx, sizes)?;
     let view = q.view();
-    let width = q.width();
     let plan = AttendInputs {
         rule,
         q: &view,
-        width,
-        group,
+        width: q.width(),
+        group: sizes.group(),
         kv_heads,
         stored,
         reach: args.reach,
@@ -317,17 +346,26 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
     let blocks: Vec<AttendBlock<'_>> =
         tasks.iter().zip(&worth).map(|(task, worth)| plan.block(task, worth)).collect();
     let outputs = attention::attend(&plan.rule, &blocks);
-    let out = heads * value_dim;
-    let mut y = vec![0.0; q.rows() * out];
-    for (task, part) in tasks.iter().zip(&outputs) {
+    let y = joined(&tasks, &outputs, [q.rows(), heads * value_dim, sizes.group() * value_dim]);
+    drop((blocks, tasks));
+    ctx.set(0, y)
+}
+
+/// Joins the outputs of tasks to rows of `out` numbers, of which each task has `part_width`.
+fn joined(
+    tasks: &[AttendTask<'_>],
+    outputs: &[Vec<f32>],
+    [rows, out, part_width]: [usize; 3],
+) -> Vec<f32> {
+    let mut y = vec![0.0; rows * out];
+    for (task, part) in tasks.iter().zip(outputs) {
         // [rows, group, value_dim] of one key head goes to its place in [rows, heads, value_dim].
-        for (row, part) in task.rows.clone().zip(part.chunks_exact(group * value_dim)) {
-            let at = row * out + task.head * group * value_dim;
+        for (row, part) in task.rows.clone().zip(part.chunks_exact(part_width)) {
+            let at = row * out + task.head * part_width;
             y[at..at + part.len()].copy_from_slice(part);
         }
     }
-    drop((blocks, tasks));
-    ctx.set(0, y)
+    y
 }
 
 /// Returns the columns that store the halves of a key head's value. Paired, the heads of each half of the

@@ -145,34 +145,7 @@ impl Kernel for LatentAttend {
         let picks = selected.as_ref().map(|s| (s.view(), s.width()));
         let picks: Option<SelectedKeys<'_>> =
             picks.as_ref().map(|(view, width)| SelectedKeys { of: view, width: *width });
-        let mut tasks = Vec::new();
-        for chunk in ctx.chunks() {
-            let Memory::Latent(memory) = ctx.memory(chunk.slot)? else {
-                return Err(ctx.error("its state is of another kind"));
-            };
-            let mask = &chunk.mask;
-            let size = match picks {
-                Some(_) => BLOCK_QUERIES,
-                None => attention::rows_of_block(chunk.rows.len(), heads, 1),
-            };
-            for from in chunk.rows.clone().step_by(size) {
-                let rows = from..chunk.rows.end.min(from + size);
-                let start = chunk.start + from - chunk.rows.start;
-                match picks {
-                    // Each row sees positions of its own.
-                    Some(picks) if start + rows.len() > picks.width => {
-                        for (n, row) in rows.enumerate() {
-                            let of_row = row..row + 1;
-                            let start = start + n;
-                            let keys = Some(row);
-                            tasks.extend(head_tasks(memory, mask, heads, of_row, start, keys));
-                        }
-                    }
-                    // Where all positions are selected, there is nothing to leave out.
-                    _ => tasks.extend(head_tasks(memory, mask, heads, rows, start, None)),
-                }
-            }
-        }
+        let tasks = tasks(ctx, heads, picks)?;
         let keys: BTreeMap<usize, Vec<usize>> = picks.map_or_else(BTreeMap::new, |picks| {
             let selecting = tasks.iter().filter_map(|task| Some((task.keys?, task.start)));
             selecting.map(|(row, position)| (row, picks.of_row(row, position))).collect()
@@ -190,6 +163,43 @@ impl Kernel for LatentAttend {
         drop((blocks, tasks));
         ctx.set(0, y)
     }
+}
+
+/// Returns a task for each head and each block of rows, or each row that sees positions of its own.
+fn tasks<'a>(
+    ctx: &'a Ctx<'_>,
+    heads: usize,
+    picks: Option<SelectedKeys<'_>>,
+) -> Result<Vec<LatentTask<'a>>, Error> {
+    let mut tasks = Vec::new();
+    for chunk in ctx.chunks() {
+        let Memory::Latent(memory) = ctx.memory(chunk.slot)? else {
+            return Err(ctx.error("its state is of another kind"));
+        };
+        let mask = &chunk.mask;
+        let size = match picks {
+            Some(_) => BLOCK_QUERIES,
+            None => attention::rows_of_block(chunk.rows.len(), heads, 1),
+        };
+        for from in chunk.rows.clone().step_by(size) {
+            let rows = from..chunk.rows.end.min(from + size);
+            let start = chunk.start + from - chunk.rows.start;
+            match picks {
+                // Each row sees positions of its own.
+                Some(picks) if start + rows.len() > picks.width => {
+                    for (n, row) in rows.enumerate() {
+                        let of_row = row..row + 1;
+                        let start = start + n;
+                        let keys = Some(row);
+                        tasks.extend(head_tasks(memory, mask, heads, of_row, start, keys));
+                    }
+                }
+                // Where all positions are selected, there is nothing to leave out.
+                _ => tasks.extend(head_tasks(memory, mask, heads, rows, start, None)),
+            }
+        }
+    }
+    Ok(tasks)
 }
 
 /// Returns a task for each head. `start` is the position of the first row, and `keys` the row that selects the keys.

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use checkpoints::Checkpoint;
 use registry::config::Config;
+use registry::listing;
 use registry::scalar::Scalar;
 
 use super::manifest::CheckpointContents;
-use super::plain;
 use formats::shown;
 
-/// Maximum length of a value that is shown.
+/// Maximum number of characters of a value that is shown.
 const LONG: usize = 60;
 
 /// Returns the first change of a config, or else of the tensors; none if the dump does not record them.
@@ -42,7 +42,7 @@ fn changed_key(path: &str, before: &Scalar, now: &Scalar) -> Option<String> {
     let names: BTreeSet<&str> = old.iter().chain(new).map(|(name, _)| name.as_str()).collect();
     names.into_iter().find_map(|name| {
         let dot = if path.is_empty() { "" } else { "." };
-        let path = format!("{path}{dot}{}", plain(name));
+        let path = format!("{path}{dot}{}", shown(name));
         match (entry(old, name), entry(new, name)) {
             (Some(before), Some(now)) => changed_key(&path, before, now),
             (Some(before), None) => {
@@ -62,11 +62,7 @@ fn entry<'a>(map: &'a [(String, Scalar)], name: &str) -> Option<&'a Scalar> {
 }
 
 fn value(value: &Scalar) -> String {
-    let text = plain(&value.to_string());
-    match text.char_indices().nth(LONG) {
-        Some((at, _)) => format!("`{}...`", &text[..at]),
-        None => format!("`{text}`"),
-    }
+    format!("`{}`", shown(&listing::shortened(&value.to_string(), LONG)))
 }
 
 /// Returns the first tensor that changed, in order of names; none if none is recorded.

@@ -6,19 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use engine::{ChunkMask, InputRounding};
+use engine::InputRounding;
+use formats::shown;
 use registry::graph::ScaleGranularity;
 use registry::layer_choice::LayerChoice;
+use registry::listing;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-use super::{FileChecksums, plain};
+use super::FileChecksums;
+use super::prompt::{Phase, Prompt, check_prompts};
 
 /// Version of the format that this crate reads.
 pub const VERSION: u64 = 2;
-
-/// Maximum length of a prompt.
-const LONGEST_PROMPT: usize = 1 << 20;
 
 /// Manifest as written.
 #[derive(Debug, Clone, Deserialize)]
@@ -163,155 +163,6 @@ pub struct LogprobKind {
     pub k: Option<usize>,
 }
 
-/// Token sequence.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Prompt {
-    /// Name of the prompt, a part of tensor names.
-    pub name: String,
-    /// Tokens of the prompt.
-    pub tokens: Vec<u32>,
-    /// Number of tokens that the decode phase feeds at once.
-    pub split: usize,
-    /// Number of tokens at the start that see each other; 0 for none.
-    #[serde(default)]
-    pub prefix: usize,
-    /// Positions at which documents begin, ascending from 0; empty if the prompt is one document.
-    #[serde(default)]
-    pub documents: Vec<usize>,
-    /// Phases in which taps and states were recorded for the prompt.
-    #[serde(default)]
-    pub taps: Vec<String>,
-    /// Positions of the recorded rows, ascending; all positions if absent.
-    #[serde(default)]
-    pub rows: Option<Vec<usize>>,
-    /// Lengths after which decode recorded the blocks of convolutions and recurrences, ascending. If
-    /// absent, they are the length of the prefix and every later one.
-    #[serde(default)]
-    pub snapshots: Option<Vec<usize>>,
-}
-
-impl Prompt {
-    /// Returns a prompt of these tokens that is causal and records all rows.
-    pub fn causal(tokens: Vec<u32>) -> Self {
-        Self {
-            name: String::new(),
-            split: tokens.len().saturating_sub(1).max(1),
-            tokens,
-            prefix: 0,
-            documents: Vec::new(),
-            taps: Vec::new(),
-            rows: None,
-            snapshots: None,
-        }
-    }
-
-    /// Returns the positions of the rows of a phase's log-probabilities and taps.
-    pub fn positions(&self, phase: Phase) -> Vec<usize> {
-        let first = if phase == Phase::Decode { self.split } else { 0 };
-        match &self.rows {
-            None => (first..self.tokens.len()).collect(),
-            Some(rows) => rows.iter().copied().filter(|row| *row >= first).collect(),
-        }
-    }
-
-    /// Returns the lengths after which decode recorded blocks of convolutions and recurrences.
-    pub fn snapshots(&self) -> Vec<usize> {
-        match &self.snapshots {
-            None => (self.split..=self.tokens.len()).collect(),
-            Some(lengths) => lengths.clone(),
-        }
-    }
-
-    /// True if module outputs and states of a phase were recorded.
-    pub fn tapped(&self, phase: Phase) -> bool {
-        self.taps.iter().any(|name| name == phase.name())
-    }
-
-    /// True if attention is causal over one document.
-    pub fn is_causal(&self) -> bool {
-        self.prefix <= 1 && self.documents.len() <= 1
-    }
-
-    /// Returns the mask of the first `count` tokens, fed as one chunk.
-    pub fn mask(&self, count: usize) -> ChunkMask<'_> {
-        let inside = self.documents.partition_point(|start| *start < count);
-        ChunkMask { prefix: self.prefix, documents: &self.documents[..inside] }
-    }
-
-    /// Returns the position at which the document of the decode phase begins.
-    pub fn last_document(&self) -> usize {
-        self.documents.last().copied().unwrap_or(0)
-    }
-
-    /// Returns an error for a prefix and for documents that no run of the prompt has.
-    fn check_mask(&self) -> Result<(), PromptError> {
-        let split = self.split;
-        let documents = &self.documents;
-        let ascends = documents.windows(2).all(|pair| pair[0] < pair[1]);
-        // Decode continues the last document, behind the prefix.
-        let inside = documents.first().is_none_or(|first| *first == 0)
-            && documents.last().is_none_or(|last| *last < split);
-        if !ascends || !inside || self.prefix > split || (self.prefix > 0 && !documents.is_empty())
-        {
-            let name = self.name.clone();
-            let prefix = self.prefix;
-            let documents = documents.clone();
-            return Err(PromptError::Mask { name, prefix, documents, split });
-        }
-        Ok(())
-    }
-
-    /// Returns an error for rows and snapshots that no run of the prompt has.
-    fn check_rows(&self) -> Result<(), PromptError> {
-        let tokens = self.tokens.len();
-        if let Some(rows) = &self.rows
-            && (rows.is_empty() || !ascends(rows) || rows.last().is_some_and(|row| *row >= tokens))
-        {
-            let name = self.name.clone();
-            return Err(PromptError::Rows { name, rows: rows.clone(), tokens });
-        }
-        if let Some(lengths) = &self.snapshots
-            && (!ascends(lengths)
-                || !lengths.iter().all(|length| (self.split..=tokens).contains(length)))
-        {
-            let lengths = lengths.clone();
-            let split = self.split;
-            let name = self.name.clone();
-            return Err(PromptError::Snapshots { name, lengths, split, tokens });
-        }
-        Ok(())
-    }
-}
-
-/// Phase of a run: the way in which a prompt is fed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// All tokens in one forward pass from an empty cache.
-    Prefill,
-    /// A prefix in one forward pass, then token by token.
-    Decode,
-}
-
-impl Phase {
-    /// Both phases, in the order in which they run.
-    pub const ALL: [Self; 2] = [Self::Prefill, Self::Decode];
-
-    /// Returns the name in tensor names and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Prefill => "prefill",
-            Self::Decode => "decode",
-        }
-    }
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
 /// Taps by name, in file order: the order in which the reference ran its modules.
 #[derive(Debug, Clone, Default)]
 pub struct Taps(pub Vec<(String, TapInfo)>);
@@ -425,63 +276,7 @@ fn rounds(word: &str) -> Option<InputRounding> {
     })
 }
 
-/// Fault of a prompt.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the message says what each field is")]
-#[non_exhaustive]
-pub enum PromptError {
-    #[error("prompt name `{name}` is empty, has a `/` or is used twice")]
-    Name { name: String },
-    #[error("prompt `{name}` has {found} tokens; expected 1 to {LONGEST_PROMPT}")]
-    Length { name: String, found: usize },
-    #[error("`split` of prompt `{name}` is {found}; expected 1 to {last}")]
-    Split { name: String, found: usize, last: usize },
-    #[error("`rows` of prompt `{name}` is {rows:?}; expected ascending positions below {tokens}")]
-    Rows { name: String, rows: Vec<usize>, tokens: usize },
-    #[error(
-        "`snapshots` of prompt `{name}` is {lengths:?}; expected ascending lengths from {split} to {tokens}"
-    )]
-    Snapshots { name: String, lengths: Vec<usize>, split: usize, tokens: usize },
-    #[error(
-        "prompt `{name}` has a `prefix` of {prefix} and `documents` at {documents:?}; expected one of them: a prefix \
-         of at most {split} (its `split`), or ascending starts from 0 and below {split}"
-    )]
-    Mask { name: String, prefix: usize, documents: Vec<usize>, split: usize },
-    #[error("prompt `{name}` has token {token}; `vocab` is {vocab}")]
-    Token { name: String, token: u32, vocab: usize },
-}
-
-/// True if each number is larger than the one before it.
-fn ascends(list: &[usize]) -> bool {
-    list.windows(2).all(|pair| pair[0] < pair[1])
-}
-
-/// Checks prompts against each other and a vocabulary.
-pub fn check_prompts(prompts: &[Prompt], vocab: usize) -> Result<(), PromptError> {
-    let mut names = std::collections::BTreeSet::new();
-    for prompt in prompts {
-        let name = &prompt.name;
-        let count = prompt.tokens.len();
-        if name.is_empty() || name.contains('/') || !names.insert(name) {
-            return Err(PromptError::Name { name: name.clone() });
-        }
-        if count == 0 || count > LONGEST_PROMPT {
-            return Err(PromptError::Length { name: name.clone(), found: count });
-        }
-        let last = if count == 1 { 1 } else { count - 1 };
-        if prompt.split == 0 || prompt.split > last {
-            return Err(PromptError::Split { name: name.clone(), found: prompt.split, last });
-        }
-        prompt.check_rows()?;
-        prompt.check_mask()?;
-        if let Some(&token) = prompt.tokens.iter().find(|t| **t as usize >= vocab) {
-            return Err(PromptError::Token { name: name.clone(), token, vocab });
-        }
-    }
-    Ok(())
-}
-
-/// Patches of the reference that this version accepts: `PATCHES` of `reference/dump.py`.
+/// Patches of the reference that this version accepts: `PATCHES` of `reference/onboard_dump/patches.py`.
 const PATCHES: [(&str, u64); 7] = [
     ("topk_first_of_equals", 1),
     ("compressed_tensors_products_in_f32", 1),
@@ -524,15 +319,18 @@ impl Manifest {
     pub(super) fn check(&self) -> Result<(), String> {
         if let Some(word) = self.caches.as_deref().filter(|word| caches(word).is_none()) {
             return Err(format!(
-                "`caches` is `{word}`; expected `none` or `f8_e4m3` (with a stored scale for all keys and \
-                 one for all values of a layer): keys and values are rounded to nothing else here"
+                "`caches` is `{}`; expected `none` or `f8_e4m3` (with a stored scale for all keys and \
+                 one for all values of a layer): keys and values are rounded to nothing else here",
+                shown(word)
             ));
         }
         if let Some(word) = self.rounds.as_deref().filter(|word| rounds(word).is_none()) {
+            let word = shown(word);
             return Err(format!("`rounds` is `{word}`; expected `none`, `linear` or `all`"));
         }
         if self.format != "onboard-dump" {
-            return Err(format!("`format` is `{}`; expected `onboard-dump`", self.format));
+            let format = shown(&self.format);
+            return Err(format!("`format` is `{format}`; expected `onboard-dump`"));
         }
         if self.version != VERSION {
             return Err(format!(
@@ -547,6 +345,7 @@ impl Manifest {
                 return Err(format!("`logprobs.k` is {k:?}; expected 1 to {}", self.vocab));
             }
             (kind, _) => {
+                let kind = shown(kind);
                 return Err(format!("`logprobs.kind` is `{kind}`; expected `full` or `topk`"));
             }
         }
@@ -561,11 +360,11 @@ impl Manifest {
             let beyond = layers.chosen.last().is_none_or(|last| *last >= layers.of);
             if beyond || layers.prefix.is_empty() || layers.prefix.chars().any(char::is_control) {
                 return Err(format!(
-                    "`layers` chooses {:?} of {} below `{}`; expected numbers of layers below their count, and the \
+                    "`layers` chooses {} of {} below `{}`; expected numbers of layers below their count, and the \
                      text before the number in names of tensors",
-                    layers.chosen,
+                    listing::items(&layers.chosen),
                     layers.of,
-                    plain(&layers.prefix)
+                    shown(&layers.prefix)
                 ));
             }
         }
@@ -576,8 +375,9 @@ impl Manifest {
         if let Some((run, all)) = members.find(|(_, all)| all.ran.len() + all.failed.len() < 2) {
             let count = all.ran.len() + all.failed.len();
             return Err(format!(
-                "`members.{run}` lists {count} runs; expected two or more, with those that failed: write the dump again with \
-                 `parity dump`"
+                "`members.{}` lists {count} runs; expected two or more, with those that failed: write the dump again with \
+                 `parity dump`",
+                shown(run)
             ));
         }
         check_prompts(&self.prompts, self.vocab).map_err(|e| e.to_string())?;
@@ -585,7 +385,9 @@ impl Manifest {
             for (prompt, tokens) in by_prompt {
                 if let Some(token) = tokens.iter().find(|t| **t as usize >= self.vocab) {
                     return Err(format!(
-                        "`greedy.{run}.{prompt}` has token {token}; `vocab` is {}",
+                        "`greedy.{}.{}` has token {token}; `vocab` is {}",
+                        shown(run),
+                        shown(prompt),
                         self.vocab
                     ));
                 }
@@ -602,8 +404,9 @@ impl Manifest {
             .find(|patch: &&ReferencePatch| !PATCHES.contains(&(&*patch.name, patch.version)))
         {
             Some(ReferencePatch { name, version }) => Err(format!(
-                "`patches` has `{name}` in version {version}, which this program does not know; write the dump again with its \
-                 `parity dump`"
+                "`patches` has `{}` in version {version}, which this program does not know; write the dump again with its \
+                 `parity dump`",
+                shown(name)
             )),
             None => Ok(()),
         }
@@ -615,6 +418,7 @@ impl Manifest {
             self.taps.0.iter().filter_map(|(tap, info)| Some((tap, info.same_as.as_ref()?)));
         match taps.find(|(_, other)| !self.is_stored(other)) {
             Some((tap, other)) => {
+                let [tap, other] = [tap, other].map(|name| shown(name));
                 Err(format!("tap `{tap}` is the same as `{other}`, which is not stored"))
             }
             None => Ok(()),
@@ -640,7 +444,7 @@ impl Manifest {
         let names = names.chain(self.head.iter().flat_map(|head| [&head.fed, &head.recycled]));
         let mut names = names.chain(&self.runs).chain(&self.routers);
         match names.find(|name| name.chars().any(char::is_control)) {
-            Some(name) => Err(format!("the name `{name}` has control characters")),
+            Some(name) => Err(format!("the name `{}` has control characters", shown(name))),
             None => Ok(()),
         }
     }

@@ -40,7 +40,7 @@ fn with_checksums(body: &str, tensors_sha256: &str, manifest_sha256: &str) -> St
 
 /// Returns the error for a file with another hash.
 fn changed(path: PathBuf, sha256: String, expected: &str) -> Error {
-    Error::Changed { path, sha256, expected: super::plain(expected) }
+    Error::Changed { path, sha256, expected: formats::shown(expected) }
 }
 
 impl FileChecksums {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use formats::numbers;
 use formats::safetensors::{FileDtype, SafetensorsFile, TensorEntry};
+use formats::shown;
 use registry::dtype::Dtype;
 
 use super::{DumpTensor, Error};
@@ -29,8 +30,9 @@ impl TensorFile {
         self.file.header().tensors.get(name).map(|e| e.shape.as_slice())
     }
 
-    fn missing(&self, name: &str) -> Error {
-        Error::Missing { path: self.path.clone(), name: name.to_owned() }
+    /// Returns an error for a tensor that the file lacks.
+    pub(super) fn missing(&self, name: &str) -> Error {
+        Error::Missing { path: self.path.clone(), name: shown(name) }
     }
 
     fn entry(&self, name: &str) -> Result<&TensorEntry, Error> {
@@ -49,7 +51,7 @@ impl TensorFile {
             .tensors
             .get(name)
             .map_or_else(|| "absent".to_owned(), |e| format!("{} {:?}", e.dtype, e.shape));
-        Error::Tensor { path: self.path.clone(), name: name.to_owned(), got, want: want.into() }
+        Error::Tensor { path: self.path.clone(), name: shown(name), got, want: want.into() }
     }
 
     /// Returns an error for a tensor of another shape or kind (ids or values).

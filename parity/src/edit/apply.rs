@@ -33,16 +33,7 @@ impl Change {
             Self::Behind { value, op, attrs, tapped } => {
                 moves::behind(graph, *value, (op, attrs), *tapped);
             }
-            Self::Window(values) => {
-                for (n, window) in values {
-                    let Some(node) = graph.nodes.get_mut(*n) else { continue };
-                    let value = window.and_then(|w| i64::try_from(w).ok());
-                    node.attrs.insert("window".to_owned(), value.map_or(Scalar::Null, Scalar::Int));
-                    if let Some(state) = node.state {
-                        graph.states[state.0].window = *window;
-                    }
-                }
-            }
+            Self::Window(values) => windows(graph, values),
             Self::Op { nodes, op } => each(graph, nodes, |node| node.op = Op::from(op.as_str())),
             Self::Inputs(nodes) => each(graph, nodes, |node| {
                 if node.inputs.len() > 1 {
@@ -62,43 +53,16 @@ impl Change {
                     node.weights.insert(role.clone(), *weight);
                 });
             }
-            Self::WeightSteps(weights) => {
-                shared_steps(graph, rules, weights);
-                for (weights, steps) in weights {
-                    for weight in weights {
-                        own_steps(graph, rules, *weight, steps);
-                    }
-                }
-            }
-            Self::RuleSteps(all) => {
-                for (rule, before, steps) in all {
-                    if let Some(rule) =
-                        rules.get_mut(*rule).filter(|rule| *before <= rule.steps.len())
-                    {
-                        rule.steps.splice(*before..*before, steps.iter().cloned());
-                    }
-                }
-            }
+            Self::WeightSteps(weights) => weight_steps(graph, rules, weights),
+            Self::RuleSteps(all) => rule_steps(rules, all),
             Self::Roles(roles) => {
                 for (n, a, b) in roles {
-                    each(graph, &[*n], |node| {
-                        if let (Some(first), Some(second)) =
-                            (node.weights.get(a).copied(), node.weights.get(b).copied())
-                        {
-                            node.weights.insert(a.clone(), second);
-                            node.weights.insert(b.clone(), first);
-                        }
-                    });
+                    each(graph, &[*n], |node| swap_roles(node, a, b));
                 }
             }
             Self::Reroute(routes) => {
                 for (readers, from, to) in routes {
-                    each(graph, readers, |node| {
-                        node.inputs
-                            .iter_mut()
-                            .filter(|input| *input == from)
-                            .for_each(|i| *i = *to);
-                    });
+                    each(graph, readers, |node| reroute(node, *from, *to));
                 }
             }
             Self::Order(pairs) => {
@@ -156,6 +120,33 @@ fn each(graph: &mut Graph, nodes: &[usize], mut change: impl FnMut(&mut Node)) {
     }
 }
 
+/// Sets the windows of attentions, and of the states that they keep.
+fn windows(graph: &mut Graph, values: &[(usize, Option<usize>)]) {
+    for (n, window) in values {
+        let Some(node) = graph.nodes.get_mut(*n) else { continue };
+        let value = window.and_then(|w| i64::try_from(w).ok());
+        node.attrs.insert("window".to_owned(), value.map_or(Scalar::Null, Scalar::Int));
+        if let Some(state) = node.state {
+            graph.states[state.0].window = *window;
+        }
+    }
+}
+
+/// Swaps the weights of two roles of a node that has both.
+fn swap_roles(node: &mut Node, a: &str, b: &str) {
+    if let (Some(first), Some(second)) =
+        (node.weights.get(a).copied(), node.weights.get(b).copied())
+    {
+        node.weights.insert(a.to_owned(), second);
+        node.weights.insert(b.to_owned(), first);
+    }
+}
+
+/// Has a node read another value.
+fn reroute(node: &mut Node, from: ValueId, to: ValueId) {
+    node.inputs.iter_mut().filter(|input| **input == from).for_each(|input| *input = to);
+}
+
 /// Swaps all weights of pairs of nodes.
 fn weights(graph: &mut Graph, pairs: &[(usize, usize)]) {
     for (a, b) in pairs {
@@ -178,6 +169,29 @@ fn single(rule: &WeightRule, weight: &str) -> Option<(String, Vec<WeightStep>)> 
     let [disk] = disk.as_slice() else { return None };
     let names = rule.weight.spread(&rule.disk.fit(disk)?)?;
     (names == [weight]).then(|| (disk.clone(), rule.steps.clone()))
+}
+
+/// Adds steps to the rules that make these weights.
+fn weight_steps(
+    graph: &Graph,
+    rules: &mut Vec<WeightRule>,
+    all: &[(Vec<WeightId>, Vec<WeightStep>)],
+) {
+    shared_steps(graph, rules, all);
+    for (weights, steps) in all {
+        for weight in weights {
+            own_steps(graph, rules, *weight, steps);
+        }
+    }
+}
+
+/// Inserts steps into rules before a step of each.
+fn rule_steps(rules: &mut [WeightRule], all: &[(usize, usize, Vec<WeightStep>)]) {
+    for (rule, before, steps) in all {
+        if let Some(rule) = rules.get_mut(*rule).filter(|rule| *before <= rule.steps.len()) {
+            rule.steps.splice(*before..*before, steps.iter().cloned());
+        }
+    }
 }
 
 /// Gives rules more steps that make several weights of one tensor, if all of these have the same steps.

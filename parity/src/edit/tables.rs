@@ -61,76 +61,100 @@ pub(super) fn candidates(model: &Model, suspects: &Suspects) -> Vec<Candidate> {
     all
 }
 
+/// A table that a loader may compute instead, with its description.
+type OtherTable = (String, RopeTable);
+
 /// Returns tables that a loader may compute instead, with a description of each.
-fn tables(model: &Model, table: &RopeTable, readers: &[usize]) -> Vec<(String, RopeTable)> {
+fn tables(model: &Model, table: &RopeTable, readers: &[usize]) -> Vec<OtherTable> {
     let mut all = Vec::new();
-    let base = theta(table);
-    let scaled = table.kind != "default"
-        || table.long.is_some()
-        || table.dynamic.is_some()
-        || table.attention_factor != 1.0;
-    if let Some(base) = base {
-        if scaled {
-            let words = format!("scaling left out (here '{}')", table.kind);
-            all.push((words, RopeTable::plain(&table.name, table.dim, base)));
-        }
-        let dims = model.dims.values().filter_map(Scalar::as_f64).filter(|x| *x >= 1000.0);
-        for other in THETAS.into_iter().chain(dims).filter(|x| (x / base - 1.0).abs() > 1e-6) {
-            let tail = if other == THETAS[0] { ": `rope_parameters` not read" } else { "" };
-            let words = format!("theta = {} instead of {}", show(other), show(base));
-            if scaled {
-                // The base that scaled frequencies suggest is not that of the config.
-                let words = format!(
-                    "theta = {} without scaling (here '{}'){tail}",
-                    show(other),
-                    table.kind
-                );
-                all.push((words, RopeTable::plain(&table.name, table.dim, other)));
-                let mut scaled = table.clone();
-                stretch(&mut scaled.inv_freq, (other / base) as f32);
-                all.push((format!("theta = {} instead of {}", show(other), show(base)), scaled));
-            } else {
-                all.push((
-                    format!("{words}{tail}"),
-                    RopeTable::plain(&table.name, table.dim, other),
-                ));
-            }
-        }
-        let heads = readers.iter().filter_map(|n| model.graph.nodes[*n].inputs.first());
-        let sizes = heads.filter_map(|value| model.graph.values[value.0].shape.last());
-        if let Some(&head) = sizes.min() {
-            if head != table.dim {
-                let words = format!("on all {head} numbers of a head instead of {}", table.dim);
-                all.push((words, RopeTable::plain(&table.name, head, base)));
-                let mut wide = table.clone();
-                wide.inv_freq = RopeTable::plain(&table.name, head, base).inv_freq;
-                wide.inv_freq.truncate(table.dim / 2);
-                all.push(("frequencies of the whole head".to_owned(), wide));
-            }
-            if table.dim + 2 <= head {
-                let mut more = table.clone();
-                more.dim += 2;
-                let ratio = table.inv_freq.get(1).zip(table.inv_freq.first());
-                let last = table.inv_freq.last().copied().unwrap_or(1.0);
-                more.inv_freq.push(last * ratio.map_or(1.0, |(b, a)| b / a));
-                all.push(("on two numbers of a head more".to_owned(), more));
-            }
-        }
-        if table.dim >= 4 && table.dim.is_multiple_of(4) {
-            let words = format!("on half as many numbers of a head ({})", table.dim / 2);
-            all.push((words, RopeTable::plain(&table.name, table.dim / 2, base)));
-        }
-        if table.dim > 2 {
-            let mut less = table.clone();
-            less.dim -= 2;
-            less.inv_freq.truncate(less.dim / 2);
-            all.push(("on two numbers of a head less".to_owned(), less));
-        }
+    if let Some(base) = theta(table) {
+        all.extend(of_other_base(model, table, base));
+        all.extend(of_other_size(model, table, base, readers));
     }
     if table.attention_factor != 1.0 {
         let words = format!("without the factor {} on cos and sin", show(table.attention_factor));
         all.push((words, RopeTable { attention_factor: 1.0, ..table.clone() }));
     }
+    all.extend(rounded(table));
+    all.extend(of_other_length(table));
+    all
+}
+
+/// Returns the table without its scaling, and those of other bases.
+fn of_other_base(model: &Model, table: &RopeTable, base: f64) -> Vec<OtherTable> {
+    let mut all = Vec::new();
+    let scaled = table.kind != "default"
+        || table.long.is_some()
+        || table.dynamic.is_some()
+        || table.attention_factor != 1.0;
+    if scaled {
+        let words = format!("scaling left out (here '{}')", table.kind);
+        all.push((words, RopeTable::plain(&table.name, table.dim, base)));
+    }
+    let dims = model.dims.values().filter_map(Scalar::as_f64).filter(|x| *x >= 1000.0);
+    for other in THETAS.into_iter().chain(dims).filter(|x| (x / base - 1.0).abs() > 1e-6) {
+        let tail = if other == THETAS[0] { ": `rope_parameters` not read" } else { "" };
+        let words = format!("theta = {} instead of {}", show(other), show(base));
+        let plain = RopeTable::plain(&table.name, table.dim, other);
+        if scaled {
+            // The base that scaled frequencies suggest is not that of the config.
+            let unscaled =
+                format!("theta = {} without scaling (here '{}'){tail}", show(other), table.kind);
+            all.push((unscaled, plain));
+            let mut scaled = table.clone();
+            stretch(&mut scaled.inv_freq, (other / base) as f32);
+            all.push((words, scaled));
+        } else {
+            all.push((format!("{words}{tail}"), plain));
+        }
+    }
+    all
+}
+
+/// Returns tables for more or fewer numbers of a head.
+fn of_other_size(
+    model: &Model,
+    table: &RopeTable,
+    base: f64,
+    readers: &[usize],
+) -> Vec<OtherTable> {
+    let mut all = Vec::new();
+    let heads = readers.iter().filter_map(|n| model.graph.nodes[*n].inputs.first());
+    let sizes = heads.filter_map(|value| model.graph.values[value.0].shape.last());
+    if let Some(&head) = sizes.min() {
+        if head != table.dim {
+            let words = format!("on all {head} numbers of a head instead of {}", table.dim);
+            all.push((words, RopeTable::plain(&table.name, head, base)));
+            let mut wide = table.clone();
+            wide.inv_freq = RopeTable::plain(&table.name, head, base).inv_freq;
+            wide.inv_freq.truncate(table.dim / 2);
+            all.push(("frequencies of the whole head".to_owned(), wide));
+        }
+        if table.dim + 2 <= head {
+            let mut more = table.clone();
+            more.dim += 2;
+            let ratio = table.inv_freq.get(1).zip(table.inv_freq.first());
+            let last = table.inv_freq.last().copied().unwrap_or(1.0);
+            more.inv_freq.push(last * ratio.map_or(1.0, |(b, a)| b / a));
+            all.push(("on two numbers of a head more".to_owned(), more));
+        }
+    }
+    if table.dim >= 4 && table.dim.is_multiple_of(4) {
+        let words = format!("on half as many numbers of a head ({})", table.dim / 2);
+        all.push((words, RopeTable::plain(&table.name, table.dim / 2, base)));
+    }
+    if table.dim > 2 {
+        let mut less = table.clone();
+        less.dim -= 2;
+        less.inv_freq.truncate(less.dim / 2);
+        all.push(("on two numbers of a head less".to_owned(), less));
+    }
+    all
+}
+
+/// Returns the table with results, and with frequencies, in dtypes of 16 bits.
+fn rounded(table: &RopeTable) -> Vec<OtherTable> {
+    let mut all = Vec::new();
     for dtype in [Dtype::Bf16, Dtype::F16] {
         let words = format!("with cos and sin rounded to {dtype}");
         all.push((words, RopeTable { rounded: Some(dtype), ..table.clone() }));
@@ -140,6 +164,12 @@ fn tables(model: &Model, table: &RopeTable, readers: &[usize]) -> Vec<(String, R
         }
         all.push((format!("with frequencies rounded to {dtype}"), other));
     }
+    all
+}
+
+/// Returns tables that change at another length of the sequence, or never.
+fn of_other_length(table: &RopeTable) -> Vec<OtherTable> {
+    let mut all = Vec::new();
     if let Some(long) = &table.long {
         all.push((
             "without the table for long sequences".to_owned(),

@@ -5,6 +5,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use formats::shown;
+
 use super::read::{self, ResultRecord, SKIP, lines};
 use super::sample::Sample;
 use super::tree::JsonTree;
@@ -101,7 +103,8 @@ pub fn items(path: &Path) -> Result<Vec<EvalItem>, Error> {
         if seen.insert(item.id.clone()) {
             items.push(item);
         } else if !samples {
-            let why = format!("the id `{}` came before; ids name items in results", item.id);
+            let id = shown(&item.id);
+            let why = format!("the id `{id}` came before; ids name items in results");
             return Err(item_error(path, line, why));
         }
         Ok::<_, Error>(true)

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
+use formats::shown;
+
 use super::sample::{ResultFormat, Results, Sample};
 use super::tree::JsonTree;
 
@@ -254,7 +256,7 @@ impl<'a> ResultReader<'a> {
         if let Some(flag) = bench::throughput(tree) {
             return Error::Throughput { path, flag };
         }
-        let mut keys: Vec<_> = tree.keys().take(8).map(|key| format!("`{key}`")).collect();
+        let mut keys: Vec<_> = tree.keys().take(8).map(|key| format!("`{}`", shown(key))).collect();
         if keys.is_empty() {
             keys.push("no key".to_owned());
         }
@@ -325,14 +327,19 @@ impl<'a> ResultReader<'a> {
         }
     }
 
+    /// Lists the filters of the file.
+    fn known_filters(&self) -> String {
+        registry::listing::items(self.filters.iter().map(|filter| shown(filter)))
+    }
+
     fn finish(mut self) -> Result<Results, Error> {
         let path = self.results.path.clone();
         if let Some(filter) = &self.options.filter
             && !self.filters.is_empty()
             && !self.filters.contains(filter)
         {
-            let known = registry::listing::items(&self.filters);
-            return Err(Error::Filter { path, filter: filter.clone(), known });
+            let filter = shown(filter);
+            return Err(Error::Filter { path, filter, known: self.known_filters() });
         }
         if self.results.samples.is_empty() {
             let why = match self.damaged.as_slice() {
@@ -347,8 +354,8 @@ impl<'a> ResultReader<'a> {
             self.results.facts.insert("filter".to_owned(), taken.clone());
         }
         if self.filters.len() > 1 {
-            let taken = self.taken.clone().unwrap_or_default();
-            let known = registry::listing::items(&self.filters);
+            let taken = shown(self.taken.as_deref().unwrap_or_default());
+            let known = self.known_filters();
             self.note(&format!("filter `{taken}` of {known}; the option `filter` takes another"));
         }
         if self.bad > 0 {
@@ -358,7 +365,7 @@ impl<'a> ResultReader<'a> {
         }
         if let Some(first) = self.repeated.first() {
             let n = self.repeated.len();
-            let first = first.clone();
+            let first = shown(first);
             self.note(&format!("{n} samples with an id that came before (`{first}`) left out"));
         }
         if self.results.format == ResultFormat::LmEval {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use engine::Session;
+use formats::shown;
 use regex::Regex;
 use serde_json::{Value, json};
 
@@ -34,7 +35,7 @@ pub trait TextCodec {
 #[non_exhaustive]
 pub enum ScoringError {
     /// The engine failed.
-    #[error("item `{id}`")]
+    #[error("item `{}`", shown(id))]
     Engine {
         /// The item.
         id: String,
@@ -43,7 +44,7 @@ pub enum ScoringError {
         why: engine::Error,
     },
     /// The tokenizer failed.
-    #[error("item `{id}`: {why}")]
+    #[error("item `{}`: {why}", shown(id))]
     Text {
         /// The item.
         id: String,
@@ -51,7 +52,7 @@ pub enum ScoringError {
         why: TextCodecError,
     },
     /// The item itself is invalid.
-    #[error("item `{id}`: {why}")]
+    #[error("item `{}`: {why}", shown(id))]
     Item {
         /// The item.
         id: String,

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use formats::shown;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
 /// Maximum number of values of one record that are kept.
@@ -28,7 +29,7 @@ impl JsonTree {
         let mut from = serde_json::Deserializer::from_slice(&line);
         let mut left = MOST;
         let tree = JsonTreeSeed { left: &mut left, skip }.deserialize(&mut from);
-        tree.and_then(|tree| from.end().map(|()| tree)).map_err(|why| why.to_string())
+        tree.and_then(|tree| from.end().map(|()| tree)).map_err(|why| shown(&why.to_string()))
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&Self> {

@@ -9,7 +9,7 @@ use super::Error;
 use super::cases::ServerPrompt;
 use super::distance::{RowDistance, distance, top};
 use super::native::NativeReference;
-use super::products::{self, RoundedTypes};
+use super::products::{self, EngineRounding};
 use crate::dump::Phase;
 use crate::gate::{BLIND, Bound, Gate, Mode, RowStats, Subject, is_blind};
 use crate::metrics::Spread;
@@ -220,10 +220,9 @@ impl Judge {
     }
 
     /// Describes how a server whose products round rows was judged.
-    pub(super) fn explain(&self, rounded: &RoundedTypes, has_dump: bool) -> Vec<String> {
+    pub(super) fn explain(&self, rounded: &EngineRounding, has_dump: bool) -> Vec<String> {
         let mut notes = vec![format!(
-            "rows are rounded to {} before products, as this engine does: it is judged by the noise of that rounding, measured \
-             on the native engine; a fault whose effect is smaller than the noise is not proven absent, and a file in f32 \
+            "{}, as this engine does: it is judged by the noise of that rounding, measured on the native engine; a fault whose effect is smaller than the noise is not proven absent, and a file in f32 \
              proves the graph exactly",
             rounded.text()
         )];

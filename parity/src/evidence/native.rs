@@ -2,15 +2,15 @@
 //! the server's engine rounds them.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use checkpoints::Checkpoint;
-use checkpoints::checkpoint::Rounding;
 use endpoints::LogprobRow;
 use engine::{Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions, SlotId};
-use formats::codec::BlockType;
 use registry::dtype::Dtype;
 
 use super::Error;
+use super::products::EngineRounding;
 use crate::check::Error as CheckError;
 use crate::dump::{Dump, sha256};
 use crate::metrics::log_softmax;
@@ -41,10 +41,17 @@ impl<'a> NativeReference<'a> {
         Ok(Self { engine, source: source.clone(), session, options, power: (0.0, 0) })
     }
 
-    /// Returns the same model in a run that rounds rows by the types of the weights.
-    pub(super) fn with_products(&self, types: Vec<(BlockType, Rounding)>) -> Result<Self, Error> {
-        let options = SessionOptions { rounds_by_type: types, ..self.options.clone() };
-        Self::open(self.engine, &self.source, options)
+    /// Returns the same model in a run that rounds rows by the types of the weights, and ops as the engine computes
+    /// them.
+    pub(super) fn with_rounding(&self, rounding: &EngineRounding) -> Result<Self, Error> {
+        let options =
+            SessionOptions { rounds_by_type: rounding.types.clone(), ..self.options.clone() };
+        let mut model = (*self.source.model).clone();
+        for change in &rounding.narrow {
+            change.apply(&mut model);
+        }
+        let source = ModelSource { model: Arc::new(model), dir: self.source.dir };
+        Self::open(self.engine, &source, options)
     }
 
     /// Returns the rows after the tokens at these positions, which ascend.

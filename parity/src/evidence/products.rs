@@ -1,30 +1,38 @@
-//! Servers whose products round rows before they multiply them by quantized weights.
+//! Servers that compute in fewer bits than the run has: products round rows before they multiply them by weights of a
+//! type, and some ops round their inputs and results.
 //!
 //! Such a server differs from exact arithmetic by far more than f32 does, and from itself in other batches as much.
 //! Its noise is measured: the native engine runs the same file with rows rounded as the engine's sheet declares
-//! for the types of the file's tensors. A correct server is as far from the exact run as that run is.
+//! for the types of the file's tensors and for the ops of its graph. A correct server is as far from the exact run as that run is.
 
 use std::fmt::Write as _;
 
 use checkpoints::checkpoint::{CodeType, Rounding, ScaleSharing};
-use endpoints::{LogprobRow, RowForm, ServerFacts};
+use endpoints::{LogprobRow, NarrowOps, RowForm, ServerFacts};
 use engine::ModelSource;
 use formats::codec::BlockType;
 use formats::gguf::GgufFile;
+use registry::dtype::Dtype;
+use registry::graph::Graph;
 
 use super::distance::distance;
+use crate::edit::Change;
 
-/// Rounding of rows by the types of the weights in a file.
+/// Rounding of an engine in a run of a file.
 #[derive(Debug, Clone, Default)]
-pub(super) struct RoundedTypes {
+pub(super) struct EngineRounding {
     /// Types that the file has, with the rounding of the rows that they multiply.
     pub(super) types: Vec<(BlockType, Rounding)>,
     forms: Vec<RowForm>,
+    /// Changes of the model that round ops.
+    pub(super) narrow: Vec<Change>,
+    /// Each such op with its dtype.
+    ops: Vec<(String, Dtype)>,
 }
 
-impl RoundedTypes {
-    /// Returns the types of a file for which the sheet of the server's engine declares a rounding; none if there is no
-    /// such type, or no file.
+impl EngineRounding {
+    /// Returns the rounding of a file's products and ops that the sheet of the server's engine declares; none if it
+    /// declares none, or there is no file.
     pub(super) fn of(facts: &ServerFacts, source: &ModelSource<'_>) -> Option<Self> {
         if !source.dir.is_file() {
             return None;
@@ -40,11 +48,35 @@ impl RoundedTypes {
                 rounded.forms.push(products.rows);
             }
         }
-        (!rounded.types.is_empty()).then_some(rounded)
+        for narrow in &facts.narrow_ops {
+            rounded.add_ops(&source.model.graph, narrow);
+        }
+        let is_rounded = !rounded.types.is_empty() || !rounded.narrow.is_empty();
+        is_rounded.then_some(rounded)
     }
 
-    /// Describes the rounding: `8 bits with a scale for 256 (Q4_K, Q6_K)`.
+    /// Adds the ops of a graph that the engine rounds.
+    fn add_ops(&mut self, graph: &Graph, narrow: &NarrowOps) {
+        for op in &narrow.ops {
+            let nodes: Vec<usize> =
+                (0..graph.nodes.len()).filter(|n| graph.nodes[*n].op == op.as_str()).collect();
+            if !nodes.is_empty() {
+                self.ops.push((op.clone(), narrow.dtype));
+                self.narrow.push(Change::Narrow { nodes, dtype: narrow.dtype, inputs: true });
+            }
+        }
+    }
+
+    /// Describes the rounding: `rows of products are rounded to 8 bits with a scale for 256 (Q4_K, Q6_K)`.
     pub(super) fn text(&self) -> String {
+        let ops = self.ops.iter().map(|(op, dtype)| format!("`{op}` computes in {dtype}"));
+        let rows = (!self.types.is_empty())
+            .then(|| format!("rows of products are rounded to {}", self.forms_text()));
+        rows.into_iter().chain(ops).collect::<Vec<_>>().join(", and ")
+    }
+
+    /// Lists the forms of rows, with the types of weights.
+    fn forms_text(&self) -> String {
         let mut text = String::new();
         let mut forms: Vec<RowForm> = Vec::new();
         for form in &self.forms {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use formats::shown;
 use registry::diag::{Finding, SourceText};
 use registry::dtype::Dtype;
 use registry::suggest;
@@ -165,8 +166,8 @@ impl PlanReader {
                 if names.contains(word.name.as_str()) {
                     continue;
                 }
-                let finding =
-                    Finding::error(&word.at, format!("nothing is called `{}`", word.name));
+                let message = format!("nothing is called `{}`", shown(&word.name));
+                let finding = Finding::error(&word.at, message);
                 let help = suggest::help(&word.name, names.iter().copied());
                 self.findings.push(finding.help(help.unwrap_or_default()));
             }
@@ -240,8 +241,8 @@ impl PlanReader {
         };
         for (name, entry) in map {
             if !known.contains(&name.as_str()) {
-                let finding =
-                    Finding::error(&entry.name().at, format!("{what} has no key `{name}`"));
+                let message = format!("{what} has no key `{}`", shown(name));
+                let finding = Finding::error(&entry.name().at, message);
                 self.findings.push(finding.help(format!("known are `{}`", known.join("`, `"))));
             }
         }

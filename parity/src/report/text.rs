@@ -251,14 +251,14 @@ fn indent(text: &str) -> String {
     text.lines().fold(String::new(), |out, l| out + "  " + l + "\n")
 }
 
-/// Describes the place of an error in a sequence. In decode, positions are counted from the end of the
-/// prefix.
+/// Describes the place of an error in a sequence. In decode, steps after the prefix are counted: the first step feeds the
+/// token behind the prefix.
 pub(crate) fn place_in_sequence(phase: Phase, position: usize, moment: Option<&str>) -> String {
     match (phase, position, moment) {
         (Phase::Prefill, position, _) => format!("prefill, position {position}"),
         (Phase::Decode, _, Some(_)) => "decode, position 0 (what the prefill left)".to_owned(),
         (Phase::Decode, 0, _) => "decode, position 0 (what the prefix left)".to_owned(),
-        (Phase::Decode, position, _) => format!("decode, position {position}"),
+        (Phase::Decode, step, _) => format!("decode, step {step} after the prefix"),
     }
 }
 

@@ -96,6 +96,7 @@ impl Resolver<'_> {
         if failed { Err(EvalError::Reported) } else { Ok(bound) }
     }
 
+    /// Converts an argument to the kind of its parameter.
     fn argument(
         &self,
         op: &str,
@@ -104,43 +105,156 @@ impl Resolver<'_> {
         at: &Span,
         scope: &Scope<'_>,
     ) -> Result<Argument, EvalError> {
-        let wrong = |label: String| {
-            Finding::error(at, format!("`{}` of `{op}` is {}", param.name, param.kind.describe()))
-                .label(label)
-        };
-        let optional = param.default == Some(Scalar::Null);
+        let place = ParamPlace { op, param, at };
         match (param.kind, given) {
             (_, Binding::Poison) => Err(EvalError::Reported),
-            (_, Binding::Values(values)) => {
-                Err(wrong(format!("these are {} results", values.len()))
-                    .help("assign them to names first")
-                    .into())
+            (_, Binding::Values(values)) => Err(place
+                .wrong(format!("these are {} results", values.len()))
+                .help("assign them to names first")
+                .into()),
+            (_, Binding::Scalar(Scalar::Null)) if place.is_optional() => {
+                Ok(Argument::Scalar(Scalar::Null))
             }
-            (_, Binding::Scalar(Scalar::Null)) if optional => Ok(Argument::Scalar(Scalar::Null)),
             (ParamKind::Tokens, Binding::Value(ValueId(0))) => {
                 Ok(Argument::Values(vec![ValueId(0)]))
             }
-            (ParamKind::Value | ParamKind::Values, Binding::Value(ValueId(0))) => {
-                Err(wrong("these are the token ids".into())
-                    .help("only `embed` takes `tokens`")
-                    .into())
+            (ParamKind::Value | ParamKind::Values, given) => place.value(given, scope),
+            (ParamKind::Module | ParamKind::Tensor, given) => place.path(given, scope),
+            (ParamKind::State, given) => self.state_argument(&place, given),
+            (ParamKind::Rope, given) => self.rope_argument(&place, given),
+            (ParamKind::Tokens, given) => Err(place.of_other_kind(given)),
+            (_, Binding::Value(_)) => {
+                Err(place.wrong("this is a value, known only when the model runs".into()).into())
             }
-            (ParamKind::Value | ParamKind::Values, Binding::Value(id)) => {
-                Ok(Argument::Values(vec![id]))
+            (_, given) => self.scalar_argument(&place, given, scope),
+        }
+    }
+
+    /// Returns the state of a name.
+    fn state_argument(
+        &self,
+        place: &ParamPlace<'_>,
+        given: Binding,
+    ) -> Result<Argument, EvalError> {
+        let Binding::Name(name) = given else { return Err(place.of_other_kind(given)) };
+        if self.spec.states.contains_key(&name.name) {
+            return Ok(Argument::State(name.name));
+        }
+        let mut finding = place.wrong(format!("there is no state `{}`", name.name));
+        finding.help = suggest::help(&name.name, self.spec.states.keys().map(String::as_str));
+        Err(finding.into())
+    }
+
+    /// Returns the rotary table of a name.
+    fn rope_argument(&self, place: &ParamPlace<'_>, given: Binding) -> Result<Argument, EvalError> {
+        let Binding::Name(name) = given else { return Err(place.of_other_kind(given)) };
+        if let Some(index) = self.spec.rope.get_index_of(&name.name) {
+            return self.builder.rope_id(index).map(Argument::Rope).ok_or(EvalError::Reported);
+        }
+        let mut finding = place.wrong(format!("there is no rotary table `{}`", name.name));
+        finding.help = suggest::help(&name.name, self.spec.rope.keys().map(String::as_str));
+        Err(finding.into())
+    }
+
+    /// Returns the number, flag, word or list that an argument is.
+    fn scalar_argument(
+        &self,
+        place: &ParamPlace<'_>,
+        given: Binding,
+        scope: &Scope<'_>,
+    ) -> Result<Argument, EvalError> {
+        let kind = place.param.kind;
+        let name = match &given {
+            Binding::Name(name) => Some(name.name.clone()),
+            _ => None,
+        };
+        let value = self.to_scalar(given, place.at, scope)?;
+        if value == Scalar::Null && place.is_optional() {
+            return Ok(Argument::Scalar(Scalar::Null));
+        }
+        check(kind, value).map(Argument::Scalar).map_err(|value| {
+            let key = name.as_deref().and_then(|name| self.dims.key(name));
+            if let (ParamKind::Word(words), Scalar::Str(word), Some(key)) = (kind, &value, key) {
+                let known = words.iter().copied();
+                return unknown_word(self.config, key, &[], word, known).into();
             }
-            (ParamKind::Value | ParamKind::Values, Binding::Name(name)) => {
+            let label = match value {
+                Scalar::Int(n) if n > MAX_DIM as i64 => {
+                    format!("this is {n}, at most {MAX_DIM} is allowed")
+                }
+                _ => expected(&kind.describe(), &value),
+            };
+            let mut finding = place.wrong(label);
+            if let Some(key) = key {
+                finding =
+                    finding.help(format!("it is the key `{key}` of `{}`", self.config.path()));
+            } else if let (ParamKind::Word(words), Scalar::Str(word)) = (kind, &value) {
+                finding.help = suggest::closest(word, words.iter().copied())
+                    .map(|close| format!("did you mean '{close}'?"));
+            }
+            finding.into()
+        })
+    }
+}
+
+/// A parameter of an op, and where the call has its argument.
+struct ParamPlace<'a> {
+    op: &'a str,
+    param: &'a Param,
+    at: &'a Span,
+}
+
+impl ParamPlace<'_> {
+    /// True if the parameter may be null.
+    fn is_optional(&self) -> bool {
+        self.param.default == Some(Scalar::Null)
+    }
+
+    /// Returns the finding of an argument that does not fit.
+    fn wrong(&self, label: String) -> Finding {
+        let Self { op, param, at } = self;
+        Finding::error(at, format!("`{}` of `{op}` is {}", param.name, param.kind.describe()))
+            .label(label)
+    }
+
+    /// Returns the error of an argument that is not of the parameter's kind.
+    fn of_other_kind(&self, given: Binding) -> EvalError {
+        self.wrong(match given {
+            Binding::Scalar(value) => format!("this is {value}"),
+            Binding::Name(name) => format!("this is the name `{}`", name.name),
+            _ => "this is a value".to_owned(),
+        })
+        .into()
+    }
+
+    /// Returns the value that an argument is.
+    fn value(&self, given: Binding, scope: &Scope<'_>) -> Result<Argument, EvalError> {
+        match given {
+            Binding::Value(ValueId(0)) => Err(self
+                .wrong("these are the token ids".into())
+                .help("only `embed` takes `tokens`")
+                .into()),
+            Binding::Value(id) => Ok(Argument::Values(vec![id])),
+            Binding::Name(name) => {
                 let locals =
                     scope.locals.iter().filter(|(_, bound)| matches!(bound, Binding::Value(_)));
                 let mut finding =
                     Finding::error(&name.at, format!("there is no value `{}`", name.name))
-                        .label(format!("`{}` of `{op}` is a value", param.name));
+                        .label(format!("`{}` of `{}` is a value", self.param.name, self.op));
                 finding.help = suggest::help(&name.name, locals.map(|(name, _)| name.as_str()));
                 Err(finding.into())
             }
-            (ParamKind::Module | ParamKind::Tensor, Binding::Scalar(Scalar::Str(name))) => {
-                Ok(Argument::Path(PathArg { name, at: at.clone() }))
+            given => Err(self.of_other_kind(given)),
+        }
+    }
+
+    /// Returns the path of a module or tensor that an argument names.
+    fn path(&self, given: Binding, scope: &Scope<'_>) -> Result<Argument, EvalError> {
+        match given {
+            Binding::Scalar(Scalar::Str(name)) => {
+                Ok(Argument::Path(PathArg { name, at: self.at.clone() }))
             }
-            (ParamKind::Module | ParamKind::Tensor, Binding::Name(path)) => {
+            Binding::Name(path) => {
                 let name = match path.name.strip_prefix(ABSOLUTE) {
                     Some(absolute_path) => absolute_path.to_owned(),
                     None if scope.prefix.is_empty() => path.name,
@@ -148,81 +262,7 @@ impl Resolver<'_> {
                 };
                 Ok(Argument::Path(PathArg { name, at: path.at }))
             }
-            (ParamKind::State, Binding::Name(name))
-                if self.spec.states.contains_key(&name.name) =>
-            {
-                Ok(Argument::State(name.name))
-            }
-            (ParamKind::State, Binding::Name(name)) => {
-                let mut finding = wrong(format!("there is no state `{}`", name.name));
-                finding.help =
-                    suggest::help(&name.name, self.spec.states.keys().map(String::as_str));
-                Err(finding.into())
-            }
-            (ParamKind::Rope, Binding::Name(name)) => {
-                if let Some(place) = self.spec.rope.get_index_of(&name.name) {
-                    return self
-                        .builder
-                        .rope_id(place)
-                        .map(Argument::Rope)
-                        .ok_or(EvalError::Reported);
-                }
-                let mut finding = wrong(format!("there is no rotary table `{}`", name.name));
-                finding.help = suggest::help(&name.name, self.spec.rope.keys().map(String::as_str));
-                Err(finding.into())
-            }
-            (
-                ParamKind::Tokens
-                | ParamKind::Value
-                | ParamKind::Values
-                | ParamKind::Module
-                | ParamKind::Tensor
-                | ParamKind::State
-                | ParamKind::Rope,
-                given,
-            ) => Err(wrong(match given {
-                Binding::Scalar(value) => format!("this is {value}"),
-                Binding::Name(name) => format!("this is the name `{}`", name.name),
-                _ => "this is a value".to_owned(),
-            })
-            .into()),
-            (_, Binding::Value(_)) => {
-                Err(wrong("this is a value, known only when the model runs".into()).into())
-            }
-            (kind, given) => {
-                let name = match &given {
-                    Binding::Name(name) => Some(name.name.clone()),
-                    _ => None,
-                };
-                let value = self.to_scalar(given, at, scope)?;
-                if value == Scalar::Null && optional {
-                    return Ok(Argument::Scalar(Scalar::Null));
-                }
-                check(kind, value).map(Argument::Scalar).map_err(|value| {
-                    let key = name.as_deref().and_then(|name| self.dims.key(name));
-                    if let (ParamKind::Word(words), Scalar::Str(word), Some(key)) =
-                        (kind, &value, key)
-                    {
-                        let known = words.iter().copied();
-                        return unknown_word(self.config, key, &[], word, known).into();
-                    }
-                    let label = match value {
-                        Scalar::Int(n) if n > MAX_DIM as i64 => {
-                            format!("this is {n}, at most {MAX_DIM} is allowed")
-                        }
-                        _ => expected(&kind.describe(), &value),
-                    };
-                    let mut finding = wrong(label);
-                    if let Some(key) = key {
-                        finding = finding
-                            .help(format!("it is the key `{key}` of `{}`", self.config.path()));
-                    } else if let (ParamKind::Word(words), Scalar::Str(word)) = (kind, &value) {
-                        finding.help = suggest::closest(word, words.iter().copied())
-                            .map(|close| format!("did you mean '{close}'?"));
-                    }
-                    finding.into()
-                })
-            }
+            given => Err(self.of_other_kind(given)),
         }
     }
 }

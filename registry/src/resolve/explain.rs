@@ -1,7 +1,8 @@
 //! Help for a faulty expression: the config keys and values behind its names.
 
 use crate::config::Config;
-use crate::eval::{self, EvalError};
+use crate::eval::EvalError;
+use crate::listing;
 use crate::scalar::Scalar;
 use crate::syntax::{Expr, ExprKind};
 
@@ -30,7 +31,7 @@ pub(super) fn explain(
         names_of(expr, &mut names);
         let told = names.iter().filter_map(|name: &&str| {
             let (key, value) = source(name)?;
-            let shown = eval::shorten(&value.to_string());
+            let shown = listing::beginning(&value.to_string());
             Some(format!("`{name}` is {shown}, the key `{key}` of `{}`", config.path()))
         });
         let told: Vec<String> = told.take(3).collect();

@@ -2,10 +2,13 @@
 //! the tokens before.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::diag::{Finding, Span};
 use crate::eval::{self, EvalError, expected};
+use crate::gguf::Gguf;
 use crate::graph::{Graph, ValueId};
+use crate::model::{Model, Nextn};
 use crate::ops;
 use crate::rope::RopeTable;
 use crate::scalar::Scalar;
@@ -26,6 +29,18 @@ pub(super) struct NextnGraphs {
     pub(super) recycle: String,
     pub(super) graphs: Vec<Graph>,
     pub(super) places: Vec<HeadLayer>,
+}
+
+impl NextnGraphs {
+    /// Returns a model of each graph, with what it shares with the model before it.
+    pub(super) fn into_models(self, model: &Model, gguf: Option<Gguf>) -> Nextn {
+        let layers = self
+            .graphs
+            .into_iter()
+            .map(|graph| Arc::new(Model { graph, gguf: gguf.clone(), ..model.clone() }))
+            .collect();
+        Nextn { from: self.from, recycle: self.recycle, layers, gguf }
+    }
 }
 
 impl Resolver<'_> {

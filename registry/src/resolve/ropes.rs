@@ -49,6 +49,7 @@ pub(crate) fn resolve(
         .collect()
 }
 
+/// Computes a table.
 fn table(
     decl: &RopeDecl,
     env: &dyn Env,
@@ -67,23 +68,10 @@ fn table(
     let partial = partial(decl, &parameters, kind, env)?;
     let context = decl.context.as_ref().map(|expr| eval::eval_owned(expr, env)).transpose()?;
     let context = context.as_ref().and_then(Scalar::as_usize).filter(|context| *context > 0);
-    // Proportional tables keep the whole head and leave its end unrotated.
-    let dim = if kind == "proportional" { head } else { (head as f64 * partial) as usize };
-    // Schemes that treat each pair apart divide by halves of an even number.
-    let by_pair = !matches!(kind, "default" | "linear" | "dynamic" | "llama3");
-    if dim == 0 || (dim % 2 != 0 && by_pair) {
-        return Err(Finding::error(
-            &decl.at,
-            format!("the table `{}` would rotate {dim} numbers of a head", decl.name.name),
-        )
-        .label(format!(
-            "expected an even number above 0 for `{kind}`: {head} numbers, {partial} of them rotated"
-        ))
-        .into());
-    }
+    let scheme = RopeScheme { decl, env, parameters: &parameters, head, partial, theta, context };
     let mut table = RopeTable {
         name: decl.name.name.clone(),
-        dim,
+        dim: scheme.dim(kind)?,
         inv_freq: Vec::new(),
         attention_factor: 1.0,
         long: None,
@@ -91,71 +79,21 @@ fn table(
         rounded: None,
         kind: kind.to_owned(),
     };
-    let base = theta as f32;
-    match kind {
-        "linear" => {
-            let factor = parameters.number("factor")? as f32;
-            table.inv_freq = formulas::default(dim, base).into_iter().map(|f| f / factor).collect();
-        }
-        "dynamic" => {
-            let factor = parameters.number("factor")?;
-            let context = context.ok_or_else(|| Parameters::needs_context(decl))?;
-            if dim <= 2 {
-                return Err(Finding::error(
-                    &decl.at,
-                    "a dynamic table needs to rotate more than 2 numbers",
-                )
-                .into());
-            }
-            table.inv_freq = formulas::default(dim, formulas::grown_base(theta, factor, dim));
-            table.dynamic = Some(DynamicRope { context, theta, factor });
-        }
-        "yarn" => {
-            let original =
-                parameters.original(context, env).ok_or_else(|| Parameters::needs_context(decl))?;
-            let yarn = parameters.yarn(context, original, env)?;
-            table.attention_factor = yarn.attention_factor;
-            table.inv_freq = formulas::yarn(dim, theta, &yarn);
-        }
-        "longrope" => {
-            let original =
-                parameters.original(context, env).ok_or_else(|| Parameters::needs_context(decl))?;
-            let short = parameters.list("short_factor", dim / 2)?;
-            let long = parameters.list("long_factor", dim / 2)?;
-            table.inv_freq = formulas::divided(dim, base, &short);
-            let mut beyond = LongRope {
-                original_context: original,
-                inv_freq: formulas::divided(dim, base, &long),
-                attention_factor: 1.0,
-            };
-            if decl.long_by_scale {
-                beyond.inv_freq.clone_from(&table.inv_freq);
-                beyond.attention_factor = parameters.number("long_mscale")?;
-                table.attention_factor = parameters.number("short_mscale")?;
-            } else {
-                table.attention_factor = parameters.long_attention(context, original, decl)?;
-                beyond.attention_factor = table.attention_factor;
-            }
-            table.long = Some(beyond);
-        }
-        "llama3" => {
-            let original =
-                parameters.original(context, env).ok_or_else(|| Parameters::needs_context(decl))?;
-            table.inv_freq = formulas::llama3(
-                formulas::default(dim, base),
-                parameters.number("factor")?,
-                parameters.number("low_freq_factor")?,
-                parameters.number("high_freq_factor")?,
-                original as f64,
-            );
-        }
-        "proportional" => {
-            let factor = parameters.optional("factor")?.unwrap_or(1.0) as f32;
-            let rotated = ((partial * head as f64 / 2.0).floor() as usize).min(head / 2);
-            table.inv_freq = formulas::proportional(head, base, rotated, factor);
-        }
-        _ => table.inv_freq = formulas::default(dim, base),
+    scheme.compute(&mut table)?;
+    check_finite(decl, &table, theta)?;
+    // Of an odd number the reference turns one number more, at the frequencies of the odd number.
+    table.dim = table.dim.next_multiple_of(2);
+    if table.dim > head {
+        let message = format!("the table `{}` would rotate {} numbers", table.name, table.dim);
+        return Err(Finding::error(&decl.at, message)
+            .label(format!("a head has {head} numbers"))
+            .into());
     }
+    Ok(table)
+}
+
+/// Refuses a table with frequencies that are not finite.
+fn check_finite(decl: &RopeDecl, table: &RopeTable, theta: f64) -> Result<(), EvalError> {
     if table
         .inv_freq
         .iter()
@@ -166,18 +104,135 @@ fn table(
             &decl.at,
             format!("the table `{}` has frequencies that are not finite", table.name),
         )
-        .label(format!("theta is {theta}, the scheme is {kind}"))
+        .label(format!("theta is {theta}, the scheme is {}", table.kind))
         .into());
     }
-    // Of an odd number the reference turns one number more, at the frequencies of the odd number.
-    table.dim = table.dim.next_multiple_of(2);
-    if table.dim > head {
-        let message = format!("the table `{}` would rotate {} numbers", table.name, table.dim);
-        return Err(Finding::error(&decl.at, message)
-            .label(format!("a head has {head} numbers"))
+    Ok(())
+}
+
+/// Numbers that the frequencies of a table are computed from.
+struct RopeScheme<'a> {
+    decl: &'a RopeDecl,
+    env: &'a dyn Env,
+    parameters: &'a Parameters,
+    /// Numbers of a head.
+    head: usize,
+    /// Share of them that is rotated.
+    partial: f64,
+    theta: f64,
+    context: Option<usize>,
+}
+
+impl RopeScheme<'_> {
+    /// Returns the number of rotated numbers of a head.
+    fn dim(&self, kind: &str) -> Result<usize, EvalError> {
+        let Self { decl, head, partial, .. } = self;
+        // Proportional tables keep the whole head and leave its end unrotated.
+        let dim = if kind == "proportional" { *head } else { (*head as f64 * *partial) as usize };
+        // Schemes that treat each pair apart divide by halves of an even number.
+        let by_pair = !matches!(kind, "default" | "linear" | "dynamic" | "llama3");
+        if dim == 0 || (dim % 2 != 0 && by_pair) {
+            return Err(Finding::error(
+                &decl.at,
+                format!("the table `{}` would rotate {dim} numbers of a head", decl.name.name),
+            )
+            .label(format!(
+                "expected an even number above 0 for `{kind}`: {head} numbers, {partial} of them rotated"
+            ))
             .into());
+        }
+        Ok(dim)
     }
-    Ok(table)
+
+    /// Returns the length of the sequences that the model was first trained on.
+    fn original(&self) -> Result<usize, EvalError> {
+        self.parameters
+            .original(self.context, self.env)
+            .ok_or_else(|| Parameters::needs_context(self.decl))
+    }
+
+    /// Computes the frequencies and factors of a table by its kind.
+    fn compute(&self, table: &mut RopeTable) -> Result<(), EvalError> {
+        let Self { parameters, head, partial, theta, context, .. } = *self;
+        let dim = table.dim;
+        let base = theta as f32;
+        match table.kind.as_str() {
+            "linear" => {
+                let factor = parameters.number("factor")? as f32;
+                table.inv_freq =
+                    formulas::default(dim, base).into_iter().map(|f| f / factor).collect();
+            }
+            "dynamic" => self.compute_dynamic(table)?,
+            "yarn" => {
+                let original = self.original()?;
+                let yarn = parameters.yarn(context, original, self.env)?;
+                table.attention_factor = yarn.attention_factor;
+                table.inv_freq = formulas::yarn(dim, theta, &yarn);
+            }
+            "longrope" => self.compute_long(table)?,
+            "llama3" => {
+                let original = self.original()?;
+                table.inv_freq = formulas::llama3(
+                    formulas::default(dim, base),
+                    parameters.number("factor")?,
+                    parameters.number("low_freq_factor")?,
+                    parameters.number("high_freq_factor")?,
+                    original as f64,
+                );
+            }
+            "proportional" => {
+                let factor = parameters.optional("factor")?.unwrap_or(1.0) as f32;
+                let rotated = ((partial * head as f64 / 2.0).floor() as usize).min(head / 2);
+                table.inv_freq = formulas::proportional(head, base, rotated, factor);
+            }
+            _ => table.inv_freq = formulas::default(dim, base),
+        }
+        Ok(())
+    }
+
+    /// Computes a table whose base grows with the sequence.
+    fn compute_dynamic(&self, table: &mut RopeTable) -> Result<(), EvalError> {
+        let Self { decl, theta, .. } = *self;
+        let factor = self.parameters.number("factor")?;
+        let context = self.context.ok_or_else(|| Parameters::needs_context(decl))?;
+        if table.dim <= 2 {
+            return Err(Finding::error(
+                &decl.at,
+                "a dynamic table needs to rotate more than 2 numbers",
+            )
+            .into());
+        }
+        let base = formulas::grown_base(theta, factor, table.dim);
+        table.inv_freq = formulas::default(table.dim, base);
+        table.dynamic = Some(DynamicRope { context, theta, factor });
+        Ok(())
+    }
+
+    /// Computes a table with divisors of its own for each frequency, and that for longer sequences.
+    fn compute_long(&self, table: &mut RopeTable) -> Result<(), EvalError> {
+        let Self { decl, parameters, .. } = *self;
+        let dim = table.dim;
+        let base = self.theta as f32;
+        let original = self.original()?;
+        let short = parameters.list("short_factor", dim / 2)?;
+        let long = parameters.list("long_factor", dim / 2)?;
+        table.inv_freq = formulas::divided(dim, base, &short);
+        let mut beyond = LongRope {
+            original_context: original,
+            inv_freq: formulas::divided(dim, base, &long),
+            attention_factor: 1.0,
+        };
+        if decl.long_by_scale {
+            beyond.inv_freq.clone_from(&table.inv_freq);
+            beyond.attention_factor = parameters.number("long_mscale")?;
+            table.attention_factor = parameters.number("short_mscale")?;
+        } else {
+            table.attention_factor = parameters.long_attention(self.context, original, decl)?;
+            beyond.attention_factor = table.attention_factor;
+        }
+        table.long = Some(beyond);
+        Ok(())
+    }
 }
 
 /// Describes a table as a map of its sources. The keys are `theta`, the `kind`, the number of rotated dims of

@@ -221,123 +221,118 @@ fn told_of(spec: &str, more: &str) -> Vec<String> {
     }
 }
 
+/// Changes of the spec, and what is told about each.
+const BAD_SPECS: [(&str, &str, &str); 25] = [
+    (
+        "rms_norm(x, weight",
+        "rms_nrom(x, weight",
+        ": there is no op or function `rms_nrom` -> did you mean `rms_norm`?",
+    ),
+    (
+        "norm(x, norm1)) * 0.5",
+        "nrm(x, norm1)) * 0.5",
+        ": there is no op or function `nrm` -> did you mean `norm`?",
+    ),
+    (
+        "return rms_norm(x, weight, 1e-5)",
+        "return norm(x, weight)",
+        "`norm(x, weight)`: functions call each other in a circle (`norm` calls `norm`) -> programs are straight lines",
+    ),
+    ("mix(norm(x, norm1))", "mix(norm(x))", ": `norm` is not given `weight` (`norm(x, weight)`)"),
+    (
+        "mix(norm(x, norm1))",
+        "mix(norm(x, norm1, 3))",
+        ": `norm` is given 3 arguments and takes 2 (`norm(x, weight)`)",
+    ),
+    (
+        "window=window)",
+        "windw=window)",
+        ": `attend` has no parameter `windw` (`attend(q, k, v, state, scale, window=null, softcap=null, sinks=null, softmax='f32', alibi=null, scores='rounded', sink_form='column', values='own', salience=null, salience_bias=false, keep=null, chunked=false, mask='causal')`) -> did you mean `window`?",
+    ),
+    ("b * u", "b * x2", ": there is no dim or variable `x2` -> did you mean `x`?"),
+    ("b * u", "b * net.y", ": `net.y` is a path (expected a number or a text)"),
+    (
+        "attend(q, k, v",
+        "attend(q, kk, v",
+        ": there is no value `kk` (`k` of `attend` is a value) -> did you mean `k`?",
+    ),
+    (
+        "b * u",
+        "b * heads(u, heads)",
+        ": the two sides differ in shape ([8] and [2, 4]) -> `b` is [8] from `split(linear(x, mix.in, 2 * hidden), 2)` (made_up.yaml:23); `heads` is [2, 4] from `heads(u, heads)` (made_up.yaml:24)",
+    ),
+    (
+        "width - 1]",
+        "width]",
+        ": `conv` of the state `past` does not fit what `causal_conv` keeps (declared as [8, 3], kept are [8, 2])",
+    ),
+    (
+        "width, past)",
+        "width, kv)",
+        ": `causal_conv` needs a state of kind `conv`, and `kv` is of kind `attention`",
+    ),
+    (
+        "width, past)",
+        "width, pst)",
+        ": `state` of `causal_conv` is a state (there is no state `pst`) -> did you mean `past`?",
+    ),
+    ("b, u = split", "b, u, w = split", ": 2 results are assigned to 3 names (this gives 2)"),
+    (
+        "2 * hidden), 2)",
+        "2 * hidden), 3)",
+        ": 16 numbers do not split into 3 equal parts (`linear` is [16])",
+    ),
+    ("kind: kinds[i]", "kind: kinds[i + 1]", ": the index 4 is out of range (there are 4 items)"),
+    (
+        "else 'full' for",
+        "else 'ful' for",
+        ": no program is for layers of kind `ful` (`config.json` has layers of that kind) -> did you mean `full`?",
+    ),
+    (
+        "head, vocab, tied",
+        "head, vocab - 1, tied",
+        ": the weight `net.embed.weight` is used with two shapes ([19, 8] here and [20, 8] before)",
+    ),
+    (
+        "size:   = hidden // heads",
+        "size:   = width * size",
+        ": the dim `size` is computed from itself (by way of `size`)",
+    ),
+    (
+        "size:   = hidden // heads",
+        "size:   = hidden // head",
+        ": there is no dim or variable `head` -> did you mean `heads`?",
+    ),
+    (
+        "size:   = hidden // heads",
+        "size:   = hidden // num_heads",
+        ": there is no dim or variable `num_heads`",
+    ),
+    (
+        "dtype: activation }\n  past",
+        "dtype: bf17 }\n  past",
+        ": there is no dtype `bf17` -> known are `activation`, `f32`, `bf16`, `f16`",
+    ),
+    (
+        "rope(heads(linear(x, look.q",
+        "rope(heads(linear(net.a, look.q",
+        "`net.a`: there is no value `net.a` (`x` of `linear` is a value)",
+    ),
+    (
+        "x = layers(embed",
+        "x = layer(embed",
+        ": there is no op or function `layer` -> did you mean `layers`?",
+    ),
+    (
+        "norm(x, net.norm), head",
+        "tokens, head",
+        ": `x` of `linear` is a value (these are the token ids) -> only `embed` takes `tokens`",
+    ),
+];
+
 #[test]
 fn bad_specs_are_told_what_is_wrong() {
-    for (from, to, expected) in [
-        (
-            "rms_norm(x, weight",
-            "rms_nrom(x, weight",
-            ": there is no op or function `rms_nrom` -> did you mean `rms_norm`?",
-        ),
-        (
-            "norm(x, norm1)) * 0.5",
-            "nrm(x, norm1)) * 0.5",
-            ": there is no op or function `nrm` -> did you mean `norm`?",
-        ),
-        (
-            "return rms_norm(x, weight, 1e-5)",
-            "return norm(x, weight)",
-            "`norm(x, weight)`: functions call each other in a circle (`norm` calls `norm`) -> programs are straight lines",
-        ),
-        (
-            "mix(norm(x, norm1))",
-            "mix(norm(x))",
-            ": `norm` is not given `weight` (`norm(x, weight)`)",
-        ),
-        (
-            "mix(norm(x, norm1))",
-            "mix(norm(x, norm1, 3))",
-            ": `norm` is given 3 arguments and takes 2 (`norm(x, weight)`)",
-        ),
-        (
-            "window=window)",
-            "windw=window)",
-            ": `attend` has no parameter `windw` (`attend(q, k, v, state, scale, window=null, softcap=null, sinks=null, softmax='f32', alibi=null, scores='rounded', sink_form='column', values='own', salience=null, salience_bias=false, keep=null, chunked=false, mask='causal')`) -> did you mean `window`?",
-        ),
-        ("b * u", "b * x2", ": there is no dim or variable `x2` -> did you mean `x`?"),
-        ("b * u", "b * net.y", ": `net.y` is a path (expected a number or a text)"),
-        (
-            "attend(q, k, v",
-            "attend(q, kk, v",
-            ": there is no value `kk` (`k` of `attend` is a value) -> did you mean `k`?",
-        ),
-        (
-            "b * u",
-            "b * heads(u, heads)",
-            ": the two sides differ in shape ([8] and [2, 4]) -> `b` is [8] from `split(linear(x, mix.in, 2 * hidden), 2)` (made_up.yaml:23); `heads` is [2, 4] from `heads(u, heads)` (made_up.yaml:24)",
-        ),
-        (
-            "width - 1]",
-            "width]",
-            ": `conv` of the state `past` does not fit what `causal_conv` keeps (declared as [8, 3], kept are [8, 2])",
-        ),
-        (
-            "width, past)",
-            "width, kv)",
-            ": `causal_conv` needs a state of kind `conv`, and `kv` is of kind `attention`",
-        ),
-        (
-            "width, past)",
-            "width, pst)",
-            ": `state` of `causal_conv` is a state (there is no state `pst`) -> did you mean `past`?",
-        ),
-        ("b, u = split", "b, u, w = split", ": 2 results are assigned to 3 names (this gives 2)"),
-        (
-            "2 * hidden), 2)",
-            "2 * hidden), 3)",
-            ": 16 numbers do not split into 3 equal parts (`linear` is [16])",
-        ),
-        (
-            "kind: kinds[i]",
-            "kind: kinds[i + 1]",
-            ": the index 4 is out of range (there are 4 items)",
-        ),
-        (
-            "else 'full' for",
-            "else 'ful' for",
-            ": no program is for layers of kind `ful` (`config.json` has layers of that kind) -> did you mean `full`?",
-        ),
-        (
-            "head, vocab, tied",
-            "head, vocab - 1, tied",
-            ": the weight `net.embed.weight` is used with two shapes ([19, 8] here and [20, 8] before)",
-        ),
-        (
-            "size:   = hidden // heads",
-            "size:   = width * size",
-            ": the dim `size` is computed from itself (by way of `size`)",
-        ),
-        (
-            "size:   = hidden // heads",
-            "size:   = hidden // head",
-            ": there is no dim or variable `head` -> did you mean `heads`?",
-        ),
-        (
-            "size:   = hidden // heads",
-            "size:   = hidden // num_heads",
-            ": there is no dim or variable `num_heads`",
-        ),
-        (
-            "dtype: activation }\n  past",
-            "dtype: bf17 }\n  past",
-            ": there is no dtype `bf17` -> known are `activation`, `f32`, `bf16`, `f16`",
-        ),
-        (
-            "rope(heads(linear(x, look.q",
-            "rope(heads(linear(net.a, look.q",
-            "`net.a`: there is no value `net.a` (`x` of `linear` is a value)",
-        ),
-        (
-            "x = layers(embed",
-            "x = layer(embed",
-            ": there is no op or function `layer` -> did you mean `layers`?",
-        ),
-        (
-            "norm(x, net.norm), head",
-            "tokens, head",
-            ": `x` of `linear` is a value (these are the token ids) -> only `embed` takes `tokens`",
-        ),
-    ] {
+    for (from, to, expected) in BAD_SPECS {
         assert!(SPEC.contains(from), "{from}");
         let findings = run(&SPEC.replace(from, to), CONFIG).unwrap_err();
         let all: Vec<String> =

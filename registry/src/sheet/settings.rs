@@ -1,6 +1,7 @@
 //! Values of settings: read from the command line, and spelled as the engine does.
 
 use super::{EngineSetting, SettingKind};
+use crate::listing::beginning;
 use crate::scalar::Scalar;
 use crate::suggest;
 
@@ -27,8 +28,8 @@ impl EngineSetting {
             SettingKind::Switch => text.parse().ok().map(Scalar::Bool),
         };
         let Some(value) = value else {
-            let name = self.name.name.clone();
-            return Err(SettingError::Kind { name, found: text.to_owned(), expected: self.kind });
+            let name = beginning(&self.name.name);
+            return Err(SettingError::Kind { name, found: beginning(text), expected: self.kind });
         };
         self.allows(&value).map(|()| value)
     }
@@ -41,9 +42,9 @@ impl EngineSetting {
             return Ok(());
         }
         let all = self.values.keys().chain(&self.choices).map(String::as_str);
-        let name = self.name.name.clone();
+        let name = beginning(&self.name.name);
         let help = suggest::help(text, all);
-        Err(SettingError::Choice { name, found: text.clone(), help })
+        Err(SettingError::Choice { name, found: beginning(text), help })
     }
 
     /// Formats a value as the engine spells it.

@@ -10,6 +10,7 @@ use super::{
     StateDecl, StatePartDecl, UnroundedDecl, WeightRuleDecl,
 };
 use crate::diag::{Finding, SourceText, Span};
+use crate::listing::beginning;
 use crate::parse::{parse_expr, parse_function_header, parse_program};
 use crate::suggest;
 use crate::syntax::{Expr, ExprKind, Function, Ident, Program};
@@ -115,7 +116,7 @@ impl SpecDecoder {
         for entry in map.values() {
             let name = entry.key.value();
             if !table.knows(name) && table.others.is_none() {
-                let message = format!("{} has no key `{name}`", table.what);
+                let message = format!("{} has no key `{}`", table.what, beginning(name));
                 let mut finding = Finding::error(&entry.key.span(), message);
                 finding.help = suggest::help(name, table.names());
                 self.findings.push(finding);

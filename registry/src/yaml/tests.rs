@@ -6,29 +6,31 @@ fn source(text: &str) -> Arc<SourceText> {
     Arc::new(SourceText { path: "t.yaml".into(), text: text.into() })
 }
 
-/// Formats the tree in one line: plain text bare, other text in quotes.
-fn show(node: &YamlNode) -> String {
+/// Formats the tree in one line, with its scalars as `scalar` formats them.
+fn in_one_line(node: &YamlNode, scalar: fn(&YamlNode) -> String) -> String {
     match &node.value {
-        YamlValue::Null => "~".into(),
-        YamlValue::Plain(text) => text.value().into(),
-        YamlValue::Quoted(text) => format!("{:?}", text.value()),
         YamlValue::List(items) => {
-            format!("[{}]", items.iter().map(show).collect::<Vec<_>>().join(" | "))
+            let items: Vec<String> = items.iter().map(|item| in_one_line(item, scalar)).collect();
+            format!("[{}]", items.join(" | "))
         }
         YamlValue::Map(map) => {
-            format!(
-                "{{{}}}",
-                map.values()
-                    .map(|entry: &YamlEntry| format!(
-                        "{}: {}",
-                        entry.key.value(),
-                        show(&entry.value)
-                    ))
-                    .collect::<Vec<_>>()
-                    .join(" | ")
-            )
+            let entries: Vec<String> = map
+                .iter()
+                .map(|(key, entry)| format!("{key}: {}", in_one_line(&entry.value, scalar)))
+                .collect();
+            format!("{{{}}}", entries.join(" | "))
         }
+        _ => scalar(node),
     }
+}
+
+/// Formats plain text bare, and other text in quotes.
+fn show(node: &YamlNode) -> String {
+    in_one_line(node, |node| match &node.value {
+        YamlValue::Plain(text) => text.value().into(),
+        YamlValue::Quoted(text) => format!("{:?}", text.value()),
+        _ => "~".into(),
+    })
 }
 
 fn tree(text: &str) -> String {
@@ -195,28 +197,12 @@ fn scalar_text(scalar: &saphyr::Scalar<'_>) -> String {
 
 /// Formats like [`show`], with plain text read as a general reader would.
 fn resolved(node: &YamlNode) -> String {
-    match &node.value {
+    in_one_line(node, |node| match &node.value {
         // The last newline of a block is not kept here.
         YamlValue::Quoted(text) => format!("{:?}", text.value().trim_end_matches('\n')),
         YamlValue::Plain(text) => other(&saphyr::Yaml::value_from_str(text.value())),
-        YamlValue::List(items) => {
-            format!("[{}]", items.iter().map(resolved).collect::<Vec<_>>().join(" | "))
-        }
-        YamlValue::Map(map) => {
-            format!(
-                "{{{}}}",
-                map.values()
-                    .map(|entry: &YamlEntry| format!(
-                        "{}: {}",
-                        entry.key.value(),
-                        resolved(&entry.value)
-                    ))
-                    .collect::<Vec<_>>()
-                    .join(" | ")
-            )
-        }
-        YamlValue::Null => show(node),
-    }
+        _ => "~".into(),
+    })
 }
 
 /// Generates YAML text of nested maps and lists, in both styles.

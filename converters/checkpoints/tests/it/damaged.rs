@@ -56,7 +56,7 @@ fn opened(section: &Value, tensors: &Tensors) -> Result<Vec<String>, String> {
 }
 
 /// Checks that every change gives an error with these words.
-fn refused(section: &Value, tensors: &Tensors, cases: &[(&str, Option<Value>, Change, &[&str])]) {
+fn refused(section: &Value, tensors: &Tensors, cases: &[DamageCase]) {
     assert_eq!(opened(section, tensors).unwrap(), ["m.weight"]);
     for (what, patch, change, words) in cases {
         let mut section = section.clone();
@@ -76,6 +76,9 @@ fn refused(section: &Value, tensors: &Tensors, cases: &[(&str, Option<Value>, Ch
 fn patch(pointer: &str, value: Value) -> Value {
     Value::from_iter([(pointer, value)])
 }
+
+/// A damage: what it is, a change of the section, a change of the tensors, and words of the error.
+type DamageCase = (&'static str, Option<Value>, Change, &'static [&'static str]);
 
 type Change = fn(&mut Tensors);
 const SAME: Change = |_| ();

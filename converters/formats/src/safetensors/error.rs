@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use registry::listing;
+
 use super::FileDtype;
 
 /// Reason why a safetensors file cannot be read or written. Names are escaped, ready to print.
@@ -93,8 +95,8 @@ pub enum Error {
     UnknownDtype { file: PathBuf, tensor: String, found: String },
 
     #[error(
-        "tensor `{tensor}` in `{}` has shape {shape:?} of {dtype}: more bytes than can be counted; \
-         the header is damaged: download or convert the file again", file.display()
+        "tensor `{tensor}` in `{}` has shape [{}] of {dtype}: more bytes than can be counted; \
+         the header is damaged: download or convert the file again", file.display(), listing::items(shape)
     )]
     ShapeOverflow { file: PathBuf, tensor: String, shape: Vec<u64>, dtype: FileDtype },
 
@@ -105,8 +107,8 @@ pub enum Error {
     BackwardRange { file: PathBuf, tensor: String, begin: u64, end: u64 },
 
     #[error(
-        "tensor `{tensor}` in `{}` has {found} bytes, but shape {shape:?} of {dtype} takes {expected}; \
-         the header is damaged: download or convert the file again", file.display()
+        "tensor `{tensor}` in `{}` has {found} bytes, but shape [{}] of {dtype} takes {expected}; \
+         the header is damaged: download or convert the file again", file.display(), listing::items(shape)
     )]
     WrongSize {
         file: PathBuf,

@@ -2,7 +2,8 @@
 
 use formats::gguf;
 
-/// Reason that llama.cpp cannot load the keys of a tokenizer, as part of a sentence. Texts from files are unescaped.
+/// Reason that llama.cpp cannot load the keys of a tokenizer, as part of a sentence. Texts from files are escaped and
+/// shortened, ready to print.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message says what each field is")]
 #[non_exhaustive]

@@ -63,7 +63,7 @@ impl LlamaTokenizer {
             _ if model == pre_table::scores_model().0 => TokenizerKind::Scores,
             _ if model == pre_table::merges_model() => TokenizerKind::Merges,
             _ if model == pre_table::pieces_model() => TokenizerKind::Pieces,
-            _ => return Err(LoadError::Kind { model: model.to_owned() }),
+            _ => return Err(LoadError::Kind { model: shown(model) }),
         };
         let texts = keys.strings("tokenizer.ggml.tokens")?;
         let texts: Vec<String> = texts.ok_or(LoadError::NoTokens)?.to_vec();
@@ -73,7 +73,7 @@ impl LlamaTokenizer {
         let merges = keys.strings("tokenizer.ggml.merges")?;
         let mut ranks = IndexMap::with_capacity(merges.map_or(0, <[String]>::len));
         for (n, line) in merges.unwrap_or_default().iter().enumerate() {
-            separator(line).ok_or_else(|| LoadError::Merge { number: n, line: line.clone() })?;
+            separator(line).ok_or_else(|| LoadError::Merge { number: n, line: shown(line) })?;
             // Of two equal lines the first counts.
             ranks.entry(line.clone()).or_insert(n);
         }
@@ -104,9 +104,9 @@ impl LlamaTokenizer {
         }
         let name = keys.str("tokenizer.ggml.pre")?.unwrap_or_default();
         let known = match kind {
-            TokenizerKind::Merges => Some(
-                pre_table::find(name).ok_or_else(|| LoadError::Pre { name: name.to_owned() })?,
-            ),
+            TokenizerKind::Merges => {
+                Some(pre_table::find(name).ok_or_else(|| LoadError::Pre { name: shown(name) })?)
+            }
             TokenizerKind::Scores | TokenizerKind::Pieces => None,
         };
         let group: Option<&'static PreTokenizer> = known.map(|(group, _)| group);

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use formats::shown;
+
 use super::super::sample::Sample;
 use super::super::tree::JsonTree;
 use super::ResultRecord;
@@ -97,7 +99,11 @@ pub(super) fn record(tree: &JsonTree) -> Result<ResultRecord, String> {
             continue;
         }
         let score = value.number().ok_or_else(|| {
-            format!("`{key}` of `{}` is neither true, false nor a number", sample.id)
+            format!(
+                "`{}` of `{}` is neither true, false nor a number",
+                shown(key),
+                shown(&sample.id)
+            )
         })?;
         sample.scores.insert(key.to_owned(), score);
     }
@@ -117,5 +123,5 @@ fn word_of(tree: &JsonTree, keys: &[&str]) -> Option<String> {
 
 /// Describes a value of a sample that is no list.
 fn not_a_list(id: &str, key: &str, what: &str) -> String {
-    format!("`{key}` of `{id}` is no list of {what}")
+    format!("`{key}` of `{}` is no list of {what}", shown(id))
 }

@@ -4,6 +4,7 @@ use indexmap::IndexMap;
 
 use super::{QUOTE, SheetDecoder};
 use crate::diag::Finding;
+use crate::listing::beginning;
 use crate::parse::parse_expr;
 use crate::scalar::Scalar;
 use crate::sheet::versions::VersionRange;
@@ -58,7 +59,7 @@ impl SheetDecoder {
             return None;
         };
         for entry in map.values().filter(|entry| !known.contains(&entry.key.value())) {
-            let message = format!("{what} has no key `{}`", entry.key.value());
+            let message = format!("{what} has no key `{}`", beginning(entry.key.value()));
             let mut finding = Finding::error(&entry.key.span(), message);
             finding.help = suggest::help(entry.key.value(), known.iter().copied());
             self.findings.push(finding);
@@ -72,7 +73,7 @@ impl SheetDecoder {
     }
 
     pub(super) fn missing(&mut self, name: &Ident, what: &str, key: &str) {
-        let message = format!("{what} `{}` needs `{key}`", name.name);
+        let message = format!("{what} `{}` needs `{key}`", beginning(&name.name));
         self.findings.push(Finding::error(&name.at, message));
     }
 

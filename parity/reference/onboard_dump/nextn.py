@@ -1,5 +1,4 @@
-#!/usr/bin/env python3
-"""The head that predicts one token more, as a reference: docs/dump.md, "Heads". `dump.py` runs this where it lies beside it.
+"""The head that predicts one token more, as a reference: docs/dump.md, "Heads".
 
 transformers has such a head for some configs (`MtpModel`), and that is the reference for them. For the others one is put together here from
 the model's own layer and norm classes, by what the published checkpoints hold: embedding and hidden numbers each normed, joined, projected, one layer, a norm,
@@ -9,7 +8,17 @@ from __future__ import annotations
 
 import copy
 import types
-from pathlib import Path
+
+from .audit import audit_jobs, audit_run
+from .classes import torch_dtype
+from .distances import AUDIT_TOLERANCE
+from .ensemble import Ensemble
+from .members import barred_member
+from .prompts import snapshots_of
+from .record import record_prompt
+from .runner import cache_argument
+from .taps import Taps
+from .work import Work
 
 # Where the head's modules lie in checkpoints, by model_type: {n} is the number of layers of the model. `hf`: transformers has the head.
 BEHIND = dict(prefix="model.layers.{n}", block="model.layers.{n}", e="enorm", h="hnorm", proj="eh_proj", out="shared_head.norm")
@@ -38,7 +47,7 @@ def places(config) -> dict | None:
     return {key: value.format(n=count) if isinstance(value, str) else value for key, value in found.items()}
 
 
-def tensors_of(folder: Path, files, place: dict) -> dict:
+def tensors_of(files, place: dict) -> dict:
     """The head's tensors of a checkpoint; those that it shares with the model are left out."""
     from safetensors import safe_open
 
@@ -70,10 +79,7 @@ def layer_config(config):
 class Head:
     """The modules of a head, planted in a tree under the names that checkpoints have for them."""
 
-    def __init__(self, model, loaded: bool, cache_argument=None):
-        """`cache_argument`: the function of `dump.py` that names the parameter of a layer for a cache; steps need it."""
-        from torch import nn
-
+    def __init__(self, model, loaded: bool):
         # A vision-language model has its head beside the text model.
         self.main, config = model, model.config.get_text_config(decoder=True)
         self.place = place = places(config)
@@ -81,30 +87,46 @@ class Head:
         self.decoder, self.rotary = decoder, decoder.rotary_emb
         self.mtp = None
         if place.get("hf"):
-            from transformers.modeling_layers import MtpModel
-
-            # The class knows where the head of the released size lies; this one may be smaller.
-            model._keys_to_ignore_on_load_unexpected = [rf"^{place['prefix']}\.".replace(".", r"\.").replace(r"\\.", r"\.")]
-            self.mtp = MtpModel.from_pretrained(model) if loaded else MtpModel(model, 1)
-            self.mtp.eval()
-            layer = self.mtp.layers[0]
-            self.block, self.parts = layer.mtp_block, dict(e=layer.enorm, h=layer.hnorm, proj=layer.eh_proj, out=layer.post_norm)
-            self.config = self.mtp.config
+            self.take(loaded)
         else:
-            self.config = layer_config(config)
-            # A mixture is a layer like the model's last; a norm is like the model's last norm.
-            norm = lambda: type(decoder.norm)(config.hidden_size, eps=config.rms_norm_eps)  # noqa: E731
-            self.block = type(decoder.layers[-1])(self.config, 0)
-            self.parts = dict(e=norm(), h=norm(), proj=nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False), out=norm())
+            self.put_together(config)
+        self.grow_root()
+        self.cache_key = cache_argument(self.block.forward)
+
+    def take(self, loaded: bool) -> None:
+        """The head that transformers has."""
+        from transformers.modeling_layers import MtpModel
+
+        # The class knows where the head of the released size lies; this one may be smaller.
+        self.main._keys_to_ignore_on_load_unexpected = [rf"^{self.place['prefix']}\.".replace(".", r"\.").replace(r"\\.", r"\.")]
+        self.mtp = MtpModel.from_pretrained(self.main) if loaded else MtpModel(self.main, 1)
+        self.mtp.eval()
+        layer = self.mtp.layers[0]
+        self.block, self.parts = layer.mtp_block, dict(e=layer.enorm, h=layer.hnorm, proj=layer.eh_proj, out=layer.post_norm)
+        self.config = self.mtp.config
+
+    def put_together(self, config) -> None:
+        """A head of layers like the model's. A mixture is a layer like the model's last; a norm is like the model's last norm."""
+        from torch import nn
+
+        self.config = layer_config(config)
+        norm = lambda: type(self.decoder.norm)(config.hidden_size, eps=config.rms_norm_eps)  # noqa: E731
+        self.block = type(self.decoder.layers[-1])(self.config, 0)
+        self.parts = dict(e=norm(), h=norm(), proj=nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False), out=norm())
+
+    def grow_root(self) -> None:
+        """The tree of the modules, under the names that checkpoints have for them."""
+        from torch import nn
+
+        place = self.place
         self.root = nn.Module()
         self.root.base_model_prefix = "none"
         # Embedding and head of a model that is read layer by layer are read so here too.
-        self.root.weight_store = getattr(model, "weight_store", None)
+        self.root.weight_store = getattr(self.main, "weight_store", None)
         plant(self.root, place["block"], self.block)
         for key, part in self.parts.items():
             plant(self.root, f"{place['prefix']}.{place[key]}", part)
         self.root.eval()
-        self.cache_key = cache_argument(self.block.forward) if cache_argument is not None else None
 
     def share(self) -> None:
         """Plants what belongs to the model too, so that it is tapped."""
@@ -159,9 +181,9 @@ class Head:
         with torch.no_grad():
             return self.decoder(input_ids=torch.tensor([tokens]), use_cache=False).last_hidden_state[0]
 
-    def inputs(self, tools, taps, runner, tokens) -> dict:
+    def inputs(self, taps, runner, tokens) -> dict:
         """The names of the taps whose rows the head is fed: that of the model for the first draft, and its own for the next."""
-        taps_of_model = tools.Taps(types.SimpleNamespace(model=self.main), None)
+        taps_of_model = Taps(types.SimpleNamespace(model=self.main), None)
         try:
             seen, hidden = taps_of_model.during(lambda: self.hidden(tokens))
         finally:
@@ -259,46 +281,65 @@ def pairs_of(prompts: list[dict]) -> list[dict]:
     return pairs
 
 
-def record(tools, model, folder: Path, files, run: str, prompts: list[dict], switch, topk, out: dict, notes: list[str]) -> dict | None:
-    """One run of the head over all prompts; gives its taps, states and audit, or None where the checkpoint has no head."""
-    import torch
+class HeadMeasure:
+    """What the members of a head are measured by in every dtype: the ensemble of its f32 run, and that run's audit."""
 
+    def __init__(self, wanted: bool):
+        """`wanted`: members are made."""
+        self.wanted, self.ensemble, self.audit = wanted, None, None
+
+    def members(self, runner, taps, run: str, pairs: list[dict], recorded: dict, audit: dict) -> tuple[dict, dict]:
+        """The manifest's entry on the members of a run, and the largest distances by prompt."""
+        if run == "f32" and self.wanted:
+            self.ensemble, self.audit = Ensemble(pairs, list(recorded.values()), {}, ("shaken",)), audit
+        ensemble, plainly = self.ensemble, audit if self.ensemble is None else self.audit
+        if ensemble is None or not ensemble.prompts:
+            return {}, {}
+        ensemble.only = ("shaken",) if run == "f32" else ("own", "decode", "permuted")
+        return ensemble.run(runner, taps, run, recorded, {}, lambda member: barred_member(member, runner, plainly, None, ensemble.tolerance()))
+
+    def tolerance(self) -> float:
+        return self.ensemble.tolerance() if self.ensemble is not None else AUDIT_TOLERANCE
+
+
+def record(measure: HeadMeasure, model, files, run: str, prompts: list[dict], switch, topk, out: dict, notes: list[str]) -> dict | None:
+    """One run of the head over all prompts; gives its taps, states and audit, or None where the checkpoint has no head."""
     place = places(model.config)
-    tensors = tensors_of(folder, files, place) if place else {}
+    tensors = tensors_of(files, place) if place else {}
     if not tensors:
         return None
-    head = Head(model, loaded=True, cache_argument=tools.cache_argument)
+    head = Head(model, loaded=True)
     if head.mtp is None:
-        head.load(tensors, tools.torch_dtype(run))
+        head.load(tensors, torch_dtype(run))
     head.share()
-    pairs = pairs_of(prompts)
+    pairs, kinds = pairs_of(prompts), {}
     runner = HeadRunner(head, {prompt["name"]: head.hidden(prompt["tokens"])[:-1] for prompt in prompts if len(prompt["tokens"]) > 1})
-    taps = tools.Taps(runner, None)
-    kinds, audit, recorded, members, spread = {}, {}, {}, {}, {}
+    taps = Taps(runner, None)
     try:
         longest = max(pairs, key=lambda pair: len(pair["tokens"]))
         runner.begin(longest)
         taps.probe(runner, longest["tokens"][:5])
-        inputs = head.inputs(tools, taps, runner, next(prompt["tokens"] for prompt in prompts if prompt["name"] == longest["name"]))
-        for pair in pairs:
-            runner.begin(pair)
-            out[f"{run}/{pair['name']}/hidden"] = runner.rows.contiguous()
-            if "decode" in pair["taps"]:
-                pair["snapshots"] = tools.snapshots_of(pair)
-            found = tools.record_prompt(out, kinds, runner, taps, run, pair, topk, {}, notes)
-            work = tools.Work(runner, tools.audit_jobs(runner, taps, [pair], switch, run))
-            checked, _, _ = tools.audit_run([pair], [found], work, switch, run, notes)
-            audit = {key: max(value, audit.get(key, 0.0)) for key, value in checked.items()}
-            recorded[pair["name"]] = found
-        if run == "f32" and tools.Ensemble:
-            tools.head_ensemble = tools.Ensemble(pairs, list(recorded.values()), {}, ("shaken",)), audit
-        ensemble, plainly = tools.head_ensemble or (None, audit)
-        if ensemble is not None and ensemble.prompts:
-            ensemble.only = ("shaken",) if run == "f32" else ("own", "decode", "permuted")
-            members, spread = ensemble.run(runner, taps, run, recorded, {}, lambda member: tools.barred_member(member, runner, plainly, None, ensemble.tolerance()))
+        inputs = head.inputs(taps, runner, next(prompt["tokens"] for prompt in prompts if prompt["name"] == longest["name"]))
+        recorded, audit = record_pairs(runner, taps, run, pairs, switch, topk, out, kinds, notes)
+        members, spread = measure.members(runner, taps, run, pairs, recorded, audit)
     finally:
         taps.close()
     notes[:] = [note for note in notes if "this class does not read" not in note]
     how = "transformers' own" if head.mtp is not None else "put together from transformers' layers"
-    tolerance = ensemble.tolerance() if ensemble is not None else tools.tolerance
-    return dict(kinds=kinds, audit=audit, shared=taps.shared, prompts=pairs, how=how, prefix=place["prefix"], inputs=inputs, members=members, spread=spread, tolerance=tolerance)
+    return dict(kinds=kinds, audit=audit, shared=taps.shared, prompts=pairs, how=how, prefix=place["prefix"], inputs=inputs, members=members, spread=spread, tolerance=measure.tolerance())
+
+
+def record_pairs(runner: HeadRunner, taps: Taps, run: str, pairs: list[dict], switch, topk, out: dict, kinds: dict, notes: list[str]) -> tuple[dict, dict]:
+    """The recordings of all prompts by name, and the audit of the run."""
+    recorded, audit = {}, {}
+    for pair in pairs:
+        runner.begin(pair)
+        out[f"{run}/{pair['name']}/hidden"] = runner.rows.contiguous()
+        if "decode" in pair["taps"]:
+            pair["snapshots"] = snapshots_of(pair)
+        found = record_prompt(out, kinds, runner, taps, run, pair, topk, {}, notes)
+        work = Work(runner, audit_jobs(runner, taps, [pair], switch, run))
+        checked, _, _ = audit_run([pair], [found], work, switch, run, notes)
+        audit = {key: max(value, audit.get(key, 0.0)) for key, value in checked.items()}
+        recorded[pair["name"]] = found
+    return recorded, audit

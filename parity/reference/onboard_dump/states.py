@@ -1,0 +1,77 @@
+"""The states that a cache holds, or modules."""
+from __future__ import annotations
+
+
+def conv_widths(model, layers: int) -> dict[int, int]:
+    """Kernel width of the depthwise convolution of each layer, where it has one."""
+    import torch
+
+    widths = {}
+    for module in model.modules():
+        if isinstance(module, torch.nn.ModuleList) and len(module) == layers:
+            for index, block in enumerate(module):
+                found = [m.kernel_size[0] for m in block.modules() if isinstance(m, torch.nn.Conv1d) and m.groups > 1]
+                if found:
+                    widths[index] = max(widths.get(index, 0), *found)
+    return widths
+
+
+def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, str, object]]:
+    """(layer, kind, part, tensor) of everything the cache holds, without the batch axis."""
+    import torch
+
+    absent = getattr(model, "left_out", ())
+
+    found = [(index, "recurrent", "recurrent", tensor[0].clone().contiguous())
+             for index, tensor in enumerate(getattr(cache, "linear_cache", [])) if hasattr(tensor, "shape")]
+    for index, layer in enumerate(getattr(cache, "layers", [])):
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if keys is not None and values is not None and keys.numel() + values.numel() > 0:
+            window = getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
+            for part, tensor in (("k", keys), ("v", values)):
+                rows = tensor[0].transpose(0, 1)  # [heads, kept, dim] -> [kept, heads, dim]
+                if window is not None:
+                    rows = rows[max(0, rows.shape[0] - (window - 1)) :]
+                found.append((index, "attention", part, rows.contiguous()))
+        indexer = getattr(layer, "indexer_keys", None)
+        if indexer is not None and indexer.numel() > 0:
+            found.append((index, "attention", "index", indexer[0].unsqueeze(1).contiguous()))
+        for kind, attribute in (("conv", "conv_states"), ("recurrent", "recurrent_states")):
+            states = getattr(layer, attribute, None)
+            for slot, tensor in sorted(states.items()) if isinstance(states, dict) else []:
+                if tensor is None:
+                    continue
+                part = kind if slot == 0 else f"{kind}{slot}"
+                tensor = tensor[0]
+                # The oldest column of a cache as wide as the kernel is never read again.
+                if kind == "conv" and tensor.ndim == 2 and tensor.shape[-1] == widths.get(index):
+                    tensor = tensor[:, 1:]
+                found.append((index, kind, part, tensor.clone().contiguous()))
+    # States that are attributes of modules; a convolution there keeps one column less than its width.
+    for index, block in enumerate(getattr(getattr(model, model.base_model_prefix, model), "layers", [])):
+        for module in block.modules():
+            for kind, attribute in (("conv", "conv1d_state"), ("recurrent", "recurrent_states")):
+                if isinstance(tensor := getattr(module, attribute, None), torch.Tensor):
+                    found.append((index, kind, kind, tensor[0].clone().contiguous()))
+    return [state for state in found if state[0] not in absent]
+
+
+def window_of(cache, layer: int) -> int | None:
+    """The window of a layer's cache, where it slides."""
+    one = cache.layers[layer]
+    return getattr(one, "sliding_window", None) if getattr(one, "is_sliding", False) else None
+
+
+def newest_rows(cache, absent=()) -> dict:
+    """The row that was written last into the keys, values and index of every layer, by (layer, part): `[1, heads, dim]`."""
+    found = {}
+    for index, layer in enumerate(getattr(cache, "layers", [])):
+        if index in absent:
+            continue
+        keys, values, indexer = (getattr(layer, name, None) for name in ("keys", "values", "indexer_keys"))
+        if keys is not None and values is not None and keys.numel() + values.numel() > 0:
+            for part, tensor in (("k", keys), ("v", values)):
+                found[index, part] = tensor[0, :, -1:].transpose(0, 1).clone()
+        if indexer is not None and indexer.numel() > 0:
+            found[index, "index"] = indexer[0, -1:].unsqueeze(1).clone()
+    return found

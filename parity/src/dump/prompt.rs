@@ -1,0 +1,222 @@
+//! Prompts of a dump, and their checks.
+
+use std::fmt;
+
+use engine::ChunkMask;
+use formats::shown;
+use registry::listing;
+use serde::Deserialize;
+
+/// Maximum length of a prompt.
+const LONGEST_PROMPT: usize = 1 << 20;
+
+/// Phase of a run: the way in which a prompt is fed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// All tokens in one forward pass from an empty cache.
+    Prefill,
+    /// A prefix in one forward pass, then token by token.
+    Decode,
+}
+
+impl Phase {
+    /// Both phases, in the order in which they run.
+    pub const ALL: [Self; 2] = [Self::Prefill, Self::Decode];
+
+    /// Returns the name in tensor names and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Token sequence.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Prompt {
+    /// Name of the prompt, a part of tensor names.
+    pub name: String,
+    /// Tokens of the prompt.
+    pub tokens: Vec<u32>,
+    /// Number of tokens that the decode phase feeds at once.
+    pub split: usize,
+    /// Number of tokens at the start that see each other; 0 for none.
+    #[serde(default)]
+    pub prefix: usize,
+    /// Positions at which documents begin, ascending from 0; empty if the prompt is one document.
+    #[serde(default)]
+    pub documents: Vec<usize>,
+    /// Phases in which taps and states were recorded for the prompt.
+    #[serde(default)]
+    pub taps: Vec<String>,
+    /// Positions of the recorded rows, ascending; all positions if absent.
+    #[serde(default)]
+    pub rows: Option<Vec<usize>>,
+    /// Lengths after which decode recorded the blocks of convolutions and recurrences, ascending. If
+    /// absent, they are the length of the prefix and every later one.
+    #[serde(default)]
+    pub snapshots: Option<Vec<usize>>,
+}
+
+impl Prompt {
+    /// Returns a prompt of these tokens that is causal and records all rows.
+    pub fn causal(tokens: Vec<u32>) -> Self {
+        Self {
+            name: String::new(),
+            split: tokens.len().saturating_sub(1).max(1),
+            tokens,
+            prefix: 0,
+            documents: Vec::new(),
+            taps: Vec::new(),
+            rows: None,
+            snapshots: None,
+        }
+    }
+
+    /// Returns the positions of the rows of a phase's log-probabilities and taps.
+    pub fn positions(&self, phase: Phase) -> Vec<usize> {
+        let first = if phase == Phase::Decode { self.split } else { 0 };
+        match &self.rows {
+            None => (first..self.tokens.len()).collect(),
+            Some(rows) => rows.iter().copied().filter(|row| *row >= first).collect(),
+        }
+    }
+
+    /// Returns the lengths after which decode recorded blocks of convolutions and recurrences.
+    pub fn snapshots(&self) -> Vec<usize> {
+        match &self.snapshots {
+            None => (self.split..=self.tokens.len()).collect(),
+            Some(lengths) => lengths.clone(),
+        }
+    }
+
+    /// True if module outputs and states of a phase were recorded.
+    pub fn tapped(&self, phase: Phase) -> bool {
+        self.taps.iter().any(|name| name == phase.name())
+    }
+
+    /// True if attention is causal over one document.
+    pub fn is_causal(&self) -> bool {
+        self.prefix <= 1 && self.documents.len() <= 1
+    }
+
+    /// Returns the mask of the first `count` tokens, fed as one chunk.
+    pub fn mask(&self, count: usize) -> ChunkMask<'_> {
+        let inside = self.documents.partition_point(|start| *start < count);
+        ChunkMask { prefix: self.prefix, documents: &self.documents[..inside] }
+    }
+
+    /// Returns the position at which the document of the decode phase begins.
+    pub fn last_document(&self) -> usize {
+        self.documents.last().copied().unwrap_or(0)
+    }
+
+    /// Returns an error for a prefix and for documents that no run of the prompt has.
+    fn check_mask(&self) -> Result<(), PromptError> {
+        let split = self.split;
+        let documents = &self.documents;
+        let ascends = documents.windows(2).all(|pair| pair[0] < pair[1]);
+        // Decode continues the last document, behind the prefix.
+        let inside = documents.first().is_none_or(|first| *first == 0)
+            && documents.last().is_none_or(|last| *last < split);
+        if !ascends || !inside || self.prefix > split || (self.prefix > 0 && !documents.is_empty())
+        {
+            let name = shown(&self.name);
+            let prefix = self.prefix;
+            let documents = documents.clone();
+            return Err(PromptError::Mask { name, prefix, documents, split });
+        }
+        Ok(())
+    }
+
+    /// Returns an error for rows and snapshots that no run of the prompt has.
+    fn check_rows(&self) -> Result<(), PromptError> {
+        let tokens = self.tokens.len();
+        if let Some(rows) = &self.rows
+            && (rows.is_empty() || !ascends(rows) || rows.last().is_some_and(|row| *row >= tokens))
+        {
+            let name = shown(&self.name);
+            return Err(PromptError::Rows { name, rows: rows.clone(), tokens });
+        }
+        if let Some(lengths) = &self.snapshots
+            && (!ascends(lengths)
+                || !lengths.iter().all(|length| (self.split..=tokens).contains(length)))
+        {
+            let lengths = lengths.clone();
+            let split = self.split;
+            let name = shown(&self.name);
+            return Err(PromptError::Snapshots { name, lengths, split, tokens });
+        }
+        Ok(())
+    }
+}
+
+/// Fault of a prompt. Names are escaped and shortened, ready to print.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message says what each field is")]
+#[non_exhaustive]
+pub enum PromptError {
+    #[error("prompt name `{name}` is empty, has a `/` or is used twice")]
+    Name { name: String },
+    #[error("prompt `{name}` has {found} tokens; expected 1 to {LONGEST_PROMPT}")]
+    Length { name: String, found: usize },
+    #[error("`split` of prompt `{name}` is {found}; expected 1 to {last}")]
+    Split { name: String, found: usize, last: usize },
+    #[error(
+        "`rows` of prompt `{name}` is [{}]; expected ascending positions below {tokens}",
+        listing::items(rows)
+    )]
+    Rows { name: String, rows: Vec<usize>, tokens: usize },
+    #[error(
+        "`snapshots` of prompt `{name}` is [{}]; expected ascending lengths from {split} to {tokens}",
+        listing::items(lengths)
+    )]
+    Snapshots { name: String, lengths: Vec<usize>, split: usize, tokens: usize },
+    #[error(
+        "prompt `{name}` has a `prefix` of {prefix} and `documents` at [{}]; expected one of them: a prefix \
+         of at most {split} (its `split`), or ascending starts from 0 and below {split}",
+        listing::items(documents)
+    )]
+    Mask { name: String, prefix: usize, documents: Vec<usize>, split: usize },
+    #[error("prompt `{name}` has token {token}; `vocab` is {vocab}")]
+    Token { name: String, token: u32, vocab: usize },
+}
+
+/// True if each number is larger than the one before it.
+fn ascends(list: &[usize]) -> bool {
+    list.windows(2).all(|pair| pair[0] < pair[1])
+}
+
+/// Checks prompts against each other and a vocabulary.
+pub fn check_prompts(prompts: &[Prompt], vocab: usize) -> Result<(), PromptError> {
+    let mut names = std::collections::BTreeSet::new();
+    for prompt in prompts {
+        let name = &prompt.name;
+        let shown_name = shown(name);
+        let count = prompt.tokens.len();
+        if name.is_empty() || name.contains('/') || !names.insert(name) {
+            return Err(PromptError::Name { name: shown_name });
+        }
+        if count == 0 || count > LONGEST_PROMPT {
+            return Err(PromptError::Length { name: shown_name, found: count });
+        }
+        let last = if count == 1 { 1 } else { count - 1 };
+        if prompt.split == 0 || prompt.split > last {
+            return Err(PromptError::Split { name: shown_name, found: prompt.split, last });
+        }
+        prompt.check_rows()?;
+        prompt.check_mask()?;
+        if let Some(&token) = prompt.tokens.iter().find(|t| **t as usize >= vocab) {
+            return Err(PromptError::Token { name: shown_name, token, vocab });
+        }
+    }
+    Ok(())
+}
