@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use converter::{VerifiedFiles, expected, hashed, listed, unsound};
 use registry::quantity::{self, bytes as size};
@@ -32,6 +32,11 @@ pub(crate) struct VerifyArgs {
 impl VerifyArgs {
     pub(crate) fn run(&self) -> Result<CommandOutcome> {
         let path = &self.path;
+        ensure!(
+            path.exists(),
+            "`{}` is not found; give a converted file, the first file of a set, or a folder",
+            path.display()
+        );
         let Some(mut verified) = hashed(path)? else {
             bail!(
                 "`{}` has no hashes: expected `{}` beside it, which `convert` writes; compare it with its source by \

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use conversion::folder::FolderFormat;
 use conversion::gguf::{self as plan, GgufOutput, GgufPlan};
+use formats::gguf::split;
 use models::coverage::TensorCoverage;
 use models::local_model::LocalModel;
+use registry::listing;
 
 use crate::deviations::{loader_rules, verify_file};
 use crate::error::{Result, bail, ensure};
@@ -239,6 +241,24 @@ impl ConversionRun<'_> {
         }
         self.execute(&work, source.checkpoint, target, || {
             work.files.iter().try_for_each(|file| loader_rules(&file.path))
-        })
+        })?;
+        for (output, files) in planned.iter().filter(|(output, _)| output.split.is_some()) {
+            self.note_other_sets(output, files)?;
+        }
+        Ok(())
+    }
+
+    /// Names the files of an earlier set with the same name and another count of files, which nothing replaces.
+    fn note_other_sets(&self, output: &GgufOutput, files: &[GgufPlan]) -> Result<()> {
+        let mut others = split::files_of_sets(&plan::prefix(&output.path))?;
+        others.retain(|path| files.iter().all(|file| file.path != *path));
+        if !others.is_empty() {
+            let names = others.iter().map(|path| format!("`{}`", path.display()));
+            self.observer.note(&format!(
+                "note: files of another set stay: {}; remove them if nothing reads them",
+                listing::items(names)
+            ));
+        }
+        Ok(())
     }
 }

@@ -10,7 +10,7 @@ use conversion::Measure;
 use conversion::blocks::{self, BlockComparison};
 use conversion::gguf::{Arithmetic, PlannedTensor};
 use formats::codec::BlockType;
-use formats::gguf::{FusedTensor, GgufFile};
+use formats::gguf::{FusedTensor, GgufFile, MetadataValue};
 use formats::imatrix::Imatrix;
 use models::local_model::LocalModel;
 use registry::gguf::key_differences;
@@ -190,7 +190,51 @@ fn keys(model: &GgufModel<'_>, file: &GgufFile) -> Result<Vec<String>> {
     let other = (arch != model.gguf.arch)
         .then(|| format!("the architecture is `{arch}`, expected `{}`", model.gguf.arch));
     let keys = key_differences(&model.gguf, &formats::gguf::evidence(file, arch));
-    Ok(other.into_iter().chain(keys).collect())
+    Ok(other.into_iter().chain(keys).chain(tokenizer_keys(model, file)).collect())
+}
+
+/// Lists the keys of the tokenizer that differ from those of its checkpoint.
+fn tokenizer_keys(model: &GgufModel<'_>, file: &GgufFile) -> Vec<String> {
+    let differences = model.tokenizer.iter().filter_map(|(key, expected)| {
+        let Some(actual) = file.metadata().get(key) else {
+            return Some(format!("key `{key}` is missing"));
+        };
+        value_difference(actual, expected).map(|what| format!("key `{key}` {what}"))
+    });
+    differences.collect()
+}
+
+/// Describes the first difference between two values of a key.
+fn value_difference(actual: &MetadataValue, expected: &MetadataValue) -> Option<String> {
+    if actual == expected {
+        return None;
+    }
+    let (MetadataValue::Array(items), MetadataValue::Array(others)) = (actual, expected) else {
+        return Some(format!("is {}; the model's would be {}", brief(actual), brief(expected)));
+    };
+    if items.len() != others.len() {
+        return Some(format!("has {} items; the model's would have {}", items.len(), others.len()));
+    }
+    let first = (0..items.len()).find_map(|n| {
+        let item = items.get(n)?;
+        let other = others.get(n)?;
+        (item != other).then(|| {
+            format!("has {} at {n}; the model's would have {}", brief(&item), brief(&other))
+        })
+    });
+    // Arrays of other kinds have equal items nowhere, and so has a number that is none.
+    first.or_else(|| (items.kind() != others.kind()).then(|| "is of another kind".to_owned()))
+}
+
+/// Returns a value as a message shows it.
+fn brief(value: &MetadataValue) -> String {
+    match value {
+        MetadataValue::String(text) => format!("`{}`", formats::shown(text)),
+        MetadataValue::Bool(flag) => flag.to_string(),
+        MetadataValue::F32(x) => x.to_string(),
+        MetadataValue::F64(x) => x.to_string(),
+        other => other.integer().map_or_else(|| other.kind_name(), |n| n.to_string()),
+    }
 }
 
 /// Measures the errors of a file's tensors against the checkpoint that it was made of.
@@ -230,6 +274,9 @@ pub(crate) fn verify_file(
     let determined = is_determined(&distances);
     faults.extend(distances.iter().filter_map(|one| one.fault(determined)));
     faults.extend(keys(&model, &file)?);
+    if hashed.is_none() {
+        faults.extend(file.stray_bytes());
+    }
     if !determined {
         observer.note(
             "note: an importance matrix or another program made these blocks; each is compared with the error that its type \

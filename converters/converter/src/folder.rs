@@ -24,11 +24,11 @@ use crate::run::ConversionRun;
 use crate::set_id;
 
 mod show;
-mod side_files;
+pub(crate) mod side_files;
 mod target_kl;
 
 /// File that engines read first.
-const CONFIG: &str = "config.json";
+pub(crate) const CONFIG: &str = "config.json";
 
 /// Folder that was written or planned, and its measured divergence.
 pub(crate) struct FolderOutcome {
@@ -88,7 +88,7 @@ pub(crate) fn run(
     }
     ensure!(
         plan.quantized() > 0 || !format.quantizes(),
-        "no matrix of `{}` can become {}; `the option `plan`` says why for each",
+        "no matrix of `{}` can become {}; the option `plan` says why for each",
         target.dir.display(),
         format.name()
     );

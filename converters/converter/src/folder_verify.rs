@@ -1,17 +1,18 @@
 //! Compares a folder with its hashes and with the bytes that its format
 //! makes of the checkpoint.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use checkpoints::Checkpoint;
 use conversion::Work;
 use conversion::folder::{self, FolderFormat};
-use formats::FileDtype;
+use formats::{FileDtype, shown};
 use models::local_model::LocalModel;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::error::{Context as _, Error, Result};
-use crate::folder::{config_text, items, plan};
+use crate::folder::{CONFIG, config_text, items, plan, side_files};
 use crate::folder_plan::FolderPlan;
 use crate::run::ConversionRun;
 use crate::verified::hashed;
@@ -50,6 +51,9 @@ pub(crate) fn verify_folder(
     };
     let (compared, differences) = differences(run, &plan, &written)?;
     faults.extend(differences);
+    if verified.is_none() {
+        faults.extend(side_differences(run, plan)?);
+    }
     report(run, compared, faults)
 }
 
@@ -76,10 +80,7 @@ fn format_of<'c>(
     written: &Checkpoint,
     path: &Path,
 ) -> Result<Option<FolderPlan<'c>>> {
-    let config = path.join("config.json");
-    let bytes = registry::file::read(&config, registry::file::CONFIG)?;
-    let config: Value = serde_json::from_slice(&bytes)
-        .with_context(|| format!("`{}` is not JSON", config.display()))?;
+    let config = written_config(path)?;
     let mut nearest: Option<(usize, FolderPlan<'c>)> = None;
     for (_, format, _) in FolderFormat::all() {
         let format = format.of_source(checkpoint);
@@ -98,6 +99,59 @@ fn format_of<'c>(
         }
     }
     Ok(nearest.map(|(_, plan)| plan))
+}
+
+/// Reads the config of a folder.
+fn written_config(folder: &Path) -> Result<Value> {
+    let path = folder.join(CONFIG);
+    let bytes = registry::file::read(&path, registry::file::CONFIG)?;
+    serde_json::from_slice(&bytes).with_context(|| format!("`{}` is not JSON", path.display()))
+}
+
+/// Lists the files beside the weights that are not those which the checkpoint gives.
+fn side_differences(run: ConversionRun<'_>, mut plan: FolderPlan<'_>) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for side in side_files::of_source(&(), &plan)? {
+        let file = side.path.display();
+        if !side.path.exists() {
+            faults.push(format!("`{file}` is missing, and the checkpoint has it"));
+        } else if registry::file::read(&side.path, registry::file::COPIED)? != side.bytes {
+            faults.push(format!("`{file}` has other bytes than the checkpoint gives"));
+        }
+    }
+    let config = written_config(&plan.folder)?;
+    let mut nearest: Option<Vec<String>> = None;
+    for compat in [false, true] {
+        plan.compat = compat;
+        let planned: Value = serde_json::from_str(&config_text(&(), &plan)?)?;
+        let differences = config_differences(&config, &planned);
+        if nearest.as_ref().is_none_or(|least| differences.len() < least.len()) {
+            nearest = Some(differences);
+        }
+    }
+    faults.extend(nearest.unwrap_or_default());
+    run.observer.note("note: no hashes lie in the folder");
+    Ok(faults)
+}
+
+/// Lists the keys of a config that differ from those that the checkpoint gives.
+fn config_differences(actual: &Value, expected: &Value) -> Vec<String> {
+    let empty = Map::new();
+    let actual = actual.as_object().unwrap_or(&empty);
+    let expected = expected.as_object().unwrap_or(&empty);
+    let names: BTreeSet<&String> = actual.keys().chain(expected.keys()).collect();
+    let differing = names.into_iter().filter(|name| actual.get(*name) != expected.get(*name));
+    let differences = differing.map(|name| {
+        let found = actual.get(name).map_or_else(|| "absent".to_owned(), brief);
+        let planned = expected.get(name).map_or_else(|| "absent".to_owned(), brief);
+        format!("`{CONFIG}`: `{}` is {found}, expected {planned}", shown(name))
+    });
+    differences.collect()
+}
+
+/// Returns a value of a config as a message shows it.
+fn brief(value: &Value) -> String {
+    format!("`{}`", shown(&value.to_string()))
 }
 
 /// Returns the number of unquantized tensors that the folder has in another dtype.

@@ -189,7 +189,7 @@ impl TypeOptions {
             let pattern = choice.pattern();
             ensure!(
                 fits,
-                "the option `tensor-type` `{pattern}`: no tensor has such a name; `the option `plan`` lists them"
+                "the option `tensor-type` `{pattern}`: no tensor has such a name; the option `plan` lists them"
             );
         }
         let overrides = mix::Overrides {

@@ -67,14 +67,20 @@ pub fn hashed(path: &Path) -> Result<Option<VerifiedFiles>> {
 /// Returns the hashes of a single file, from the file beside it or from that of its folder.
 fn hashes_of(path: &Path) -> Result<Option<HashedFile>> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let places = [hashes::path_for(path), folder_of(path).join(FOLDER)];
-    for place in places.iter().filter(|place| place.exists()) {
-        let hashed_file = hashes::read(place)?.into_iter().find(|file| file.name == name);
-        if hashed_file.is_some() {
-            return Ok(hashed_file);
+    let beside = hashes::path_for(path);
+    if beside.exists() {
+        let mut files = hashes::read(&beside)?;
+        // Hashes that were renamed with their file have its old name.
+        if let [file] = &mut files[..] {
+            file.name = name.into_owned();
+            return Ok(files.pop());
         }
     }
-    Ok(None)
+    let of_folder = folder_of(path).join(FOLDER);
+    if !of_folder.exists() {
+        return Ok(None);
+    }
+    Ok(hashes::read(&of_folder)?.into_iter().find(|file| file.name == name))
 }
 
 /// Compares every file that the hashes in a folder name.

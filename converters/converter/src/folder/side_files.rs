@@ -28,18 +28,7 @@ pub(super) fn files(
             folder.join(TEMPLATES).display()
         );
     }
-    let source = &plan.target.dir;
-    let mut files = if plan.target.is_gguf() {
-        gguf_source::side_files(observer, plan.target, folder)?
-    } else {
-        let code =
-            if plan.copy_code { read_files(source, source, folder, is_code)? } else { Vec::new() };
-        [read_files(source, source, folder, carried)?, code].concat()
-    };
-    let templates = source.join(TEMPLATES);
-    if templates.is_dir() {
-        files.extend(read_files(source, &templates, &folder.join(TEMPLATES), is_template)?);
-    }
+    let mut files = of_source(observer, plan)?;
     let bytes = card(plan).into_bytes();
     files.push(SideFile { path: folder.join("README.md"), bytes });
     if let Some(mut json) = plan.format.beside(&plan.ignored(), plan.scales.asked) {
@@ -52,6 +41,27 @@ pub(super) fn files(
     }
     let bytes = config_text(observer, plan)?.into_bytes();
     files.push(SideFile { path: folder.join(CONFIG), bytes });
+    Ok(files)
+}
+
+/// Reads the files that the folder takes over from the checkpoint: tokenizer, settings, templates, and code if wanted.
+pub(crate) fn of_source(
+    observer: &dyn ConversionObserver,
+    plan: &FolderPlan<'_>,
+) -> Result<Vec<SideFile>> {
+    let folder = &plan.folder;
+    let source = &plan.target.dir;
+    let mut files = if plan.target.is_gguf() {
+        gguf_source::side_files(observer, plan.target, folder)?
+    } else {
+        let code =
+            if plan.copy_code { read_files(source, source, folder, is_code)? } else { Vec::new() };
+        [read_files(source, source, folder, carried)?, code].concat()
+    };
+    let templates = source.join(TEMPLATES);
+    if templates.is_dir() {
+        files.extend(read_files(source, &templates, &folder.join(TEMPLATES), is_template)?);
+    }
     Ok(files)
 }
 
