@@ -313,6 +313,10 @@ fn compare_unchanged(
         }
     }
     report.limits = limits(model, dump, features, &report.runs);
+    if !options.schedules && features.steps {
+        let why = "not run, as the option `no-schedules` says".to_owned();
+        report.limit(Limit { kind: Unproven::Schedules, why, runs: Vec::new() });
+    }
     compare_head(engine, source, dump, options, &mut report)?;
     Ok(report)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use engine::SessionFeatures;
 use registry::model::Model;
 
-use crate::dump::{Dump, Phase, TrustedPhase};
+use crate::dump::{Dump, Phase, Prompt, TrustedPhase};
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::limit::{Limit, Unproven};
 use crate::report::RunReport;
@@ -92,6 +92,9 @@ fn of_run(
         {
             reasons.push((Unproven::Runs, gate.finding.clone().unwrap_or_default()));
         }
+    }
+    if run.greedy.is_empty() && dump.manifest.prompts.iter().any(Prompt::is_causal) {
+        reasons.push((Unproven::Greedy, "the dump has none".to_owned()));
     }
     reasons.dedup();
     reasons
