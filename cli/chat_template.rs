@@ -12,9 +12,18 @@ pub(crate) fn of_model(model: &Path) -> Result<Template, TemplateError> {
         return Template::open(model);
     }
     let from_file = GgufFile::open(model).ok();
-    let from_file = from_file.and_then(|file| Template::from_gguf(model, file.metadata()));
-    let folder = model.parent().filter(|folder| !folder.as_os_str().is_empty());
-    from_file.map_or_else(|| Template::open(folder.unwrap_or(Path::new("."))), Ok)
+    if let Some(template) = from_file.and_then(|f| Template::from_gguf(model, f.metadata())) {
+        return Ok(template);
+    }
+    let parent = model.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = parent.unwrap_or(Path::new("."));
+    Template::open(folder).map_err(|error| match error {
+        TemplateError::Missing { .. } => {
+            let places = "its key `tokenizer.chat_template` nor chat_template.jinja in its folder";
+            TemplateError::Missing { path: model.to_owned(), places }
+        }
+        other => other,
+    })
 }
 
 /// Reads the template of a model, or a file that holds nothing else (`*.jinja`).

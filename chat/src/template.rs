@@ -75,11 +75,10 @@ pub enum TemplateError {
     Files(#[from] tokenizer::Error),
 
     #[error(
-        "`{}` has no chat template: neither chat_template.jinja nor `chat_template` in \
-         tokenizer_config.json; a base model has none, so give a prompt as text, or add the \
-         template of the model's card", dir.display()
+        "`{}` has no chat template: neither {places}; a base model has none, so give a prompt as text, \
+         or add the template of the model's card", path.display()
     )]
-    Missing { dir: PathBuf },
+    Missing { path: PathBuf, places: &'static str },
 
     #[error("there is no template `{name}`; there are {names}")]
     Unknown { name: String, names: String },
@@ -129,7 +128,8 @@ impl Template {
             .map(|one| TemplateVariant { name: one.name, place: one.place, text: one.text })
             .collect();
         if variants.is_empty() {
-            return Err(TemplateError::Missing { dir: dir.to_owned() });
+            let places = "chat_template.jinja nor `chat_template` in tokenizer_config.json";
+            return Err(TemplateError::Missing { path: dir.to_owned(), places });
         }
         Ok(Self { variants, tokens: tokens::of_folder(dir)? })
     }

@@ -39,6 +39,15 @@ struct Answer {
     generation: GeneratedTokens,
 }
 
+/// Commands of a conversation.
+const HELP: &str = "/clear forgets what was said, /help prints this, /exit or the end of the input ends; Ctrl-C ends an answer";
+
+/// True for a line that is one word behind a slash. Paths have more slashes, and questions more words.
+fn is_command(line: &str) -> bool {
+    let word = line.trim_end().strip_prefix('/');
+    word.is_some_and(|word| !word.is_empty() && word.chars().all(char::is_alphabetic))
+}
+
 /// Answers one prompt, or a line of standard input after the other.
 pub(super) fn hold(
     args: &RunArgs,
@@ -51,7 +60,7 @@ pub(super) fn hold(
     let defaults = SamplingDefaults::of(target);
     if let Some(penalty) = defaults.repetition_penalty {
         term::note(&format!(
-            "note: the model recommends a repetition penalty of {penalty}, which is not applied"
+            "note: the model recommends a repetition penalty of {penalty:?}, which is not applied"
         ));
     }
     let codec: Arc<dyn ServedTokenizer> = Arc::new(tokenizer);
@@ -94,9 +103,7 @@ impl Conversation<'_> {
     fn answer_lines(&mut self) -> Result<()> {
         let asks = std::io::stdin().is_terminal();
         if asks {
-            term::note(
-                "/clear forgets what was said, /exit or the end of the input ends; Ctrl-C ends an answer",
-            );
+            term::note(HELP);
         }
         loop {
             if asks {
@@ -105,8 +112,14 @@ impl Conversation<'_> {
             let Some(line) = next_line()? else { break };
             match line.trim() {
                 "" => {}
-                "/exit" | "/bye" => break,
+                "/exit" | "/bye" | "/quit" => break,
                 "/clear" => self.begin(),
+                "/help" | "/?" => term::note(HELP),
+                word if is_command(&line) => {
+                    term::note(&format!(
+                        "`{word}` is no command, and a message with a space before it is sent as it is\n{HELP}"
+                    ));
+                }
                 text => {
                     let answer = self.answer(text)?;
                     self.finish(&answer)?;

@@ -35,7 +35,7 @@ impl PenaltyFields {
         let repetition = self.repetition.unwrap_or(1.0);
         if !(repetition > 0.0 && repetition <= MOST_REPETITION) {
             let message = format!(
-                "`repetition_penalty` is {repetition}; expected above 0, at most {MOST_REPETITION}"
+                "`repetition_penalty` is {repetition:?}; expected above 0, at most {MOST_REPETITION}"
             );
             return Err(ApiError::field("repetition_penalty", message));
         }
@@ -49,7 +49,7 @@ impl PenaltyFields {
 fn subtrahend(name: &str, value: Option<f64>) -> Result<f32, ApiError> {
     let value = value.unwrap_or(0.0);
     if !(-2.0..=2.0).contains(&value) {
-        return Err(ApiError::field(name, format!("`{name}` is {value}; expected -2 to 2")));
+        return Err(ApiError::field(name, format!("`{name}` is {value:?}; expected -2 to 2")));
     }
     Ok(value as f32)
 }
