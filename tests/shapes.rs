@@ -32,9 +32,7 @@ const FILE_LINES: usize = 650;
 const PYTHON_LINES: usize = 80;
 
 /// Functions that are longer.
-const LONG_FUNCTIONS: [(&str, &str); 5] = [
-    ("cli/convert.rs", "run"),
-    ("cli/convert/format.rs", "choose"),
+const LONG_FUNCTIONS: [(&str, &str); 3] = [
     ("cli/eval.rs", "run"),
     ("converters/conversion/src/folder/tensors.rs", "tensors"),
     ("parity/src/check.rs", "compare_unchanged"),

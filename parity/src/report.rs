@@ -258,6 +258,7 @@ impl Report {
     pub(crate) fn limit(&mut self, limit: Limit) {
         if !self.limits.contains(&limit) {
             self.limits.push(limit);
+            self.limits.sort_by_key(|limit| limit.kind);
         }
     }
 

@@ -88,7 +88,7 @@ impl ConvertOptions {
         if self.goal.is_set() {
             let [format] = &formats[..] else {
                 bail!(
-                    "the option `target-kl` chooses the types of one file; give one `to` at a time"
+                    "the option `target-kl` chooses the types of one file; give the option `to` once"
                 );
             };
             let name = &format.name;

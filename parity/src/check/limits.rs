@@ -93,7 +93,9 @@ fn of_run(
             reasons.push((Unproven::Runs, gate.finding.clone().unwrap_or_default()));
         }
     }
-    if run.greedy.is_empty() && dump.manifest.prompts.iter().any(Prompt::is_causal) {
+    // A head chooses no tokens by itself.
+    let chooses = model.graph.fed.is_none() && dump.manifest.prompts.iter().any(Prompt::is_causal);
+    if chooses && run.greedy.is_empty() {
         reasons.push((Unproven::Greedy, "the dump has none".to_owned()));
     }
     reasons.dedup();
