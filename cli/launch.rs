@@ -30,8 +30,6 @@ mod show;
 mod units;
 mod verify;
 
-pub(crate) use command::shell;
-
 /// Prints the command that starts an engine, with reasons and a plan of the memory
 #[derive(Debug, Args)]
 #[command(after_help = "\

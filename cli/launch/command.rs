@@ -37,16 +37,6 @@ pub(super) fn flag(launched: &PlannedLaunch, chosen: &ChosenSetting) -> Vec<Stri
     setting.map(|setting| setting.words(&chosen.value)).unwrap_or_default()
 }
 
-/// Quotes a word for a shell.
-pub(crate) fn shell(word: &str) -> String {
-    if !word.is_empty()
-        && word.chars().all(|c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c))
-    {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 /// Quotes a word for `ExecStart=` of a unit.
 pub(super) fn unit(word: &str) -> String {
     unit_setting(word).replace('$', "$$")
@@ -65,6 +55,8 @@ pub(super) fn unit_setting(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use registry::shell::shell_word;
+
     use super::*;
 
     #[test]
@@ -77,7 +69,7 @@ mod tests {
             ("50%$x", "'50%$x'", "50%%$$x"),
             (r#"{"a": 1}"#, r#"'{"a": 1}'"#, r#""{\"a\": 1}""#),
         ] {
-            assert_eq!(shell(word), in_shell);
+            assert_eq!(shell_word(word), in_shell);
             assert_eq!(unit(word), in_unit);
         }
     }

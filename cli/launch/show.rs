@@ -6,6 +6,7 @@ use registry::quantity::bytes;
 use registry::scalar::Scalar;
 use registry::sheet::apply::{PlannedValue, RuleMessage, ValueOrigin};
 use registry::sheet::{SourceReference, shown};
+use registry::shell::{shell_line, shell_word};
 use registry::table::TextTable;
 
 use super::{PlannedLaunch, command};
@@ -48,14 +49,14 @@ fn shell(launched: &PlannedLaunch) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut first: Vec<String> = command::environment(launched)
         .into_iter()
-        .map(|(name, value)| format!("{name}={}", command::shell(&value)))
+        .map(|(name, value)| format!("{name}={}", shell_word(&value)))
         .collect();
-    first.extend(launched.sheet.command.iter().map(|word| command::shell(word)));
+    first.extend(launched.sheet.command.iter().map(|word| shell_word(word)));
     lines.push(first.join(" "));
     let model = command::model_words(launched, &launched.model);
     let flags = launched.outcome.settings.iter().map(|chosen| command::flag(launched, chosen));
     for words in std::iter::once(model).chain(flags).filter(|words| !words.is_empty()) {
-        lines.push(words.iter().map(|word| command::shell(word)).collect::<Vec<_>>().join(" "));
+        lines.push(shell_line(&words));
     }
     lines.join(" \\\n  ") + "\n"
 }
