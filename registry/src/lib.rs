@@ -57,6 +57,7 @@ pub mod rope;
 pub mod scalar;
 pub mod schema;
 pub mod sheet;
+pub mod shell;
 pub mod spec;
 pub mod suggest;
 pub mod syntax;

@@ -3,20 +3,40 @@
 use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use registry::shell::{shell_line, shell_word};
 
-use super::SchedulerArgs;
-use super::division::DividedCommand;
-use crate::launch::shell;
+use crate::division::DividedCommand;
+use crate::error::{Result, bail, ensure};
+
+/// Settings of the schedulers that start pieces on machines.
+#[derive(Debug, Clone)]
+pub struct SchedulerOptions {
+    /// Program on the machines.
+    pub program: String,
+    /// Working directory on the machines.
+    pub directory: String,
+    /// Number of times that a failed piece is tried again.
+    pub retries: u16,
+    /// Options of sbatch, one line each.
+    pub options: Vec<String>,
+    /// Container image that has the program.
+    pub image: Option<String>,
+    /// Volume claim of the shared folder.
+    pub claim: Option<String>,
+    /// Place of the shared folder in containers; the directory if it is none.
+    pub mount: Option<String>,
+    /// Number of pieces at a time; all if it is none.
+    pub parallel: Option<u16>,
+}
 
 /// Formats a script for `sbatch`: an array with a task for each piece.
-pub(super) fn slurm(divided: &DividedCommand, args: &SchedulerArgs) -> Result<String> {
+pub fn slurm(divided: &DividedCommand, scheduler: &SchedulerOptions) -> Result<String> {
     let mut text = format!(
         "#!/bin/bash\n#SBATCH --job-name={}\n#SBATCH --array=0-{}\n#SBATCH --requeue\n",
         name(divided),
         divided.count - 1
     );
-    for option in &args.options {
+    for option in &scheduler.options {
         ensure!(
             !option.contains(|c: char| c.is_control()),
             "--option {option:?}: an option of sbatch is one line"
@@ -30,28 +50,27 @@ pub(super) fn slurm(divided: &DividedCommand, args: &SchedulerArgs) -> Result<St
         );
         let _ = writeln!(text, "#SBATCH {option}");
     }
-    text += &shared(divided, args)?;
-    let task = task(divided, args, &["--index-env", "SLURM_ARRAY_TASK_ID"])?;
-    let words: Vec<String> = task.iter().map(|word| shell(word)).collect();
-    let _ =
-        writeln!(text, "set -eu\ncd -- {}\nexec {}", shell(&args.directory()?), words.join(" "));
+    text += &shared(divided, scheduler);
+    let task = divided.task(&scheduler.program, &["--index-env", "SLURM_ARRAY_TASK_ID"]);
+    let directory = shell_word(&scheduler.directory);
+    let _ = writeln!(text, "set -eu\ncd -- {directory}\nexec {}", shell_line(&task));
     Ok(text)
 }
 
 /// Formats an indexed job of Kubernetes, which retries each piece by itself.
-pub(super) fn kubernetes(divided: &DividedCommand, args: &SchedulerArgs) -> Result<String> {
-    let (Some(image), Some(claim)) = (&args.image, &args.claim) else {
-        anyhow::bail!(
+pub fn kubernetes(divided: &DividedCommand, scheduler: &SchedulerOptions) -> Result<String> {
+    let (Some(image), Some(claim)) = (&scheduler.image, &scheduler.claim) else {
+        bail!(
             "a Kubernetes job needs --image IMAGE, which has this program, and --claim NAME, the \
              volume claim that holds the shared folder"
         );
     };
-    let directory = args.directory()?;
-    let mount = args.mount.clone().unwrap_or_else(|| directory.clone());
+    let directory = scheduler.directory.clone();
+    let mount = scheduler.mount.clone().unwrap_or_else(|| directory.clone());
     refuse_unmounted(divided, &directory, &mount)?;
     let name = name(divided);
     let count = divided.count;
-    let words = task(divided, args, &["--index-env", "JOB_COMPLETION_INDEX"])?;
+    let words = divided.task(&scheduler.program, &["--index-env", "JOB_COMPLETION_INDEX"]);
     let words: Vec<String> = words.iter().map(|word| expanded(word)).collect();
     Ok(format!(
         "{shared}apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: {name}\nspec:\n  \
@@ -61,9 +80,9 @@ pub(super) fn kubernetes(divided: &DividedCommand, args: &SchedulerArgs) -> Resu
          workingDir: {directory}\n          command: [{words}]\n          volumeMounts:\n            \
          - {{ name: shared, mountPath: {mount} }}\n      volumes:\n        \
          - {{ name: shared, persistentVolumeClaim: {{ claimName: {claim} }} }}\n",
-        shared = shared(divided, args)?,
-        parallel = args.parallel.map_or(count, usize::from).min(count),
-        retries = args.retries,
+        shared = shared(divided, scheduler),
+        parallel = scheduler.parallel.map_or(count, usize::from).min(count),
+        retries = scheduler.retries,
         image = quoted(image),
         directory = quoted(&directory),
         words = words.join(", "),
@@ -111,34 +130,18 @@ fn lexical(path: &Path) -> PathBuf {
     normal
 }
 
-/// Returns the words of a task, which chooses its piece by `which`.
-pub(super) fn task(
-    divided: &DividedCommand,
-    args: &SchedulerArgs,
-    which: &[&str],
-) -> Result<Vec<String>> {
-    let count = divided.count.to_string();
-    let state = divided.state.display().to_string();
-    let mut words = vec![args.program()?];
-    words.extend(["jobs", "run", "--pieces", &count, "--state", &state].map(str::to_owned));
-    words.extend(which.iter().map(|word| (*word).to_owned()));
-    words.push("--".to_owned());
-    words.extend(divided.words.clone());
-    Ok(words)
-}
-
 /// Returns comments that name the shared paths and the command that joins the pieces.
-fn shared(divided: &DividedCommand, args: &SchedulerArgs) -> Result<String> {
+fn shared(divided: &DividedCommand, scheduler: &SchedulerOptions) -> String {
     let (reads, writes) = divided.shared();
-    let merge = super::merge_line(divided, args)?;
-    Ok(format!(
+    let merge = divided.merge_line(&scheduler.program);
+    format!(
         "# Shared among the machines, below {}: reads {}; writes {}.\n# Afterwards: {}\n",
-        quoted(&args.directory()?),
+        quoted(&scheduler.directory),
         list(&reads),
         list(&writes),
         // A line break in a word would end the comment.
         merge.replace('\n', "\\n"),
-    ))
+    )
 }
 
 /// Returns paths in quotes, with commas.

@@ -4,11 +4,12 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Context as _, Result};
 use registry::scalar::Scalar;
 
+use super::command;
+use super::error::LaunchError;
+use super::plan::PlannedLaunch;
 use super::units::model_path;
-use super::{PlannedLaunch, command};
 
 /// Folder of the model inside a container.
 const INSIDE: &str = "/model";
@@ -26,12 +27,12 @@ struct Container {
 }
 
 impl Container {
-    fn of(launched: &PlannedLaunch) -> Result<Self> {
+    fn of(launched: &PlannedLaunch) -> Result<Self, LaunchError> {
         let sheet = &launched.sheet;
-        let image = sheet.image.as_ref().with_context(|| {
-            format!("the sheet of `{}` names no `image`; use --as text or systemd", sheet.engine)
-        })?;
-        let port = sheet.port.context("the sheet names no `port`")?;
+        let engine = &sheet.engine;
+        let without_image = || LaunchError::Image { engine: engine.clone() };
+        let image = sheet.image.as_ref().ok_or_else(without_image)?;
+        let port = sheet.port.ok_or_else(|| LaunchError::Port { engine: engine.clone() })?;
         let outside = launched.local.then(|| model_path(launched));
         let inside = outside.as_ref().map_or(launched.model.as_str(), |_| INSIDE);
         let mut words = command::words(launched, inside);
@@ -44,7 +45,7 @@ impl Container {
         let pp = planes.and_then(|chosen| chosen.value.as_usize()).unwrap_or(1) as i64;
         Ok(Self {
             name: label(&format!("{}-{}", sheet.engine, launched.model)),
-            image: image.replace("{}", &launched.version.0),
+            image: image.replace("{}", &launched.version.name),
             words,
             environment: command::environment(launched),
             port,
@@ -55,18 +56,19 @@ impl Container {
 }
 
 /// Formats a Docker Compose file.
-pub(super) fn compose(launched: &PlannedLaunch) -> Result<String> {
-    let it = Container::of(launched)?;
-    let mut text = format!("services:\n  {}:\n    image: {}\n", it.name, quoted(&it.image));
-    let _ = writeln!(text, "    entrypoint: []\n    command: {}", list(&it.words));
-    if !it.environment.is_empty() {
+pub fn compose(launched: &PlannedLaunch) -> Result<String, LaunchError> {
+    let container = Container::of(launched)?;
+    let mut text =
+        format!("services:\n  {}:\n    image: {}\n", container.name, quoted(&container.image));
+    let _ = writeln!(text, "    entrypoint: []\n    command: {}", list(&container.words));
+    if !container.environment.is_empty() {
         text.push_str("    environment:\n");
-        for (name, value) in &it.environment {
+        for (name, value) in &container.environment {
             let _ = writeln!(text, "      {name}: {}", quoted(value));
         }
     }
-    let _ = writeln!(text, "    ports:\n      - {}", quoted(&format!("{0}:{0}", it.port)));
-    match &it.outside {
+    let _ = writeln!(text, "    ports:\n      - {}", quoted(&format!("{0}:{0}", container.port)));
+    match &container.outside {
         Some(path) => {
             let mount = format!("{path}:{INSIDE}:ro");
             let _ = writeln!(text, "    volumes:\n      - {}", quoted(&mount));
@@ -78,44 +80,44 @@ pub(super) fn compose(launched: &PlannedLaunch) -> Result<String> {
         text,
         "    shm_size: \"16gb\"\n    deploy:\n      resources:\n        reservations:\n          devices:\n            \
          - driver: nvidia\n              count: {}\n              capabilities: [gpu]",
-        it.gpus
+        container.gpus
     );
     Ok(text)
 }
 
 /// Formats a deployment and a service of Kubernetes.
-pub(super) fn kubernetes(launched: &PlannedLaunch) -> Result<String> {
-    let it = Container::of(launched)?;
-    let name = &it.name;
+pub fn kubernetes(launched: &PlannedLaunch) -> Result<String, LaunchError> {
+    let container = Container::of(launched)?;
+    let name = &container.name;
     let mut text = format!(
         "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {name}\nspec:\n  replicas: 1\n  selector:\n    \
          matchLabels: {{ app: {name} }}\n  template:\n    metadata:\n      labels: {{ app: {name} }}\n    spec:\n      \
          containers:\n        - name: engine\n          image: {}\n          command: {}\n",
-        quoted(&it.image),
-        list(&it.words)
+        quoted(&container.image),
+        list(&container.words)
     );
-    if !it.environment.is_empty() {
+    if !container.environment.is_empty() {
         text.push_str("          env:\n");
-        for (key, value) in &it.environment {
+        for (key, value) in &container.environment {
             let _ = writeln!(text, "            - {{ name: {key}, value: {} }}", quoted(value));
         }
     }
-    let port = it.port;
+    let port = container.port;
     let _ = writeln!(
         text,
         "          ports: [{{ containerPort: {port} }}]\n          readinessProbe:\n            httpGet: {{ path: /health, port: {port} }}\n            \
          periodSeconds: 10\n            failureThreshold: 180\n          resources:\n            limits: {{ nvidia.com/gpu: {} }}\n          \
          volumeMounts:\n            - {{ name: shm, mountPath: /dev/shm }}",
-        it.gpus
+        container.gpus
     );
-    if it.outside.is_some() {
+    if container.outside.is_some() {
         let _ =
             writeln!(text, "            - {{ name: model, mountPath: {INSIDE}, readOnly: true }}");
     }
     text.push_str(
         "      volumes:\n        - { name: shm, emptyDir: { medium: Memory, sizeLimit: 16Gi } }\n",
     );
-    if let Some(path) = &it.outside {
+    if let Some(path) = &container.outside {
         let _ = writeln!(
             text,
             "        - {{ name: model, hostPath: {{ path: {} }} }}",

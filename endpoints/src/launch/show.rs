@@ -6,12 +6,14 @@ use registry::quantity::bytes;
 use registry::scalar::Scalar;
 use registry::sheet::apply::{PlannedValue, RuleMessage, ValueOrigin};
 use registry::sheet::{SourceReference, shown};
+use registry::shell::{shell_line, shell_word};
 use registry::table::TextTable;
 
-use super::{PlannedLaunch, command};
+use super::command;
+use super::plan::PlannedLaunch;
 
 /// Returns the whole text.
-pub(super) fn text(launched: &PlannedLaunch) -> String {
+pub fn text(launched: &PlannedLaunch) -> String {
     let mut text = header(launched);
     text.push_str(&shell(launched));
     text.push_str(&reasons(launched));
@@ -35,9 +37,9 @@ fn header(launched: &PlannedLaunch) -> String {
     let ranks = registry::quantity::plural(launched.asked.tp as usize, "rank");
     let mut text = format!(
         "# {} {}, {ranks} of {} ({mib} MiB{sm})\n",
-        launched.sheet.engine, launched.version.0, gpu.name
+        launched.sheet.engine, launched.version.name, gpu.name
     );
-    if !launched.version.1 {
+    if !launched.version.verified {
         let _ = writeln!(text, "# {}", launched.unverified());
     }
     text
@@ -48,14 +50,14 @@ fn shell(launched: &PlannedLaunch) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut first: Vec<String> = command::environment(launched)
         .into_iter()
-        .map(|(name, value)| format!("{name}={}", command::shell(&value)))
+        .map(|(name, value)| format!("{name}={}", shell_word(&value)))
         .collect();
-    first.extend(launched.sheet.command.iter().map(|word| command::shell(word)));
+    first.extend(launched.sheet.command.iter().map(|word| shell_word(word)));
     lines.push(first.join(" "));
     let model = command::model_words(launched, &launched.model);
     let flags = launched.outcome.settings.iter().map(|chosen| command::flag(launched, chosen));
     for words in std::iter::once(model).chain(flags).filter(|words| !words.is_empty()) {
-        lines.push(words.iter().map(|word| command::shell(word)).collect::<Vec<_>>().join(" "));
+        lines.push(shell_line(&words));
     }
     lines.join(" \\\n  ") + "\n"
 }
@@ -113,12 +115,12 @@ fn amount(value: &PlannedValue) -> String {
 }
 
 /// Formats a text with its rule's name and source.
-pub(super) fn message_text(message: &RuleMessage) -> String {
+pub fn message_text(message: &RuleMessage) -> String {
     format!("{}{}", message.text, message.source.as_ref().map(place).unwrap_or_default())
 }
 
 /// Formats a refusal.
-pub(super) fn refusal(message: &RuleMessage) -> String {
+pub fn refusal(message: &RuleMessage) -> String {
     let source = message.source.as_ref().map(|source| format!("\n  source: {}", source.place));
     format!("refused: {}\n  rule: {}{}", message.text, message.rule, source.unwrap_or_default())
 }

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::{PlannedLaunch, command, show};
+use super::plan::PlannedLaunch;
+use super::{command, show};
 
 /// Returns the text of the unit. Paths are absolute, because a unit has no working folder.
-pub(super) fn systemd(launched: &PlannedLaunch) -> String {
+pub fn systemd(launched: &PlannedLaunch) -> String {
     let model = model_path(launched);
     let mut words = command::words(launched, &model).into_iter().map(|word| command::unit(&word));
     // systemd requires an absolute path of the command: `env` looks it up in PATH.
@@ -30,7 +31,7 @@ pub(super) fn systemd(launched: &PlannedLaunch) -> String {
 }
 
 /// Returns the absolute path of a local model.
-pub(super) fn model_path(launched: &PlannedLaunch) -> String {
+pub(crate) fn model_path(launched: &PlannedLaunch) -> String {
     let absolute_path =
         fs_err::canonicalize(Path::new(&launched.model)).ok().filter(|_| launched.local);
     absolute_path.map_or_else(|| launched.model.clone(), |path| path.display().to_string())

@@ -1,18 +1,42 @@
 //! Divides a command line into pieces.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use registry::shell::{shell_line, shell_word};
 use sha2::{Digest as _, Sha256};
 
-use super::kinds::{self, DivisibleCommand};
-use super::words::{ParsedWords, PathArgument};
-use crate::launch::shell;
+use crate::error::{Context as _, Result, bail, ensure, refused};
+use crate::kinds::{self, DivisibleCommand};
+use crate::words::{ParsedWords, PathArgument};
+
+/// Program whose commands are divided.
+#[derive(Debug, Clone, Copy)]
+pub struct CommandHost {
+    /// Parses the words of a command, which begin behind the program's name; an error is one line.
+    pub parse: fn(&[String]) -> Result<ParsedWords, String>,
+    /// Writes a record: beside its final path, then renamed.
+    pub write: fn(&Path, &[u8]) -> io::Result<()>,
+}
 
 /// Command line that is divided into pieces.
+///
+/// ```
+/// use onboard_jobs::{CommandHost, DividedCommand, ParsedWords};
+///
+/// fn parse(words: &[String]) -> Result<ParsedWords, String> {
+///     Ok(ParsedWords { outputs: vec![words.last().unwrap().clone()], ..ParsedWords::default() })
+/// }
+///
+/// let host = CommandHost { parse, write: |path, bytes| std::fs::write(path, bytes) };
+/// let words = ["imatrix", "model", "--text", "t.txt", "-o", "m.gguf"].map(str::to_owned);
+/// assert!(DividedCommand::new(host, &words[..1], 2, None).is_err(), "the output is no file of its own");
+/// ```
 #[derive(Debug)]
-pub(super) struct DividedCommand {
+pub struct DividedCommand {
+    pub(crate) host: CommandHost,
+    /// Kind of the command.
     pub kind: &'static DivisibleCommand,
     /// Words of the command, without the program's name.
     pub words: Vec<String>,
@@ -30,7 +54,12 @@ pub(super) struct DividedCommand {
 
 impl DividedCommand {
     /// Divides a command. Each piece has to be a command that can be run.
-    pub(super) fn new(command: &[String], count: usize, state: Option<&Path>) -> Result<Self> {
+    pub fn new(
+        host: CommandHost,
+        command: &[String],
+        count: usize,
+        state: Option<&Path>,
+    ) -> Result<Self> {
         let has_own_name = command.first().is_some_and(|word| is_own_name(word));
         let words = command[usize::from(has_own_name)..].to_vec();
         let Some(kind) = kinds::kind_of(&words) else {
@@ -40,7 +69,8 @@ impl DividedCommand {
                 kinds::names()
             );
         };
-        let parsed = ParsedWords::parse(&words)
+        let parsed = (host.parse)(&words)
+            .map_err(refused)
             .with_context(|| format!("the command `{}` cannot be run", words.join(" ")))?;
         for flag in kind.refused {
             ensure!(
@@ -59,15 +89,15 @@ impl DividedCommand {
         let state = state.map_or_else(|| format!("{output}.jobs").into(), Path::to_owned);
         let reads = parsed.reads;
         let values = parsed.values;
-        let divided = Self { kind, words, output, reads, values, count, state };
-        ParsedWords::parse(&divided.piece(1)?).with_context(|| {
+        let divided = Self { host, kind, words, output, reads, values, count, state };
+        (host.parse)(&divided.piece(1)?).map_err(refused).with_context(|| {
             format!("`{}` cannot be divided as it is given", divided.kind.name.join(" "))
         })?;
         Ok(divided)
     }
 
     /// Returns the words of a piece, which is counted from 1.
-    pub(super) fn piece(&self, number: usize) -> Result<Vec<String>> {
+    pub fn piece(&self, number: usize) -> Result<Vec<String>> {
         let words = match self.kind.piece_output {
             Some(template) => {
                 with_output(&self.words, &self.output, &self.filled(template, number))?
@@ -84,12 +114,12 @@ impl DividedCommand {
     }
 
     /// Returns the file that is there once a piece is made, if its name is known.
-    pub(super) fn product(&self, number: usize) -> Option<PathBuf> {
+    pub fn product(&self, number: usize) -> Option<PathBuf> {
         self.kind.product.map(|template| self.filled(template, number).into())
     }
 
     /// Returns the words of the command that joins the pieces.
-    pub(super) fn merge(&self) -> Result<Vec<String>> {
+    pub fn merge(&self) -> Result<Vec<String>> {
         let mut words = Vec::new();
         let mut more = Vec::new();
         for word in self.kind.merge {
@@ -146,7 +176,7 @@ impl DividedCommand {
 
     /// Returns the hash that ties records to this command and this number of pieces. The order of the words and
     /// the spelling of flags do not matter.
-    pub(super) fn identity(&self) -> String {
+    pub fn identity(&self) -> String {
         let mut hash = Sha256::new();
         let text = (env!("CARGO_PKG_VERSION"), self.kind.name, &self.values, self.count);
         hash.update(serde_json::json!(text).to_string());
@@ -154,7 +184,7 @@ impl DividedCommand {
     }
 
     /// Refuses an output that the merge would write over, before anything is computed for it.
-    pub(super) fn refuse_output(&self) -> Result<()> {
+    pub fn refuse_output(&self) -> Result<()> {
         let output = Path::new(&self.output);
         ensure!(
             !self.kind.merge_writes
@@ -168,7 +198,7 @@ impl DividedCommand {
     }
 
     /// Returns the paths that all machines have to see: those that are read, and the folders that are written.
-    pub(super) fn shared(&self) -> (Vec<String>, Vec<String>) {
+    pub fn shared(&self) -> (Vec<String>, Vec<String>) {
         let mut reads: Vec<String> = Vec::new();
         for read in &self.reads {
             if !reads.contains(&read.path) {
@@ -183,10 +213,33 @@ impl DividedCommand {
     }
 
     /// Returns the paths among the inputs that are not on this machine.
-    pub(super) fn absent(&self) -> Vec<String> {
+    pub fn absent(&self) -> Vec<String> {
         let mut absent = self.shared().0;
         absent.retain(|path| !Path::new(path).exists());
         absent
+    }
+
+    /// Returns the words of a task, which chooses its piece by `which`.
+    pub fn task(&self, program: &str, which: &[&str]) -> Vec<String> {
+        self.jobs_words(program, "run", which)
+    }
+
+    /// Returns the words of the merge, with this program's name on the machines.
+    pub fn merge_words(&self, program: &str) -> Vec<String> {
+        self.jobs_words(program, "merge", &[])
+    }
+
+    /// Returns the merge as a line for a shell.
+    pub fn merge_line(&self, program: &str) -> String {
+        shell_line(&self.merge_words(program))
+    }
+
+    fn jobs_words(&self, program: &str, verb: &str, more: &[&str]) -> Vec<String> {
+        let count = self.count.to_string();
+        let state = self.state.display().to_string();
+        let options = ["jobs", verb, "--pieces", &count, "--state", &state];
+        let words = [program].into_iter().chain(options).chain(more.iter().copied()).chain(["--"]);
+        words.map(str::to_owned).chain(self.words.iter().cloned()).collect()
     }
 
     fn filled(&self, template: &str, number: usize) -> String {
@@ -224,5 +277,8 @@ fn with_output(words: &[String], old: &str, new: &str) -> Result<Vec<String>> {
             }
         }
     }
-    bail!("the output is written in a way that cannot be divided; give it as `-o {}`", shell(old))
+    bail!(
+        "the output is written in a way that cannot be divided; give it as `-o {}`",
+        shell_word(old)
+    )
 }

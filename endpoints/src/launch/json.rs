@@ -4,10 +4,11 @@ use registry::sheet::SourceReference;
 use registry::sheet::apply::{RuleMessage, ValueOrigin};
 use serde_json::{Map, Value, json};
 
-use super::{PlannedLaunch, command};
+use super::command;
+use super::plan::PlannedLaunch;
 
 /// Returns everything about the launch as one object.
-pub(super) fn show(launched: &PlannedLaunch) -> Value {
+pub fn json(launched: &PlannedLaunch) -> Value {
     let outcome = &launched.outcome;
     let settings = outcome.settings.iter().map(|chosen| {
         let setting = launched.sheet.settings.get(&chosen.name);
@@ -37,8 +38,8 @@ pub(super) fn show(launched: &PlannedLaunch) -> Value {
     json!({
         "schema": "onboard-launch/1",
         "engine": launched.sheet.engine,
-        "version": launched.version.0,
-        "verified": launched.version.1,
+        "version": launched.version.name,
+        "verified": launched.version.verified,
         "model": launched.model,
         "architecture": launched.architecture,
         "gpu": { "name": gpu.name, "memory_mib": gpu.memory, "sm": gpu.sm, "source": gpu.source },

@@ -7,14 +7,13 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
 use registry::file;
 use serde::{Deserialize, Serialize};
 
-use super::division::DividedCommand;
-use super::inputs;
-use super::words::without_dots;
-use crate::write;
+use crate::division::DividedCommand;
+use crate::error::{Context as _, Result, bail, ensure};
+use crate::inputs;
+use crate::words::without_dots;
 
 const SCHEMA: &str = "onboard-jobs/1";
 /// File that names the division before a piece is made.
@@ -45,7 +44,7 @@ struct ProductFile {
 
 /// State of a piece.
 #[derive(Debug)]
-pub(super) enum PieceState {
+pub enum PieceState {
     /// Its files are as they were written, and its inputs have not changed.
     Made,
     /// Nothing is recorded.
@@ -55,7 +54,7 @@ pub(super) enum PieceState {
 }
 
 /// Piece that is left, with the reason if it was made before.
-pub(super) type UnmadePiece = (usize, Option<String>);
+pub type UnmadePiece = (usize, Option<String>);
 
 impl DividedCommand {
     fn record(&self, number: usize) -> PathBuf {
@@ -63,13 +62,13 @@ impl DividedCommand {
     }
 
     /// Returns fingerprints of the inputs as they are now.
-    pub(super) fn inputs(&self) -> Result<BTreeMap<String, String>> {
+    pub fn inputs(&self) -> Result<BTreeMap<String, String>> {
         inputs::fingerprints(&self.reads)
     }
 
     /// Claims the folder of records for this division before anything is computed. Returns true if it was
     /// not claimed before.
-    pub(super) fn begin(&self) -> Result<bool> {
+    pub fn begin(&self) -> Result<bool> {
         self.refuse_foreign()?;
         let path = self.state.join(DIVISION);
         let new = !path.exists();
@@ -81,7 +80,7 @@ impl DividedCommand {
     }
 
     /// Gives up a claim if no piece was made under it, so that a mistyped command can be corrected.
-    pub(super) fn give_up(&self) {
+    pub fn give_up(&self) {
         if !(1..=self.count).any(|number| self.record(number).exists()) {
             fs_err::remove_file(self.state.join(DIVISION)).ok();
             // Removes an empty folder only.
@@ -90,11 +89,7 @@ impl DividedCommand {
     }
 
     /// Returns the state of a piece with these inputs. A record of another command is an error.
-    pub(super) fn state_of(
-        &self,
-        number: usize,
-        inputs: &BTreeMap<String, String>,
-    ) -> Result<PieceState> {
+    pub fn state_of(&self, number: usize, inputs: &BTreeMap<String, String>) -> Result<PieceState> {
         let Some(record) = self.read_record(&self.record(number), number)? else {
             return Ok(PieceState::Unmade);
         };
@@ -120,7 +115,7 @@ impl DividedCommand {
     }
 
     /// Records a finished piece.
-    pub(super) fn note_made(
+    pub fn note_made(
         &self,
         number: usize,
         inputs: BTreeMap<String, String>,
@@ -140,7 +135,7 @@ impl DividedCommand {
     }
 
     /// Returns the pieces that are left. Records of other divisions are an error.
-    pub(super) fn left(&self) -> Result<Vec<UnmadePiece>> {
+    pub fn left(&self) -> Result<Vec<UnmadePiece>> {
         self.refuse_foreign()?;
         let inputs = self.inputs()?;
         let mut left = Vec::new();
@@ -170,7 +165,7 @@ impl DividedCommand {
             inputs,
             files,
         };
-        write::atomic(path, format!("{}\n", serde_json::to_string(&record)?).as_bytes())
+        Ok((self.host.write)(path, format!("{}\n", serde_json::to_string(&record)?).as_bytes())?)
     }
 
     /// Reads a record of this division; none if it is not there.
@@ -286,8 +281,21 @@ impl ProductFile {
     }
 }
 
+/// Returns the numbers of the pieces that are left.
+pub fn unmade_numbers(left: &[UnmadePiece]) -> Vec<usize> {
+    left.iter().map(|(number, _)| *number).collect()
+}
+
+/// Returns a line for each piece that has to be made again, with a line break before it.
+pub fn unmade_reasons(left: &[UnmadePiece]) -> String {
+    let lines = left.iter().filter_map(|(number, why)| {
+        Some(format!("\npiece {number} has to be made again: {}", why.as_ref()?))
+    });
+    lines.collect::<Vec<_>>().concat()
+}
+
 /// Shows numbers as ranges: `1, 3-5`.
-pub(super) fn ranges(numbers: &[usize]) -> String {
+pub fn number_ranges(numbers: &[usize]) -> String {
     let mut shown: Vec<String> = Vec::new();
     let mut remaining = numbers;
     while let Some(&first) = remaining.first() {
@@ -311,7 +319,7 @@ mod tests {
         for (numbers, text) in
             [(&[][..], ""), (&[3], "3"), (&[1, 2], "1-2"), (&[1, 3, 4, 5, 9], "1, 3-5, 9")]
         {
-            assert_eq!(ranges(numbers), text);
+            assert_eq!(number_ranges(numbers), text);
         }
     }
 }

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use endpoints::{EndpointOptions, find};
 use registry::scalar::Scalar;
 use registry::sheet::SettingsReport;
 use registry::sheet::versions::Version;
 use registry::table::TextTable;
 use serde_json::{Value, json};
 
-use super::PlannedLaunch;
-use crate::{CommandOutcome, engines, term};
+use super::error::LaunchError;
+use super::plan::PlannedLaunch;
+use crate::connect;
+use crate::json::find;
+use crate::options::EndpointOptions;
 
 /// Maximum size of an answer.
 const MOST_BYTES: u64 = 16 << 20;
@@ -38,6 +39,7 @@ impl SettingStatus {
 }
 
 /// Line of the comparison.
+#[derive(Debug)]
 struct SettingComparison {
     name: String,
     asked: String,
@@ -45,56 +47,80 @@ struct SettingComparison {
     verdict: SettingStatus,
 }
 
-/// Queries a server, prints the comparison, and exits with 1 if something differs.
-pub(super) fn run(launched: &PlannedLaunch, url: &str, as_json: bool) -> Result<CommandOutcome> {
-    ensure!(
-        !launched.sheet.reports.is_empty(),
-        "the sheet of `{}` has no `reports`: nothing says where a server tells what is in force",
-        launched.sheet.engine
-    );
+/// Comparison of a running server with a planned launch.
+#[derive(Debug)]
+pub struct SettingComparisons {
+    engine: String,
+    url: String,
+    lines: Vec<SettingComparison>,
+    /// Reasons why an optional report is missing.
+    pub warnings: Vec<String>,
+}
+
+/// Asks a server at `url` what is in force, and compares that with the launch. The key of the server is sent if there is one.
+pub fn verify(
+    launched: &PlannedLaunch,
+    url: &str,
+    key: Option<String>,
+) -> Result<SettingComparisons, LaunchError> {
+    let engine = launched.sheet.engine.clone();
+    if launched.sheet.reports.is_empty() {
+        return Err(LaunchError::Reports { engine });
+    }
     let options = EndpointOptions {
-        key: engines::api_key()?,
+        key,
         answer: ANSWER,
         most_bytes: MOST_BYTES,
         ..EndpointOptions::default()
     };
     let mut lines = Vec::new();
+    let mut warnings = Vec::new();
     for report in &launched.sheet.reports {
-        match endpoints::report(url, &report.path, &options) {
+        match connect::report(url, &report.path, &options) {
             Ok(answer) => compare(launched, report, &answer, &mut lines),
             Err(error) if report.optional => {
-                term::note(&format!("warning: `{}` tells nothing: {error}", report.path));
+                warnings.push(format!("`{}` tells nothing: {error}", report.path));
                 compare(launched, report, &Value::Null, &mut lines);
             }
             Err(error) => return Err(error.into()),
         }
     }
     add_unreported(launched, &mut lines);
-    let differs = lines.iter().any(|line| line.verdict == SettingStatus::Differs);
-    if as_json {
-        let rows = lines.iter().map(|line| {
+    Ok(SettingComparisons { engine, url: url.trim_end_matches('/').to_owned(), lines, warnings })
+}
+
+impl SettingComparisons {
+    /// True if a value in force is another one than the launch has.
+    pub fn differs(&self) -> bool {
+        self.lines.iter().any(|line| line.verdict == SettingStatus::Differs)
+    }
+
+    /// Returns the comparison as JSON.
+    pub fn json(&self) -> Value {
+        let rows = self.lines.iter().map(|line| {
             json!({ "name": line.name, "asked": line.asked, "in_force": line.in_force, "verdict": line.verdict.word().to_lowercase() })
         });
-        let document = json!({
+        json!({
             "schema": "onboard-launch-verify/1",
-            "engine": launched.sheet.engine,
-            "url": url.trim_end_matches('/'),
-            "agrees": !differs,
+            "engine": self.engine,
+            "url": self.url,
+            "agrees": !self.differs(),
             "settings": rows.collect::<Vec<_>>(),
-        });
-        term::print(&serde_json::to_string_pretty(&document)?)?;
-    } else {
+        })
+    }
+
+    /// Returns the comparison as a table.
+    pub fn text(&self) -> String {
         let mut table = TextTable::new(&[]);
         table.row(["setting", "asked", "in force", ""]);
-        for line in &lines {
+        for line in &self.lines {
             table.row(
                 [&line.name, &line.asked, &line.in_force, line.verdict.word()]
                     .map(ToString::to_string),
             );
         }
-        term::print(table.plain("").trim_end())?;
+        table.plain("")
     }
-    Ok(if differs { CommandOutcome::Differs } else { CommandOutcome::Ok })
 }
 
 /// Compares the fields of one answer.

@@ -2,10 +2,10 @@
 
 use registry::sheet::apply::ChosenSetting;
 
-use super::PlannedLaunch;
+use super::plan::PlannedLaunch;
 
 /// Returns the environment variables of a launch.
-pub(super) fn environment(launched: &PlannedLaunch) -> Vec<(String, String)> {
+pub(crate) fn environment(launched: &PlannedLaunch) -> Vec<(String, String)> {
     let settings = launched.outcome.settings.iter();
     settings
         .filter_map(|chosen| {
@@ -16,7 +16,7 @@ pub(super) fn environment(launched: &PlannedLaunch) -> Vec<(String, String)> {
 }
 
 /// Returns the words of the command; `model` follows the model flag.
-pub(super) fn words(launched: &PlannedLaunch, model: &str) -> Vec<String> {
+pub(crate) fn words(launched: &PlannedLaunch, model: &str) -> Vec<String> {
     let mut words = launched.sheet.command.clone();
     words.extend(model_words(launched, model));
     for chosen in &launched.outcome.settings {
@@ -26,34 +26,24 @@ pub(super) fn words(launched: &PlannedLaunch, model: &str) -> Vec<String> {
 }
 
 /// Returns the words that name the model.
-pub(super) fn model_words(launched: &PlannedLaunch, model: &str) -> Vec<String> {
+pub(crate) fn model_words(launched: &PlannedLaunch, model: &str) -> Vec<String> {
     let flag = Some(launched.sheet.model_flag.clone()).filter(|flag| !flag.is_empty());
     flag.into_iter().chain([model.to_owned()]).collect()
 }
 
 /// Returns the words that pass a setting.
-pub(super) fn flag(launched: &PlannedLaunch, chosen: &ChosenSetting) -> Vec<String> {
+pub(crate) fn flag(launched: &PlannedLaunch, chosen: &ChosenSetting) -> Vec<String> {
     let setting = launched.sheet.settings.get(&chosen.name);
     setting.map(|setting| setting.words(&chosen.value)).unwrap_or_default()
 }
 
-/// Quotes a word for a shell.
-pub(crate) fn shell(word: &str) -> String {
-    if !word.is_empty()
-        && word.chars().all(|c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c))
-    {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 /// Quotes a word for `ExecStart=` of a unit.
-pub(super) fn unit(word: &str) -> String {
+pub(crate) fn unit(word: &str) -> String {
     unit_setting(word).replace('$', "$$")
 }
 
 /// Quotes a word for `Environment=` of a unit, where `$` is not special.
-pub(super) fn unit_setting(word: &str) -> String {
+pub(crate) fn unit_setting(word: &str) -> String {
     let escaped = word.replace('\\', r"\\").replace('"', "\\\"").replace('%', "%%");
     let escaped = escaped.replace('\n', r"\n");
     if !word.is_empty() && word.chars().all(|c: char| !c.is_whitespace() && !"'\"\\;".contains(c)) {
@@ -65,6 +55,8 @@ pub(super) fn unit_setting(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use registry::shell::shell_word;
+
     use super::*;
 
     #[test]
@@ -77,7 +69,7 @@ mod tests {
             ("50%$x", "'50%$x'", "50%%$$x"),
             (r#"{"a": 1}"#, r#"'{"a": 1}'"#, r#""{\"a\": 1}""#),
         ] {
-            assert_eq!(shell(word), in_shell);
+            assert_eq!(shell_word(word), in_shell);
             assert_eq!(unit(word), in_unit);
         }
     }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
 use checkpoints::Checkpoint;
 use registry::file;
 use sha2::{Digest as _, Sha256};
 
-use super::words::PathArgument;
+use crate::error::{Context as _, Result};
+use crate::words::PathArgument;
 
 /// Size limit of inputs that are hashed whole.
 const WHOLE: u64 = 64 << 20;
@@ -20,7 +20,7 @@ const WINDOW: u64 = 4096;
 const ENDINGS: [&str; 8] = ["json", "model", "tiktoken", "txt", "jinja", "py", "yaml", "yml"];
 
 /// Returns the fingerprint of each input by its path. An absent one has the fingerprint `absent`.
-pub(super) fn fingerprints(reads: &[PathArgument]) -> Result<BTreeMap<String, String>> {
+pub(crate) fn fingerprints(reads: &[PathArgument]) -> Result<BTreeMap<String, String>> {
     let inputs = reads.iter().filter(|read| !read.is_program);
     let named = inputs.map(|read| {
         let digest = fingerprint(Path::new(&read.path));
@@ -83,7 +83,7 @@ fn sample(path: &Path, hash: &mut Sha256) -> io::Result<()> {
 }
 
 /// Returns the length and the SHA-256 of a file.
-pub(super) fn digest(path: &Path) -> io::Result<(u64, String)> {
+pub(crate) fn digest(path: &Path) -> io::Result<(u64, String)> {
     let mut hash = Sha256::new();
     let length = io::copy(&mut file::open(path)?, &mut hash)?;
     Ok((length, format!("{:x}", hash.finalize())))

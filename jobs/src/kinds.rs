@@ -7,7 +7,7 @@
 /// A word that is `{command}`, `{products}`, `{set}` or `{force}` alone is replaced by the words of the
 /// command, the products of all pieces, the first file of a set, or `--force` if the command has it.
 #[derive(Debug)]
-pub(super) struct DivisibleCommand {
+pub struct DivisibleCommand {
     /// First words of the command.
     pub name: &'static [&'static str],
     /// Words that a piece has in addition.
@@ -27,7 +27,7 @@ pub(super) struct DivisibleCommand {
 }
 
 /// Commands that can be divided.
-pub(super) const KINDS: [DivisibleCommand; 3] = [
+pub(crate) const KINDS: [DivisibleCommand; 3] = [
     DivisibleCommand {
         name: &["convert"],
         piece: &["--shard", "{i}/{n}", "?--resume"],
@@ -61,14 +61,14 @@ pub(super) const KINDS: [DivisibleCommand; 3] = [
 ];
 
 /// Returns the kind of a command by its first words.
-pub(super) fn kind_of(words: &[String]) -> Option<&'static DivisibleCommand> {
+pub(crate) fn kind_of(words: &[String]) -> Option<&'static DivisibleCommand> {
     KINDS.iter().find(|kind| {
         words.len() >= kind.name.len() && kind.name.iter().zip(words).all(|(a, b)| a == b)
     })
 }
 
 /// Returns the names of the commands, for messages.
-pub(super) fn names() -> String {
+pub(crate) fn names() -> String {
     let quoted: Vec<String> =
         KINDS.iter().map(|kind| format!("`{}`", kind.name.join(" "))).collect();
     quoted.join(", ")
