@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_bad_sheet_says_what_it_lacks() {
         for (text, want) in [
-            ("[]", "line 1: expected a sheet: a map of "),
+            ("[]", "line 1: expected a sheet: a map of keys"),
             ("engine: x\nops: [a]\nstates: []", "line 1: a sheet needs `dtypes`"),
             ("engine: x\nops: a", "line 1: a sheet needs `states`, line 1: a sheet needs `dtypes`"),
             ("engine: x\nops: a\nstates: []\ndtypes: []", "line 2: expected a list"),

@@ -128,8 +128,8 @@ mod tests {
         for (presence, frequency, repetition, words) in [
             (2.5, 0.0, 1.0, "`presence_penalty` is 2.5; expected -2 to 2"),
             (0.0, f64::NAN, 1.0, "`frequency_penalty` is NaN"),
-            (0.0, 0.0, 0.0, "`repetition_penalty` is 0; expected above 0"),
-            (0.0, 0.0, 1e9, "`repetition_penalty` is 1000000000"),
+            (0.0, 0.0, 0.0, "`repetition_penalty` is 0.0; expected above 0"),
+            (0.0, 0.0, 1e300, "`repetition_penalty` is 1e300; "),
         ] {
             let error = check(presence, frequency, repetition).unwrap_err();
             assert!(error.contains(words), "{error}");

@@ -10,6 +10,9 @@ use crate::suggest;
 use crate::syntax::Ident;
 use crate::text::MappedText;
 
+/// Most keys that a message lists.
+const LISTED: usize = 12;
+
 /// Reader of a tree.
 ///
 /// ```
@@ -46,7 +49,8 @@ impl TreeReader {
         known: &[&str],
     ) -> Option<&'n YamlMap> {
         let Some(map) = node.map() else {
-            self.expected(node, &format!("{what}: a map of {}", known.join(", ")));
+            let keys = if known.len() <= LISTED { known.join(", ") } else { "keys".to_owned() };
+            self.expected(node, &format!("{what}: a map of {keys}"));
             return None;
         };
         for entry in map.values().filter(|entry| !known.contains(&entry.key.value())) {
