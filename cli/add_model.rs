@@ -364,9 +364,8 @@ impl AddModelArgs {
             options.same_model = false;
             options.rounds = Some(InputRounding::None);
         }
-        let engine = crate::engines::native()?;
-        let report = parity::check(engine.as_ref(), &target::source(target), &dump, &options)
-            .map_err(check_error)?;
+        let report =
+            parity::check(&target::source(target), &dump, &options).map_err(check_error)?;
         self.print_progress("compared", &format!("with {} in {names}", report.subject.producer));
         Ok(report)
     }

@@ -48,7 +48,6 @@ mod parity_schedules;
 mod plugin;
 mod products;
 mod progress;
-mod reference_script;
 mod run;
 mod sampling;
 mod schema;

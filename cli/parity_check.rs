@@ -349,7 +349,7 @@ fn check(
     options: &CheckOptions,
 ) -> Result<Report> {
     let options = CheckOptions { progress: Some(term::part), ..options.clone() };
-    let report = parity::check(engine, source, dump, &options);
+    let report = parity::check_engine(engine, source, dump, &options);
     term::end_parts();
     report.map_err(check_error)
 }

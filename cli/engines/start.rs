@@ -91,7 +91,7 @@ impl ChildCommand {
         // Plugins read taps and states as `parity dump` does.
         let package = files.path().join("onboard_dump");
         fs_err::create_dir(&package)?;
-        for (file, text) in crate::reference_script::PACKAGE {
+        for (file, text) in parity::reference_script::PACKAGE {
             fs_err::write(package.join(file), text)?;
         }
         let mut words = words.into_iter();

@@ -26,6 +26,7 @@
 //! ```
 
 pub mod angles;
+pub mod bench;
 pub mod capability;
 pub mod child;
 pub mod device;

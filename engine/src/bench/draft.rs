@@ -1,23 +1,13 @@
-//! Implements `onboard bench --draft mtp`: measures the share of accepted drafts of the model's own head,
-//! and the speedup.
+//! Measures drafting with the model's own head: the share of accepted drafts, and the speedup.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Result, bail, ensure};
-use engine::draft::{DraftCounts, generate, plain};
-use engine::{ModelSource, Session, SessionOptions};
-use models::local_model::LocalModel;
-use parity::beside::beside;
-use parity::{CheckOptions, Dump, Verdict};
-use registry::check::has_head;
-use registry::dtype::Dtype;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{BenchArgs, GENERATED};
-use crate::findings::engine_error;
-use crate::{CommandOutcome, engines, term};
+use crate::draft::{DraftCounts, generate, plain};
+use crate::error::Error;
+use crate::session::Session;
 
 /// Minimum number of drafts for a meaningful share.
 const ENOUGH: u64 = 50;
@@ -25,89 +15,104 @@ const ENOUGH: u64 = 50;
 /// the vocabulary, and heads in production reach 0.5 and more.
 const NEAR_ZERO: f64 = 0.1;
 
-pub(super) fn run(
-    bench: &BenchArgs,
-    target: &LocalModel,
-    session: &mut dyn Session,
-    options: &SessionOptions,
-) -> Result<CommandOutcome> {
-    let count = bench.n.first().copied().unwrap_or(GENERATED);
-    ensure!(count > 1, "-n must be at least 2 to draft");
-    let Some(nextn) = &target.model.nextn else {
-        bail!("`{}` has no head: its spec has no `nextn`, or its config counts none", target.name);
-    };
-    // A file without a head was opened as a model without one.
-    ensure!(
-        target.is_gguf() || has_head(&target.model, &target.checkpoint()?.shapes()),
-        "`{}` has no tensors of the head that its spec and config describe",
-        target.dir.display()
-    );
-    let Some(model) = nextn.layers.first().cloned() else { bail!("the head has no layers") };
-    let source = ModelSource { model: Arc::clone(&model), dir: &target.dir };
-    let mut head = bench.device.native()?.open(&source, options).map_err(engine_error)?;
-    let prompt = prompt(bench, target.model.vocab);
-    let begun = Instant::now();
-    let slow = plain(session, &prompt, count)?;
-    let alone = begun.elapsed().as_secs_f64();
-    let begun = Instant::now();
-    let (fast, tally) = generate(session, head.as_mut(), &prompt, count, usize::from(bench.k))?;
-    let drafted = begun.elapsed().as_secs_f64();
-    let mut text = tally_text(&tally, usize::from(bench.k));
-    let same = fast == slow;
-    let at = fast.iter().zip(&slow).take_while(|(a, b)| a == b).count();
-    let _ = writeln!(
-        text,
-        "tokens             {}\nt/s                {:.2} with drafts, {:.2} without",
-        if same {
-            format!("{count}, those of plain greedy decoding")
-        } else {
-            format!("DIFFER from plain greedy decoding from token {at} on")
-        },
-        token_rate(count, drafted),
-        token_rate(count, alone)
-    );
-    let suspect = tally.drafts() >= ENOUGH && tally.rate().is_some_and(|rate| rate < NEAR_ZERO);
-    let proven = if suspect { proven(target, &source)? } else { None };
-    if suspect {
-        text.push_str(&mismatch(&tally, proven));
+/// Greedy decoding with drafts, compared with plain greedy decoding.
+#[derive(Debug)]
+pub struct DraftComparison {
+    tally: DraftCounts,
+    /// Tokens drafted for each step.
+    per_step: usize,
+    /// Number of generated tokens.
+    count: usize,
+    /// First token that differs from plain decoding.
+    first_different: Option<usize>,
+    /// Tokens per second with drafts.
+    drafted: f64,
+    /// Tokens per second without drafts.
+    plain: f64,
+}
+
+impl DraftComparison {
+    /// Generates `count` tokens twice, without and with `per_step` drafts of `head` for each step.
+    pub fn measure(
+        session: &mut dyn Session,
+        head: &mut dyn Session,
+        prompt: &[u32],
+        count: usize,
+        per_step: usize,
+    ) -> Result<Self, Error> {
+        let begun = Instant::now();
+        let slow = plain(session, prompt, count)?;
+        let plain = token_rate(count, begun);
+        let begun = Instant::now();
+        let (fast, tally) = generate(session, head, prompt, count, per_step)?;
+        let drafted = token_rate(count, begun);
+        let at = fast.iter().zip(&slow).take_while(|(a, b)| a == b).count();
+        let first_different = (fast != slow).then_some(at);
+        Ok(Self { tally, per_step, count, first_different, drafted, plain })
     }
-    if bench.json {
-        let report = json!({
+
+    /// True if so few drafts are accepted that the head may be computed wrongly.
+    pub fn is_suspect(&self) -> bool {
+        self.tally.drafts() >= ENOUGH && self.tally.rate().is_some_and(|rate| rate < NEAR_ZERO)
+    }
+
+    /// True if the tokens differ, or if the head is suspect and no reference proves it.
+    pub fn differs(&self, proven: Option<bool>) -> bool {
+        self.first_different.is_some() || (self.is_suspect() && proven != Some(true))
+    }
+
+    /// Returns the result as text; `proven` is true if a suspect head agrees with its reference, and none without one.
+    pub fn text(&self, proven: Option<bool>) -> String {
+        let mut text = tally_text(&self.tally, self.per_step);
+        let _ = writeln!(
+            text,
+            "tokens             {}\nt/s                {:.2} with drafts, {:.2} without",
+            match self.first_different {
+                None => format!("{}, those of plain greedy decoding", self.count),
+                Some(at) => format!("DIFFER from plain greedy decoding from token {at} on"),
+            },
+            self.drafted,
+            self.plain
+        );
+        if self.is_suspect() {
+            text.push_str(&mismatch(&self.tally, proven));
+        }
+        text
+    }
+
+    /// Returns the result as JSON; `proven` as in [`DraftComparison::text`].
+    pub fn json(&self, model: &str, proven: Option<bool>) -> Value {
+        let head = match (self.is_suspect(), proven) {
+            (false, _) => "plausible",
+            (true, None) => "suspect",
+            (true, Some(true)) => "proven",
+            (true, Some(false)) => "differs",
+        };
+        json!({
             "schema": "onboard-bench-draft/1",
-            "model": target.name,
-            "drafts": tally.drafts(),
-            "steps": tally.steps,
-            "drafts_per_step": bench.k,
-            "accepted": tally.hits(),
-            "acceptance_rate": tally.rate(),
-            "accepted_by_position": tally.by_position(),
-            "tokens": count,
-            "first_different_token": (!same).then_some(at),
-            "tokens_per_second": { "drafted": token_rate(count, drafted), "plain": token_rate(count, alone) },
-            "head": if suspect { proven.map_or("suspect", |ok| if ok { "proven" } else { "differs" }) } else { "plausible" },
-        });
-        text = serde_json::to_string_pretty(&report)?;
+            "model": model,
+            "drafts": self.tally.drafts(),
+            "steps": self.tally.steps,
+            "drafts_per_step": self.per_step,
+            "accepted": self.tally.hits(),
+            "acceptance_rate": self.tally.rate(),
+            "accepted_by_position": self.tally.by_position(),
+            "tokens": self.count,
+            "first_different_token": self.first_different,
+            "tokens_per_second": { "drafted": self.drafted, "plain": self.plain },
+            "head": head,
+        })
     }
-    term::print(text.trim_end())?;
-    Ok(if !same || (suspect && proven != Some(true)) {
-        CommandOutcome::Differs
-    } else {
-        CommandOutcome::Ok
-    })
 }
 
-/// Returns the tokens per second.
-fn token_rate(count: usize, seconds: f64) -> f64 {
-    count as f64 / seconds.max(1e-9)
+/// Returns tokens to begin with, spread over a vocabulary.
+pub fn spread_tokens(vocab: usize) -> Vec<u32> {
+    (0..16_u64).map(|n| (n * 2_654_435_761 % vocab.max(1) as u64) as u32).collect()
 }
 
-/// Returns the initial tokens.
-fn prompt(bench: &BenchArgs, vocab: usize) -> Vec<u32> {
-    if bench.tokens.is_empty() {
-        (0..16_u64).map(|n| (n * 2_654_435_761 % vocab.max(1) as u64) as u32).collect()
-    } else {
-        bench.tokens.clone()
-    }
+/// Returns the tokens per second since an instant.
+fn token_rate(count: usize, begun: Instant) -> f64 {
+    count as f64 / begun.elapsed().as_secs_f64().max(1e-9)
 }
 
 fn tally_text(tally: &DraftCounts, k: usize) -> String {
@@ -121,17 +126,6 @@ fn tally_text(tally: &DraftCounts, k: usize) -> String {
         tally.rate().map_or("none".to_owned(), |rate| format!("{rate:.3}")),
         places.join(", ")
     )
-}
-
-/// True if the head agrees with the reference beside the model; none if there is no dump of it.
-fn proven(target: &LocalModel, source: &ModelSource<'_>) -> Result<Option<bool>> {
-    let Some(path) = beside(&target.dir) else { return Ok(None) };
-    let Some(dump) = Dump::open(&path)?.nextn()? else { return Ok(None) };
-    let options =
-        CheckOptions { dtypes: vec![Dtype::F32], schedules: false, ..CheckOptions::default() };
-    let engine = engines::native()?;
-    let report = parity::check(engine.as_ref(), source, &dump, &options)?;
-    Ok(Some(report.verdict() != Verdict::Fail))
 }
 
 fn mismatch(tally: &DraftCounts, proven: Option<bool>) -> String {

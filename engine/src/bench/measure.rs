@@ -1,22 +1,26 @@
-//! Times tests on a session of the native engine.
+//! Times tests on a session, in turn with other programs.
 
+use std::any::Any;
 use std::time::Instant;
 
-use engine::{Chunk, Error, NoProbe, OutputRows, Session, SlotId};
-
+use super::peers::BenchPeer;
 use super::plan::BenchTest;
+use super::table::{BenchRow, BenchSamples};
+use crate::error::Error;
+use crate::session::{Chunk, NoProbe, OutputRows, Session, SlotId};
 
 /// Tokens of one step that fills a slot up to a depth.
 const FILL: usize = 512;
 
 /// A session with a slot that is filled to a depth, which tests fork.
-pub(super) struct BenchSession<'a> {
+pub struct BenchSession<'a> {
     session: &'a mut dyn Session,
     filled: Option<(usize, SlotId)>,
 }
 
 impl<'a> BenchSession<'a> {
-    pub(super) fn new(session: &'a mut dyn Session) -> Self {
+    /// Returns a session without a filled slot.
+    pub fn new(session: &'a mut dyn Session) -> Self {
         Self { session, filled: None }
     }
 
@@ -54,7 +58,7 @@ impl<'a> BenchSession<'a> {
     }
 
     /// Runs a test once and returns its tokens per second.
-    pub(super) fn run(&mut self, test: &BenchTest) -> Result<f64, Error> {
+    pub fn run(&mut self, test: &BenchTest) -> Result<f64, Error> {
         let mut slots = Vec::new();
         for _ in 0..test.batch {
             slots.push(self.slot(test.depth)?);
@@ -77,4 +81,58 @@ impl<'a> BenchSession<'a> {
         }
         Ok(test.tokens() as f64 / seconds)
     }
+}
+
+/// Model and settings that tests are measured with.
+#[derive(Debug, Clone)]
+pub struct BenchSubject {
+    /// Name of the model.
+    pub model: String,
+    /// Bytes of the weights.
+    pub bytes: u64,
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Dtype of activations.
+    pub dtype: String,
+    /// Number of worker threads.
+    pub threads: usize,
+}
+
+/// Program that runs the same tests: its name, and the program or the reason why it does not run.
+pub type NamedPeer = (String, Result<Box<dyn BenchPeer>, String>);
+
+/// Runs each test once to warm up and then `repetitions` times, each round in turn with the other programs.
+///
+/// `watch` takes the test and the number of the round, from 0; the end of the returned value ends the round.
+pub fn measure(
+    session: &mut dyn Session,
+    tests: &[BenchTest],
+    repetitions: usize,
+    peers: &mut [NamedPeer],
+    subject: &BenchSubject,
+    watch: &dyn Fn(&BenchTest, usize) -> Box<dyn Any>,
+) -> Result<Vec<BenchRow>, Error> {
+    let mut session = BenchSession::new(session);
+    let mut rows = Vec::new();
+    for test in tests {
+        let mut row = BenchRow {
+            subject: subject.clone(),
+            test: *test,
+            rates: Vec::new(),
+            peers: peers.iter().map(|(name, _)| BenchSamples::new(name)).collect(),
+        };
+        for round in 0..=repetitions {
+            let _watched = watch(test, round);
+            let rate = session.run(test)?;
+            // The first round warms up.
+            if round > 0 {
+                row.rates.push(rate);
+            }
+            for ((_, peer), samples) in peers.iter_mut().zip(&mut row.peers) {
+                samples.add(|| peer.as_mut().map_err(|why| why.clone())?.run(test), round > 0);
+            }
+        }
+        rows.push(row);
+    }
+    Ok(rows)
 }

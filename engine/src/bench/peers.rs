@@ -10,55 +10,55 @@ use registry::file;
 use serde_json::{Value, json};
 
 use super::plan::BenchTest;
-use crate::engines::python;
 
 /// Program of the torch peer: reads a test a line, writes a rate a line.
-const TORCH: &str = include_str!("../../benches/torch_peer.py");
+const TORCH: &str = include_str!("../../../benches/torch_peer.py");
 /// Characters of a program's last message that an error repeats.
 const SHOWN: usize = 400;
 
 /// Kinds of programs, by the name on the command line.
 const KINDS: [PeerKind; 3] = [
-    PeerKind { name: "llama-bench", program: || "llama-bench".into(), open: LlamaBench::open },
-    PeerKind { name: "torch", program: || python().into(), open: |at| Torch::open(at, &[]) },
-    PeerKind {
-        name: "torch-compile",
-        program: || python().into(),
-        open: |at| Torch::open(at, &["--compile"]),
-    },
+    PeerKind { name: "llama-bench", program: Some("llama-bench"), open: LlamaBench::open },
+    PeerKind { name: "torch", program: None, open: |at| Torch::open(at, &[]) },
+    PeerKind { name: "torch-compile", program: None, open: |at| Torch::open(at, &["--compile"]) },
 ];
 
 /// Declaration of a kind of program.
 struct PeerKind {
     name: &'static str,
-    /// Returns the program that runs unless another is given.
-    program: fn() -> PathBuf,
+    /// Program that runs unless another is given; the interpreter of Python files if it is none.
+    program: Option<&'static str>,
     open: fn(&PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, String>,
 }
 
 /// Model and settings that a program runs with.
-struct PeerSetting<'a> {
-    program: &'a Path,
-    model: &'a Path,
+#[derive(Debug, Clone, Copy)]
+pub struct PeerSetting<'a> {
+    /// Program that runs, or the interpreter of Python files.
+    pub program: &'a Path,
+    /// GGUF file, or folder of weights.
+    pub model: &'a Path,
     /// True if the model is a GGUF file, false if it is a folder of weights.
-    gguf: bool,
-    dtype: Dtype,
-    threads: usize,
+    pub gguf: bool,
+    /// Dtype of activations.
+    pub dtype: Dtype,
+    /// Number of worker threads.
+    pub threads: usize,
     /// True to run on the GPU.
-    gpu: bool,
+    pub gpu: bool,
 }
 
 /// Program that is ready to run tests.
-pub(super) trait BenchPeer {
+pub trait BenchPeer {
     /// Runs a test once and returns its tokens per second.
     fn run(&mut self, test: &BenchTest) -> Result<f64, String>;
 }
 
 /// Program that is asked for.
 #[derive(Debug, Clone)]
-pub(super) struct PeerChoice {
+pub struct PeerChoice {
     /// Name and program as typed.
-    pub(super) text: String,
+    pub text: String,
     kind: usize,
     program: Option<PathBuf>,
 }
@@ -82,18 +82,14 @@ impl FromStr for PeerChoice {
     }
 }
 
-/// Starts a program with a model, or returns the reason why it does not read the model.
-pub(super) fn open(
-    choice: &PeerChoice,
-    model: &Path,
-    gguf: bool,
-    dtype: Dtype,
-    threads: usize,
-    gpu: bool,
-) -> Result<Box<dyn BenchPeer>, String> {
-    let kind = &KINDS[choice.kind];
-    let program = choice.program.clone().unwrap_or_else(kind.program);
-    (kind.open)(&PeerSetting { program: &program, model, gguf, dtype, threads, gpu })
+impl PeerChoice {
+    /// Starts the program with a model, or returns the reason why it does not read the model. `setting` has the
+    /// interpreter of Python files, which another program replaces.
+    pub fn open(&self, setting: PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, String> {
+        let kind = &KINDS[self.kind];
+        let program = self.program.as_deref().or(kind.program.map(Path::new));
+        (kind.open)(&PeerSetting { program: program.unwrap_or(setting.program), ..setting })
+    }
 }
 
 /// Describes a failed program by the last line of its messages.
@@ -243,7 +239,15 @@ mod tests {
     fn a_program_that_does_not_start_is_a_reason() {
         let choice: PeerChoice = "llama-bench=/does/not/exist".parse().unwrap();
         let test = BenchTest { prompt: 4, generated: 0, depth: 0, batch: 1 };
-        let open = |gguf| open(&choice, Path::new("m.gguf"), gguf, Dtype::F32, 1, false);
+        let setting = PeerSetting {
+            program: Path::new("python3"),
+            model: Path::new("m.gguf"),
+            gguf: true,
+            dtype: Dtype::F32,
+            threads: 1,
+            gpu: false,
+        };
+        let open = |gguf| choice.open(PeerSetting { gguf, ..setting });
         let why = open(true).and_then(|mut peer| peer.run(&test)).unwrap_err();
         assert!(why.contains("cannot start `/does/not/exist`"), "{why}");
         assert!(open(false).is_err_and(|why| why.contains("it reads GGUF files")));

@@ -4,20 +4,20 @@ use std::fmt::Write as _;
 
 /// One test, run on a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct BenchTest {
+pub struct BenchTest {
     /// Tokens of the prompt, fed in one step.
-    pub(super) prompt: usize,
+    pub prompt: usize,
     /// Tokens that are generated one after another.
-    pub(super) generated: usize,
+    pub generated: usize,
     /// Tokens that a slot holds before the test.
-    pub(super) depth: usize,
+    pub depth: usize,
     /// Slots that run the test together.
-    pub(super) batch: usize,
+    pub batch: usize,
 }
 
 impl BenchTest {
     /// Names the test as llama-bench does: `pp512`, `tg128 @ d4096`, `pp512+tg128`.
-    pub(super) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         let parts = [("pp", self.prompt), ("tg", self.generated)];
         let parts = parts.iter().filter(|(_, count)| *count > 0);
         let mut name = parts.map(|(kind, n)| format!("{kind}{n}")).collect::<Vec<_>>().join("+");
@@ -31,12 +31,12 @@ impl BenchTest {
     }
 
     /// Returns the number of tokens that are timed.
-    pub(super) fn tokens(&self) -> usize {
+    pub fn tokens(&self) -> usize {
         self.prompt.saturating_add(self.generated).saturating_mul(self.batch)
     }
 
     /// Returns the positions of a slot that the test needs.
-    pub(super) fn positions(&self) -> usize {
+    pub fn positions(&self) -> usize {
         // Generation begins with a token that is not timed.
         self.depth.saturating_add(self.prompt.max(1)).saturating_add(self.generated)
     }
@@ -44,18 +44,22 @@ impl BenchTest {
 
 /// Lengths from the command line, each a list.
 #[derive(Debug, Clone)]
-pub(super) struct BenchGrid<'a> {
-    pub(super) prompts: &'a [usize],
-    pub(super) generated: &'a [usize],
+pub struct BenchGrid<'a> {
+    /// Tokens of the prefill tests.
+    pub prompts: &'a [usize],
+    /// Tokens of the decode tests.
+    pub generated: &'a [usize],
     /// Tests of a prompt and generated tokens together.
-    pub(super) both: &'a [(usize, usize)],
-    pub(super) depths: &'a [usize],
-    pub(super) batches: &'a [usize],
+    pub both: &'a [(usize, usize)],
+    /// Tokens that a slot holds before a test.
+    pub depths: &'a [usize],
+    /// Slots that run a test together.
+    pub batches: &'a [usize],
 }
 
 impl BenchGrid<'_> {
     /// Lists the tests: for each depth and batch the prompts, then generation, then both.
-    pub(super) fn tests(&self) -> Vec<BenchTest> {
+    pub fn tests(&self) -> Vec<BenchTest> {
         let alone =
             self.prompts.iter().map(|&n| (n, 0)).chain(self.generated.iter().map(|&n| (0, n)));
         let pairs: Vec<(usize, usize)> = alone.chain(self.both.iter().copied()).collect();
@@ -81,17 +85,17 @@ fn within(text: &str, least: usize, limit: usize) -> Result<usize, String> {
 }
 
 /// Parses a number of tokens.
-pub(super) fn parse_tokens(text: &str) -> Result<usize, String> {
+pub fn parse_tokens(text: &str) -> Result<usize, String> {
     within(text, 0, LONGEST)
 }
 
 /// Parses a number of sequences, threads or rounds.
-pub(super) fn parse_count(text: &str) -> Result<usize, String> {
+pub fn parse_count(text: &str) -> Result<usize, String> {
     within(text, 1, 1024)
 }
 
 /// Parses `PROMPT,GENERATED`.
-pub(super) fn parse_pair(text: &str) -> Result<(usize, usize), String> {
+pub fn parse_pair(text: &str) -> Result<(usize, usize), String> {
     let pair = text.split_once(',').and_then(|(prompt, generated)| {
         within(prompt, 1, LONGEST).ok().zip(within(generated, 1, LONGEST).ok())
     });

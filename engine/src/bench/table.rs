@@ -2,44 +2,43 @@
 
 use std::fmt::Write as _;
 
-use anyhow::Result;
-use clap::ValueEnum;
 use registry::quantity::{bytes, count};
 use registry::table::TextTable;
 use serde_json::{Map, Value, json};
 
+use super::measure::BenchSubject;
 use super::plan::BenchTest;
 
 /// Form of the results.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum BenchForm {
-    /// A Markdown table
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BenchForm {
+    /// Markdown table.
     Md,
-    /// A header and one line for each test
+    /// Header and one line for each test.
     Csv,
-    /// One document
+    /// One document.
     Json,
-    /// One object on a line for each test
+    /// One object on a line for each test.
     Jsonl,
 }
 
 /// Rates of one program in one test.
 #[derive(Debug, Clone)]
-pub(super) struct BenchSamples {
+pub struct BenchSamples {
     /// Name of the program.
-    pub(super) program: String,
+    pub program: String,
     /// Tokens per second of each round, or the reason why the program did not run.
-    pub(super) rates: Result<Vec<f64>, String>,
+    pub rates: Result<Vec<f64>, String>,
 }
 
 impl BenchSamples {
     /// Returns a program without results.
-    pub(super) fn new(program: &str) -> Self {
+    pub fn new(program: &str) -> Self {
         Self { program: program.to_owned(), rates: Ok(Vec::new()) }
     }
 
     /// Runs a program that has not failed yet, and keeps its rate if `counts`.
-    pub(super) fn add(&mut self, run: impl FnOnce() -> Result<f64, String>, counts: bool) {
+    pub fn add(&mut self, run: impl FnOnce() -> Result<f64, String>, counts: bool) {
         let Ok(rates) = &mut self.rates else { return };
         match run() {
             Ok(rate) if counts => rates.push(rate),
@@ -51,17 +50,15 @@ impl BenchSamples {
 
 /// Result of one test.
 #[derive(Debug, Clone)]
-pub(super) struct BenchRow {
-    pub(super) model: String,
-    pub(super) bytes: u64,
-    pub(super) parameters: u64,
-    pub(super) dtype: String,
-    pub(super) threads: usize,
-    pub(super) test: BenchTest,
+pub struct BenchRow {
+    /// Model and settings.
+    pub subject: BenchSubject,
+    /// Test that was run.
+    pub test: BenchTest,
     /// Tokens per second of each round.
-    pub(super) rates: Vec<f64>,
+    pub rates: Vec<f64>,
     /// Other programs, in the order of the command line.
-    pub(super) peers: Vec<BenchSamples>,
+    pub peers: Vec<BenchSamples>,
 }
 
 /// Returns the median, which a single slow round does not move.
@@ -101,11 +98,11 @@ impl BenchRow {
         let (mean, deviation) = spread(&self.rates);
         let mut fields = Vec::new();
         let mut put = |key: &str, value: Value| fields.push((key.to_owned(), value));
-        put("model", json!(self.model));
-        put("model_size", json!(self.bytes));
-        put("model_n_params", json!(self.parameters));
-        put("dtype", json!(self.dtype));
-        put("n_threads", json!(self.threads));
+        put("model", json!(self.subject.model));
+        put("model_size", json!(self.subject.bytes));
+        put("model_n_params", json!(self.subject.parameters));
+        put("dtype", json!(self.subject.dtype));
+        put("n_threads", json!(self.subject.threads));
         put("test", json!(self.test.name()));
         put("n_prompt", json!(self.test.prompt));
         put("n_gen", json!(self.test.generated));
@@ -138,7 +135,11 @@ impl BenchRow {
 }
 
 /// Formats results. `peak` is the largest memory of this process, if the system reports it.
-pub(super) fn render(rows: &[BenchRow], form: BenchForm, peak: Option<u64>) -> Result<String> {
+pub fn render(
+    rows: &[BenchRow],
+    form: BenchForm,
+    peak: Option<u64>,
+) -> Result<String, serde_json::Error> {
     Ok(match form {
         BenchForm::Md => markdown(rows, peak),
         BenchForm::Csv => csv(rows),
@@ -165,11 +166,11 @@ fn markdown(rows: &[BenchRow], peak: Option<u64>) -> String {
     table.row(columns.into_iter().map(str::to_owned).chain(names));
     for row in rows {
         let ours = [
-            row.model.clone(),
-            bytes(row.bytes),
-            count(row.parameters),
-            row.dtype.clone(),
-            row.threads.to_string(),
+            row.subject.model.clone(),
+            bytes(row.subject.bytes),
+            count(row.subject.parameters),
+            row.subject.dtype.clone(),
+            row.subject.threads.to_string(),
             row.test.name(),
             rate_text(&row.rates),
         ];
@@ -244,11 +245,13 @@ mod tests {
 
     fn row() -> BenchRow {
         BenchRow {
-            model: "a,\"b".to_owned(),
-            bytes: 2048,
-            parameters: 1024,
-            dtype: "f32".to_owned(),
-            threads: 2,
+            subject: BenchSubject {
+                model: "a,\"b".to_owned(),
+                bytes: 2048,
+                parameters: 1024,
+                dtype: "f32".to_owned(),
+                threads: 2,
+            },
             test: BenchTest { prompt: 8, generated: 0, depth: 0, batch: 1 },
             rates: vec![1.0, 3.0, 8.0],
             peers: vec![
