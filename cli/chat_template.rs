@@ -3,18 +3,11 @@
 use std::path::Path;
 
 use chat::{Template, TemplateError};
-use formats::gguf::GgufFile;
 use registry::file;
 
 /// Reads the template of a folder or a GGUF file. A GGUF file without one has that of its folder.
 pub(crate) fn of_model(model: &Path) -> Result<Template, TemplateError> {
-    if model.is_dir() {
-        return Template::open(model);
-    }
-    let from_file = GgufFile::open(model).ok();
-    let from_file = from_file.and_then(|file| Template::from_gguf(model, file.metadata()));
-    let folder = model.parent().filter(|folder| !folder.as_os_str().is_empty());
-    from_file.map_or_else(|| Template::open(folder.unwrap_or(Path::new("."))), Ok)
+    Template::of_model(model)
 }
 
 /// Reads the template of a model, or a file that holds nothing else (`*.jinja`).
