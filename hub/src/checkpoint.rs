@@ -195,7 +195,9 @@ impl HubSettings {
         };
         let status = error.status();
         let advice = match (&error, status) {
-            (_, Some(404)) => "it was not found; check the spelling and --revision".to_owned(),
+            (_, Some(404)) => {
+                "it was not found; check the spelling and the option `revision`".to_owned()
+            }
             (_, Some(401)) => format!("it is private or gated, or does not exist; {token}"),
             (_, Some(403)) => format!(
                 "it is gated and its terms are not accepted; accept them on its page and {token}"

@@ -127,8 +127,10 @@ impl ChatSummary {
             }
             text.push_str(&table.markdown());
             if self.check.is_none() && self.note.is_none() {
-                text.push_str(
-                    "\nNot compared with transformers: the reference has no record of chats, which `parity dump --chat` makes.\n",
+                let flag = flag("chat");
+                let _ = writeln!(
+                    text,
+                    "\nNot compared with transformers: the reference has no record of chats, which `parity dump {flag}` makes."
                 );
             }
         }
@@ -266,6 +268,11 @@ impl<'a> Card<'a> {
     }
 }
 
+/// Returns a flag of the program.
+fn flag(name: &str) -> String {
+    format!("--{name}")
+}
+
 /// Returns the text of an error and of its causes on one line.
 fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -287,8 +294,10 @@ fn missed_mutants(book: &MutationReport) -> Vec<Value> {
 fn caught_mutants(book: Option<&MutationReport>) -> String {
     let mut text = String::from("\n## Mistakes that the check catches\n\n");
     let Some(book) = book else {
-        text.push_str(
-            "Not measured; `add-model --measure` and `parity mutate` inject mistakes and count.\n",
+        let flag = flag("measure");
+        let _ = writeln!(
+            text,
+            "Not measured; `add-model {flag}` and `parity mutate` inject mistakes and count."
         );
         return text;
     };

@@ -32,7 +32,7 @@ pub enum EngineCommandError {
     #[error("the engine `{0}` has no command")]
     NoCommand(String),
     /// An option has no value.
-    #[error("--engine-option `{0}`: expected KEY=VALUE")]
+    #[error("the option `engine-option` `{0}`: expected KEY=VALUE")]
     Option(String),
     /// A file cannot be read or written.
     #[error(transparent)]

@@ -71,7 +71,7 @@ pub fn screen(
     }
     let _ = write!(
         text,
-        "next     onboard show {base} --source\n         onboard help spec\n         onboard add-model {} --spec {}",
+        "next     onboard show {base} the option `source`\n         onboard help spec\n         onboard add-model {} the option `spec {}`",
         model.display(),
         path.display()
     );
@@ -111,7 +111,7 @@ mod tests {
             // The word `error:` and the summary of progress stand around the text.
             assert!(text.lines().count() <= 20, "{text}");
             assert!(text.lines().all(|line| line.chars().count() <= WIDTH + 4), "{text}");
-            assert!(text.contains("out/x.findings.txt") && text.contains("--spec out/x.yaml"));
+            assert!(text.contains("out/x.findings.txt") && text.contains("`spec out/x.yaml`"));
             assert_eq!(list(&draft).matches("is unused").count(), count);
         }
     }
