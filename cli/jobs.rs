@@ -1,5 +1,6 @@
 //! Implements `onboard jobs`, which divides a long command into pieces for many machines.
 
+mod kinds;
 mod submit;
 mod words;
 
@@ -72,7 +73,7 @@ pub(crate) struct DivisionArgs {
 
 impl DivisionArgs {
     fn divided(&self) -> Result<DividedCommand> {
-        let host = CommandHost { parse: words::parse, write: write_record };
+        let host = CommandHost { kinds: kinds::KINDS, parse: words::parse, write: write_record };
         let state = self.state.as_deref();
         Ok(DividedCommand::new(host, &self.command, self.pieces.into(), state)?)
     }

@@ -9,7 +9,6 @@ mod file;
 mod folder;
 mod gguf;
 
-pub(crate) use chat::{check_model, read_record};
 pub(crate) use diagnosis::DiagnoseArgs;
 
 use std::collections::BTreeSet;

@@ -267,12 +267,26 @@ impl ServeArgs {
             ));
         }
         let keyed = if api_key.is_some() { ", for requests with the key" } else { "" };
-        let server = ModelServer::bind(model, self.options(api_key))?;
-        let stop = server.stop_handle();
-        interrupt::on_first(move || {
-            term::note("stopping: running requests finish first; a second signal stops at once");
-            stop.stop();
-        });
+        let outcome = serve::run(model, self.options(api_key), |server| {
+            let stop = server.stop_handle();
+            interrupt::on_first(move || {
+                term::note(
+                    "stopping: running requests finish first; a second signal stops at once",
+                );
+                stop.stop();
+            });
+            self.note_limits(&name, dtype, server);
+            let text = format!("listening on http://{}{keyed}", server.address());
+            Ok::<(), anyhow::Error>(term::print(&text)?)
+        })?;
+        if outcome.cut > 0 {
+            term::note(&format!("{} connections did not finish in time", outcome.cut));
+        }
+        Ok(CommandOutcome::Ok)
+    }
+
+    /// Notes the limits of a server that listens.
+    fn note_limits(&self, name: &str, dtype: Dtype, server: &ModelServer) {
         let (tokens, bytes) = server.cache();
         if let Some(context) = self.context.filter(|context| *context > server.context()) {
             term::note(&format!(
@@ -288,12 +302,6 @@ impl ServeArgs {
             bytes.div_ceil(1 << 20),
             dtype = dtype.name(),
         ));
-        term::print(&format!("listening on http://{}{keyed}", server.address()))?;
-        let outcome = server.run()?;
-        if outcome.cut > 0 {
-            term::note(&format!("{} connections did not finish in time", outcome.cut));
-        }
-        Ok(CommandOutcome::Ok)
     }
 
     fn options(&self, api_key: Option<String>) -> ServeOptions {

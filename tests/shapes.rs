@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::tool::root;
 
 /// Folders of code: those of crates, of scripts and of tests.
-const FOLDERS: [&str; 17] = [
+const FOLDERS: [&str; 19] = [
     ".ci",
     "benches",
     "chat",
@@ -18,8 +18,10 @@ const FOLDERS: [&str; 17] = [
     "engines",
     "fixtures",
     "hub",
+    "jobs",
     "models",
     "parity",
+    "proofs",
     "python",
     "registry",
     "serve",

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Folders of the program's sources.
-pub(crate) const SOURCES: [&str; 15] = [
+pub(crate) const SOURCES: [&str; 16] = [
     "chat/src",
     "serve/src",
     "registry/src",
@@ -19,6 +19,7 @@ pub(crate) const SOURCES: [&str; 15] = [
     "models/src",
     "hub/src",
     "jobs/src",
+    "proofs/src",
     "cli",
 ];
 

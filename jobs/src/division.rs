@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use registry::shell::{shell_line, shell_word};
 use sha2::{Digest as _, Sha256};
 
-use crate::error::{Context as _, Result, bail, ensure, refused};
+use crate::error::{Error, StepContext as _, bail, ensure, refused};
 use crate::kinds::{self, DivisibleCommand};
 use crate::words::{ParsedWords, PathArgument};
 
 /// Program whose commands are divided.
 #[derive(Debug, Clone, Copy)]
 pub struct CommandHost {
+    /// Commands that can be divided.
+    pub kinds: &'static [DivisibleCommand],
     /// Parses the words of a command, which begin behind the program's name; an error is one line.
     pub parse: fn(&[String]) -> Result<ParsedWords, String>,
     /// Writes a record: beside its final path, then renamed.
@@ -29,9 +31,9 @@ pub struct CommandHost {
 ///     Ok(ParsedWords { outputs: vec![words.last().unwrap().clone()], ..ParsedWords::default() })
 /// }
 ///
-/// let host = CommandHost { parse, write: |path, bytes| std::fs::write(path, bytes) };
+/// let host = CommandHost { kinds: &[], parse, write: |path, bytes| std::fs::write(path, bytes) };
 /// let words = ["imatrix", "model", "--text", "t.txt", "-o", "m.gguf"].map(str::to_owned);
-/// assert!(DividedCommand::new(host, &words[..1], 2, None).is_err(), "the output is no file of its own");
+/// assert!(DividedCommand::new(host, &words[..1], 2, None).is_err(), "no command can be divided");
 /// ```
 #[derive(Debug)]
 pub struct DividedCommand {
@@ -59,14 +61,14 @@ impl DividedCommand {
         command: &[String],
         count: usize,
         state: Option<&Path>,
-    ) -> Result<Self> {
+    ) -> Result<Self, Error> {
         let has_own_name = command.first().is_some_and(|word| is_own_name(word));
         let words = command[usize::from(has_own_name)..].to_vec();
-        let Some(kind) = kinds::kind_of(&words) else {
+        let Some(kind) = host.kinds.iter().find(|kind| kind.begins(&words)) else {
             bail!(
                 "`{}` cannot be divided; expected one of {}",
                 words.first().map_or("", String::as_str),
-                kinds::names()
+                kinds::names(host.kinds)
             );
         };
         let parsed = (host.parse)(&words)
@@ -97,7 +99,7 @@ impl DividedCommand {
     }
 
     /// Returns the words of a piece, which is counted from 1.
-    pub fn piece(&self, number: usize) -> Result<Vec<String>> {
+    pub fn piece(&self, number: usize) -> Result<Vec<String>, Error> {
         let words = match self.kind.piece_output {
             Some(template) => {
                 with_output(&self.words, &self.output, &self.filled(template, number))?
@@ -119,7 +121,7 @@ impl DividedCommand {
     }
 
     /// Returns the words of the command that joins the pieces.
-    pub fn merge(&self) -> Result<Vec<String>> {
+    pub fn merge(&self) -> Result<Vec<String>, Error> {
         let mut words = Vec::new();
         let mut more = Vec::new();
         for word in self.kind.merge {
@@ -130,8 +132,8 @@ impl DividedCommand {
                     more.extend(all.map(|path| path.display().to_string()));
                 }
                 "{set}" => more.push(self.first_of_set()?),
-                "{force}" if !self.words.iter().any(|word| word == "--force") => {}
-                "{force}" => more.push("--force".to_owned()),
+                "{force}" if !self.words.contains(&flag("force")) => {}
+                "{force}" => more.push(flag("force")),
                 word => more.push(self.filled(word, 0)),
             }
         }
@@ -140,7 +142,7 @@ impl DividedCommand {
 
     /// Returns the first file of the set that the pieces wrote: the folder, the only file, or the numbered
     /// file. The tensors may make fewer files than there are pieces.
-    fn first_of_set(&self) -> Result<String> {
+    fn first_of_set(&self) -> Result<String, Error> {
         let output = Path::new(&self.output);
         let stem = output.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let begin = format!("{stem}-00001-of-");
@@ -184,7 +186,7 @@ impl DividedCommand {
     }
 
     /// Refuses an output that the merge would write over, before anything is computed for it.
-    pub fn refuse_output(&self) -> Result<()> {
+    pub fn refuse_output(&self) -> Result<(), Error> {
         let output = Path::new(&self.output);
         ensure!(
             !self.kind.merge_writes
@@ -237,7 +239,9 @@ impl DividedCommand {
     fn jobs_words(&self, program: &str, verb: &str, more: &[&str]) -> Vec<String> {
         let count = self.count.to_string();
         let state = self.state.display().to_string();
-        let options = ["jobs", verb, "--pieces", &count, "--state", &state];
+        let pieces_flag = flag("pieces");
+        let state_flag = flag("state");
+        let options = ["jobs", verb, &pieces_flag, &count, &state_flag, &state];
         let words = [program].into_iter().chain(options).chain(more.iter().copied()).chain(["--"]);
         words.map(str::to_owned).chain(self.words.iter().cloned()).collect()
     }
@@ -246,6 +250,11 @@ impl DividedCommand {
         let counted = template.replace("{i}", &number.to_string());
         counted.replace("{n}", &self.count.to_string()).replace("{output}", &self.output)
     }
+}
+
+/// Returns a flag of the program.
+pub(crate) fn flag(name: &str) -> String {
+    format!("--{name}")
 }
 
 /// True for the name of this program, which a command may begin with.
@@ -260,16 +269,16 @@ fn with_more(words: &[String], more: &[String]) -> Vec<String> {
 }
 
 /// Replaces the value of the flag for the output.
-fn with_output(words: &[String], old: &str, new: &str) -> Result<Vec<String>> {
+fn with_output(words: &[String], old: &str, new: &str) -> Result<Vec<String>, Error> {
     let mut changed = words.to_vec();
     for at in 0..words.len() {
-        if matches!(&*words[at], "-o" | "--output")
+        if (words[at] == "-o" || words[at] == flag("output"))
             && words.get(at + 1).is_some_and(|word| word.trim_end_matches('/') == old)
         {
             new.clone_into(&mut changed[at + 1]);
             return Ok(changed);
         }
-        for begin in ["--output=", "-o=", "-o"] {
+        for begin in [&*format!("{}=", flag("output")), "-o=", "-o"] {
             let value = words[at].strip_prefix(begin);
             if value.is_some_and(|value| value.trim_end_matches('/') == old) {
                 changed[at] = format!("{begin}{new}");

@@ -31,22 +31,19 @@ pub enum Error {
     Checkpoint(#[from] checkpoints::checkpoint::Error),
 }
 
-/// Result of a step of a division.
-pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
-
 /// Returns the error with a message.
 pub(crate) fn refused(message: impl Into<String>) -> Error {
     Error::Refused { message: message.into() }
 }
 
 /// Names the step that failed.
-pub(crate) trait Context<T> {
+pub(crate) trait StepContext<T> {
     /// Adds a description of the step, which is made for an error alone.
-    fn with_context<D: Display>(self, message: impl FnOnce() -> D) -> Result<T>;
+    fn with_context<D: Display>(self, message: impl FnOnce() -> D) -> Result<T, Error>;
 }
 
-impl<T, E: Into<Error>> Context<T> for std::result::Result<T, E> {
-    fn with_context<D: Display>(self, message: impl FnOnce() -> D) -> Result<T> {
+impl<T, E: Into<Error>> StepContext<T> for Result<T, E> {
+    fn with_context<D: Display>(self, message: impl FnOnce() -> D) -> Result<T, Error> {
         self.map_err(|error| Error::Context {
             message: message().to_string(),
             source: Box::new(error.into()),

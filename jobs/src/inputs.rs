@@ -8,7 +8,7 @@ use checkpoints::Checkpoint;
 use registry::file;
 use sha2::{Digest as _, Sha256};
 
-use crate::error::{Context as _, Result};
+use crate::error::{Error, StepContext as _};
 use crate::words::PathArgument;
 
 /// Size limit of inputs that are hashed whole.
@@ -20,7 +20,7 @@ const WINDOW: u64 = 4096;
 const ENDINGS: [&str; 8] = ["json", "model", "tiktoken", "txt", "jinja", "py", "yaml", "yml"];
 
 /// Returns the fingerprint of each input by its path. An absent one has the fingerprint `absent`.
-pub(crate) fn fingerprints(reads: &[PathArgument]) -> Result<BTreeMap<String, String>> {
+pub(crate) fn fingerprints(reads: &[PathArgument]) -> Result<BTreeMap<String, String>, Error> {
     let inputs = reads.iter().filter(|read| !read.is_program);
     let named = inputs.map(|read| {
         let digest = fingerprint(Path::new(&read.path));
@@ -30,7 +30,7 @@ pub(crate) fn fingerprints(reads: &[PathArgument]) -> Result<BTreeMap<String, St
     named.collect()
 }
 
-fn fingerprint(path: &Path) -> Result<String> {
+fn fingerprint(path: &Path) -> Result<String, Error> {
     let mut hash = Sha256::new();
     if !path.exists() {
         return Ok("absent".to_owned());

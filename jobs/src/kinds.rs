@@ -1,4 +1,4 @@
-//! Table of the commands that can be divided into pieces.
+//! Declarations of commands that can be divided into pieces.
 
 /// Command that can be divided into pieces, each of which a machine makes alone.
 ///
@@ -26,50 +26,16 @@ pub struct DivisibleCommand {
     pub result: &'static str,
 }
 
-/// Commands that can be divided.
-pub(crate) const KINDS: [DivisibleCommand; 3] = [
-    DivisibleCommand {
-        name: &["convert"],
-        piece: &["--shard", "{i}/{n}", "?--resume"],
-        piece_output: None,
-        product: None,
-        refused: &["shard", "plan"],
-        merge_writes: false,
-        merge: &["convert", "merge-check", "{set}"],
-        result: "the set of files is checked",
-    },
-    DivisibleCommand {
-        name: &["parity", "dump"],
-        piece: &["--pieces", "{output}.pieces", "--piece", "{i}/{n}"],
-        piece_output: None,
-        product: Some("{output}.pieces/piece-{i}-of-{n}.json"),
-        refused: &["piece", "pieces", "merge", "plan", "script"],
-        merge_writes: true,
-        merge: &["{command}", "--pieces", "{output}.pieces", "--merge"],
-        result: "the dump is written",
-    },
-    DivisibleCommand {
-        name: &["imatrix"],
-        piece: &["--shard", "{i}/{n}"],
-        piece_output: Some("{output}.{i}-of-{n}.part"),
-        product: Some("{output}.{i}-of-{n}.part"),
-        refused: &["shard"],
-        merge_writes: true,
-        merge: &["imatrix", "merge", "{products}", "-o", "{output}", "{force}"],
-        result: "the file is written",
-    },
-];
-
-/// Returns the kind of a command by its first words.
-pub(crate) fn kind_of(words: &[String]) -> Option<&'static DivisibleCommand> {
-    KINDS.iter().find(|kind| {
-        words.len() >= kind.name.len() && kind.name.iter().zip(words).all(|(a, b)| a == b)
-    })
+impl DivisibleCommand {
+    /// True for the words of such a command.
+    pub(crate) fn begins(&self, words: &[String]) -> bool {
+        words.len() >= self.name.len() && self.name.iter().zip(words).all(|(a, b)| a == b)
+    }
 }
 
-/// Returns the names of the commands, for messages.
-pub(crate) fn names() -> String {
+/// Returns the names of commands, for messages.
+pub(crate) fn names(kinds: &[DivisibleCommand]) -> String {
     let quoted: Vec<String> =
-        KINDS.iter().map(|kind| format!("`{}`", kind.name.join(" "))).collect();
+        kinds.iter().map(|kind| format!("`{}`", kind.name.join(" "))).collect();
     quoted.join(", ")
 }

@@ -5,6 +5,17 @@
 //! division, [`slurm`] and [`kubernetes`] format it for schedulers. [`DividedCommand::make`] makes one piece.
 //!
 //! The library never prints and starts no process: the caller parses and runs commands, as a [`CommandHost`] says.
+//!
+//! ```no_run
+//! use onboard_jobs::{CommandHost, DividedCommand};
+//!
+//! # fn show(host: CommandHost, words: &[String]) -> Result<(), onboard_jobs::Error> {
+//! let divided = DividedCommand::new(host, words, 8, None)?;
+//! println!("{} pieces are left", divided.left()?.len());
+//! println!("the first: {}", divided.piece(1)?.join(" "));
+//! # Ok(())
+//! # }
+//! ```
 
 mod division;
 mod error;

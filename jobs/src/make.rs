@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::division::DividedCommand;
-use crate::error::{Result, bail, ensure};
+use crate::error::{Error, bail, ensure};
 use crate::records::{PieceState, number_ranges, unmade_numbers, unmade_reasons};
 
 /// Result of the command of a piece.
@@ -35,7 +35,7 @@ impl DividedCommand {
         number: usize,
         spoiled: impl FnOnce(&str),
         run: impl FnOnce(&[String]) -> CommandRun,
-    ) -> Result<PieceOutcome> {
+    ) -> Result<PieceOutcome, Error> {
         ensure!(
             (1..=self.count).contains(&number),
             "piece {number} is not there; the command is divided into {} pieces",
@@ -73,7 +73,7 @@ impl DividedCommand {
     }
 
     /// Returns the words of the command that joins the pieces, all of which have to be made.
-    pub fn merge_of_made(&self) -> Result<Vec<String>> {
+    pub fn merge_of_made(&self) -> Result<Vec<String>, Error> {
         let left = self.left()?;
         ensure!(
             left.is_empty(),
@@ -88,7 +88,7 @@ impl DividedCommand {
 }
 
 /// Removes a file, which may be gone already.
-fn remove(path: &Path) -> Result<()> {
+fn remove(path: &Path) -> Result<(), Error> {
     match fs_err::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use registry::shell::{shell_line, shell_word};
 use serde_json::{Value, json};
 
-use crate::division::DividedCommand;
-use crate::error::Result;
+use crate::division::{DividedCommand, flag};
+use crate::error::Error;
 use crate::scripts::SchedulerOptions;
 
 /// Formats a division for people.
-pub fn plan_text(divided: &DividedCommand, options: &SchedulerOptions) -> Result<String> {
+pub fn plan_text(divided: &DividedCommand, options: &SchedulerOptions) -> Result<String, Error> {
     let mut text = String::new();
     for number in 1..=divided.count {
         let words = shell_line(&divided.piece(number)?);
@@ -36,10 +36,10 @@ fn list(paths: &[String]) -> String {
 }
 
 /// Formats a division for programs. The words of a piece record that the piece is made.
-pub fn plan_json(divided: &DividedCommand, options: &SchedulerOptions) -> Result<Value> {
+pub fn plan_json(divided: &DividedCommand, options: &SchedulerOptions) -> Result<Value, Error> {
     let mut pieces = Vec::with_capacity(divided.count);
     for number in 1..=divided.count {
-        let words = divided.task(&options.program, &["--piece", &number.to_string()]);
+        let words = divided.task(&options.program, &[&flag("piece"), &number.to_string()]);
         pieces.push(json!({
             "piece": number,
             "words": words,

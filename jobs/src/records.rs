@@ -11,7 +11,7 @@ use registry::file;
 use serde::{Deserialize, Serialize};
 
 use crate::division::DividedCommand;
-use crate::error::{Context as _, Result, bail, ensure};
+use crate::error::{Error, StepContext as _, bail, ensure};
 use crate::inputs;
 use crate::words::without_dots;
 
@@ -62,13 +62,13 @@ impl DividedCommand {
     }
 
     /// Returns fingerprints of the inputs as they are now.
-    pub fn inputs(&self) -> Result<BTreeMap<String, String>> {
+    pub fn inputs(&self) -> Result<BTreeMap<String, String>, Error> {
         inputs::fingerprints(&self.reads)
     }
 
     /// Claims the folder of records for this division before anything is computed. Returns true if it was
     /// not claimed before.
-    pub fn begin(&self) -> Result<bool> {
+    pub fn begin(&self) -> Result<bool, Error> {
         self.refuse_foreign()?;
         let path = self.state.join(DIVISION);
         let new = !path.exists();
@@ -89,7 +89,11 @@ impl DividedCommand {
     }
 
     /// Returns the state of a piece with these inputs. A record of another command is an error.
-    pub fn state_of(&self, number: usize, inputs: &BTreeMap<String, String>) -> Result<PieceState> {
+    pub fn state_of(
+        &self,
+        number: usize,
+        inputs: &BTreeMap<String, String>,
+    ) -> Result<PieceState, Error> {
         let Some(record) = self.read_record(&self.record(number), number)? else {
             return Ok(PieceState::Unmade);
         };
@@ -120,7 +124,7 @@ impl DividedCommand {
         number: usize,
         inputs: BTreeMap<String, String>,
         products: Vec<PathBuf>,
-    ) -> Result<()> {
+    ) -> Result<(), Error> {
         // Pieces of another division may have begun meanwhile.
         self.refuse_foreign()?;
         let mut files = Vec::with_capacity(products.len());
@@ -135,7 +139,7 @@ impl DividedCommand {
     }
 
     /// Returns the pieces that are left. Records of other divisions are an error.
-    pub fn left(&self) -> Result<Vec<UnmadePiece>> {
+    pub fn left(&self) -> Result<Vec<UnmadePiece>, Error> {
         self.refuse_foreign()?;
         let inputs = self.inputs()?;
         let mut left = Vec::new();
@@ -155,7 +159,7 @@ impl DividedCommand {
         piece: usize,
         inputs: BTreeMap<String, String>,
         files: Vec<ProductFile>,
-    ) -> Result<()> {
+    ) -> Result<(), Error> {
         let record = PieceRecord {
             schema: SCHEMA.to_owned(),
             identity: self.identity(),
@@ -169,7 +173,7 @@ impl DividedCommand {
     }
 
     /// Reads a record of this division; none if it is not there.
-    fn read_record(&self, path: &Path, number: usize) -> Result<Option<PieceRecord>> {
+    fn read_record(&self, path: &Path, number: usize) -> Result<Option<PieceRecord>, Error> {
         let place = path.display();
         let bytes = match file::read(path, file::MANIFEST) {
             Ok(bytes) => bytes,
@@ -191,7 +195,7 @@ impl DividedCommand {
         ensure!(
             record.identity == self.identity(),
             "`{place}` is of another command or division: `{}`{of}. Give that command, remove the folder, or name \
-             another with --state",
+             another with the option `state`",
             record.command.join(" ")
         );
         ensure!(
@@ -207,7 +211,7 @@ impl DividedCommand {
     }
 
     /// Refuses a path that cannot be a product: its name does not begin with that of the output.
-    fn refuse_outside(&self, path: &Path) -> Result<()> {
+    fn refuse_outside(&self, path: &Path) -> Result<(), Error> {
         let output = without_dots(&self.output);
         let begin = output.strip_suffix(".gguf").unwrap_or(&output);
         let name = path.to_str().and_then(|name| name.strip_prefix(begin));
@@ -222,7 +226,7 @@ impl DividedCommand {
         Ok(())
     }
 
-    fn refuse_foreign(&self) -> Result<()> {
+    fn refuse_foreign(&self) -> Result<(), Error> {
         let entries = match fs_err::read_dir(&self.state) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -244,7 +248,7 @@ impl DividedCommand {
             if count != self.count.to_string() {
                 bail!(
                     "`{}` is of a division into {count} pieces; expected {}. Remove the folder, or \
-                     name another with --state",
+                     name another with the option `state`",
                     place.display(),
                     self.count
                 );
@@ -262,7 +266,7 @@ impl DividedCommand {
 
 impl ProductFile {
     /// Describes the difference from the file that was written, if there is one.
-    fn fault(&self) -> Result<Option<String>> {
+    fn fault(&self) -> Result<Option<String>, Error> {
         let place = self.path.display();
         let bytes = match fs_err::metadata(&self.path) {
             Ok(metadata) => metadata.len(),

@@ -5,8 +5,8 @@ use std::path::{Component, Path, PathBuf};
 
 use registry::shell::{shell_line, shell_word};
 
-use crate::division::DividedCommand;
-use crate::error::{Result, bail, ensure};
+use crate::division::{DividedCommand, flag};
+use crate::error::{Error, bail, ensure};
 
 /// Settings of the schedulers that start pieces on machines.
 #[derive(Debug, Clone)]
@@ -30,7 +30,7 @@ pub struct SchedulerOptions {
 }
 
 /// Formats a script for `sbatch`: an array with a task for each piece.
-pub fn slurm(divided: &DividedCommand, scheduler: &SchedulerOptions) -> Result<String> {
+pub fn slurm(divided: &DividedCommand, scheduler: &SchedulerOptions) -> Result<String, Error> {
     let mut text = format!(
         "#!/bin/bash\n#SBATCH --job-name={}\n#SBATCH --array=0-{}\n#SBATCH --requeue\n",
         name(divided),
@@ -39,29 +39,29 @@ pub fn slurm(divided: &DividedCommand, scheduler: &SchedulerOptions) -> Result<S
     for option in &scheduler.options {
         ensure!(
             !option.contains(|c: char| c.is_control()),
-            "--option {option:?}: an option of sbatch is one line"
+            "the option `option` {option:?}: an option of sbatch is one line"
         );
         let name = option.split(['=', ' ']).next().unwrap_or_default();
         let short = name.starts_with("-a");
         ensure!(
             !short && (name.len() < 4 || !"--array".starts_with(name)),
-            "--option {option}: the pieces are the array; for some of them, submit the command again: \
+            "the option `option` {option}: the pieces are the array; for some of them, submit the command again: \
              a piece that is made ends at once"
         );
         let _ = writeln!(text, "#SBATCH {option}");
     }
     text += &shared(divided, scheduler);
-    let task = divided.task(&scheduler.program, &["--index-env", "SLURM_ARRAY_TASK_ID"]);
+    let task = divided.task(&scheduler.program, &[&flag("index-env"), "SLURM_ARRAY_TASK_ID"]);
     let directory = shell_word(&scheduler.directory);
     let _ = writeln!(text, "set -eu\ncd -- {directory}\nexec {}", shell_line(&task));
     Ok(text)
 }
 
 /// Formats an indexed job of Kubernetes, which retries each piece by itself.
-pub fn kubernetes(divided: &DividedCommand, scheduler: &SchedulerOptions) -> Result<String> {
+pub fn kubernetes(divided: &DividedCommand, scheduler: &SchedulerOptions) -> Result<String, Error> {
     let (Some(image), Some(claim)) = (&scheduler.image, &scheduler.claim) else {
         bail!(
-            "a Kubernetes job needs --image IMAGE, which has this program, and --claim NAME, the \
+            "a Kubernetes job needs the option `image IMAGE`, which has this program, and the option `claim NAME`, the \
              volume claim that holds the shared folder"
         );
     };
@@ -70,7 +70,7 @@ pub fn kubernetes(divided: &DividedCommand, scheduler: &SchedulerOptions) -> Res
     refuse_unmounted(divided, &directory, &mount)?;
     let name = name(divided);
     let count = divided.count;
-    let words = divided.task(&scheduler.program, &["--index-env", "JOB_COMPLETION_INDEX"]);
+    let words = divided.task(&scheduler.program, &[&flag("index-env"), "JOB_COMPLETION_INDEX"]);
     let words: Vec<String> = words.iter().map(|word| expanded(word)).collect();
     Ok(format!(
         "{shared}apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: {name}\nspec:\n  \
@@ -92,11 +92,11 @@ pub fn kubernetes(divided: &DividedCommand, scheduler: &SchedulerOptions) -> Res
 }
 
 /// Refuses paths that containers would not see: those outside the mounted folder.
-fn refuse_unmounted(divided: &DividedCommand, directory: &str, mount: &str) -> Result<()> {
-    for (flag, path) in [("--directory", directory), ("--mount", mount)] {
+fn refuse_unmounted(divided: &DividedCommand, directory: &str, mount: &str) -> Result<(), Error> {
+    for (name, path) in [("directory", directory), ("mount", mount)] {
         ensure!(
             Path::new(path).is_absolute(),
-            "{flag} {path}: expected a path that begins with `/`"
+            "the option `{name}` {path}: expected a path that begins with `/`"
         );
     }
     let mounted = lexical(Path::new(mount));
@@ -111,7 +111,7 @@ fn refuse_unmounted(divided: &DividedCommand, directory: &str, mount: &str) -> R
     ensure!(
         outside.is_empty(),
         "the containers have only `{mount}` of the shared folder, and these paths lie outside: {}; name a folder that \
-         holds them all with --mount, or give other paths",
+         holds them all with the option `mount`, or give other paths",
         outside.join(", ")
     );
     Ok(())

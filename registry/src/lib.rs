@@ -43,6 +43,7 @@ pub mod library;
 pub mod lint;
 pub mod listing;
 pub mod model;
+pub mod model_json;
 pub mod normal;
 pub mod op;
 pub mod ops;

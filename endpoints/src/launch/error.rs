@@ -25,7 +25,7 @@ pub enum LaunchError {
         engine: String,
     },
     /// A setting has no value.
-    #[error("`--set {0}` has no `=`; write --set KEY=VALUE")]
+    #[error("`the option `set` {0}` has no `=`; write the option `set KEY=VALUE`")]
     Value(String),
     /// The engine has no such setting.
     #[error("engine `{engine}` has no setting `{key}`{help}")]

@@ -169,6 +169,11 @@ fn start_error(setting: &PeerSetting<'_>, error: &std::io::Error) -> String {
     format!("cannot start `{}`: {error}", setting.program.display())
 }
 
+/// Returns a flag of the program of the torch peer.
+fn flag(name: &str) -> String {
+    format!("--{name}")
+}
+
 impl Torch {
     fn open(setting: &PeerSetting<'_>, more: &[&str]) -> Result<Box<dyn BenchPeer>, String> {
         if setting.gguf {
@@ -182,8 +187,9 @@ impl Torch {
         let mut child = Command::new(setting.program)
             .arg(script)
             .arg(setting.model)
-            .args(["--dtype", setting.dtype.name(), "--threads", &setting.threads.to_string()])
-            .args(["--device", if setting.gpu { "cuda" } else { "cpu" }])
+            .args([flag("dtype"), setting.dtype.to_string()])
+            .args([flag("threads"), setting.threads.to_string()])
+            .args([flag("device").as_str(), if setting.gpu { "cuda" } else { "cpu" }])
             .args(more)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

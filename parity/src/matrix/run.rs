@@ -25,8 +25,13 @@ pub enum MatrixError {
     #[error("cannot start a check")]
     Start(#[source] io::Error),
     /// The check took too long.
-    #[error("no outcome within {0} seconds (--timeout)")]
-    Timeout(u64),
+    #[error("no outcome within {seconds} seconds ({flag})")]
+    Timeout {
+        /// Time limit.
+        seconds: u64,
+        /// Flag that sets it.
+        flag: String,
+    },
     /// The check could not run.
     #[error("{0}")]
     Check(String),
@@ -170,7 +175,10 @@ impl MatrixCheck<'_> {
             }
             if Instant::now() > deadline {
                 terminate(&mut child);
-                return Err(MatrixError::Timeout(self.run.timeout.as_secs()));
+                return Err(MatrixError::Timeout {
+                    seconds: self.run.timeout.as_secs(),
+                    flag: flag("timeout"),
+                });
             }
             std::thread::sleep(Duration::from_millis(20));
         };
@@ -190,29 +198,29 @@ impl MatrixCheck<'_> {
         command.args(["parity", "check"]).arg(self.place(&self.model.path));
         let engine = &self.engine.engine;
         let file = self.run.home.join(engine);
-        command.arg("--engine");
+        command.arg(flag("engine"));
         if engine.contains('/') && file.is_file() {
             command.arg(fs_err::canonicalize(file)?);
         } else {
             command.arg(engine);
         }
         for option in &self.engine.options {
-            command.args(["--engine-option", option]);
+            command.arg(flag("engine-option")).arg(option);
         }
-        for (flag, value) in [
-            ("--reference", &self.model.reference),
-            ("--spec", &self.model.spec),
-            ("--source", &self.model.source),
+        for (name, value) in [
+            ("reference", &self.model.reference),
+            ("spec", &self.model.spec),
+            ("source", &self.model.source),
         ] {
             if let Some(value) = value {
                 let path = self.place(value);
                 // No folder is a spec: one that is named like a known spec does not hide it.
-                let named = flag == "--spec" && path.is_dir();
-                command.arg(flag).arg(if named { PathBuf::from(value) } else { path });
+                let named = name == "spec" && path.is_dir();
+                command.arg(flag(name)).arg(if named { PathBuf::from(value) } else { path });
             }
         }
         let dtypes: Vec<&str> = self.dtypes.iter().map(|dtype| dtype.name()).collect();
-        command.args(["--dtype", &dtypes.join(","), "--json"]).arg(self.json);
+        command.args([flag("dtype"), dtypes.join(","), flag("json")]).arg(self.json);
         command.args(&self.run.plan.flags).args(&self.engine.flags);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         Ok(command)
@@ -223,6 +231,11 @@ impl MatrixCheck<'_> {
         let path = self.run.home.join(text);
         if path.exists() { path } else { PathBuf::from(text) }
     }
+}
+
+/// Returns a flag of the program.
+fn flag(name: &str) -> String {
+    format!("--{name}")
 }
 
 /// Reads the last bytes of a stream.

@@ -1,23 +1,28 @@
 //! Formats a resolved model as JSON.
 
-use registry::dtype::Dtype;
-use registry::graph::{Graph, Node, State};
-use registry::model::Model;
-use registry::scalar::Scalar;
 use serde_json::{Map, Number, Value, json};
+
+use crate::dtype::Dtype;
+use crate::graph::{Graph, Node, State};
+use crate::model::Model;
+use crate::scalar::Scalar;
 
 /// Requested sections.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "one flag per section, any of them together")]
-pub(super) struct ModelSections {
-    pub(super) dims: bool,
-    pub(super) weights: bool,
-    pub(super) states: bool,
-    pub(super) graph: bool,
+pub struct ModelSections {
+    /// True for the dims.
+    pub dims: bool,
+    /// True for the weights.
+    pub weights: bool,
+    /// True for the states.
+    pub states: bool,
+    /// True for the nodes of the graph.
+    pub graph: bool,
 }
 
 /// Returns the sections of a model as one object; `dtype` replaces `activation`.
-pub(super) fn show(model: &Model, dtype: Dtype, sections: ModelSections) -> Value {
+pub fn model_json(model: &Model, dtype: Dtype, sections: ModelSections) -> Value {
     let graph = &model.graph;
     let mut object = json!({
         "schema": "onboard-model/1",

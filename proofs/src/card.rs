@@ -1,12 +1,12 @@
 //! Verification card: the checks that were run, with all their values, for people and for programs.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::Result;
-use chat::check::{ChatReport, RecordError};
-use chat::{Format, TemplateError};
+use chat::check::{ChatRecord, ChatReport, ModelChatCheck, RecordError};
+use chat::{Format, Template, TemplateError};
 use models::coverage::TensorCoverage;
 use models::local_model::LocalModel;
 use parity::gate::{Gate, Mode};
@@ -18,12 +18,9 @@ use registry::table::TextTable;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::chat_template;
-use crate::parity_check::{check_model, read_record};
-
 /// Overall result of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ProofStatus {
+pub enum ProofStatus {
     /// All comparisons agree.
     Proven,
     /// All comparisons agree, and parts of the model were not compared.
@@ -35,6 +32,16 @@ pub(crate) enum ProofStatus {
 }
 
 impl ProofStatus {
+    /// Returns the result of a comparison; none without a reference.
+    pub fn of(report: Option<&Report>) -> Self {
+        match report.map(|report| (report.verdict(), report.limits.is_empty())) {
+            None => Self::NotProven,
+            Some((Verdict::Fail, _)) => Self::Differs,
+            Some((_, false)) => Self::ProvenInPart,
+            Some(_) => Self::Proven,
+        }
+    }
+
     fn word(self) -> &'static str {
         match self {
             Self::Proven => "proven",
@@ -47,7 +54,7 @@ impl ProofStatus {
 
 /// Verification card. It contains no time and no local path: the same inputs give the same card.
 #[derive(Debug)]
-pub(crate) struct Card<'a> {
+pub struct Card<'a> {
     outcome: ProofStatus,
     facts: BTreeMap<&'static str, Value>,
     coverage: Option<TensorCoverage>,
@@ -57,7 +64,7 @@ pub(crate) struct Card<'a> {
 
 /// Facts of a model's chat template.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct ChatSummary {
+pub struct ChatSummary {
     /// True if the model has a chat template.
     template: bool,
     /// Format of tool calls and reasoning that the template writes; none if it is unknown.
@@ -66,11 +73,14 @@ pub(crate) struct ChatSummary {
     check: Option<ChatReport>,
     /// Reason why there is no comparison.
     note: Option<String>,
+    /// Remark on the comparison, which is no part of a card.
+    #[serde(skip)]
+    pub remark: Option<String>,
 }
 
 impl ChatSummary {
     /// Reads the template of a model, and compares it with the record of its dump.
-    pub(crate) fn read(model: &Path, reference: Option<&Path>) -> Self {
+    pub fn read(model: &Path, reference: Option<&Path>) -> Self {
         let mut chat = Self::of(model, reference);
         // A card has no local path.
         let home = format!("{}/", model.display());
@@ -82,21 +92,23 @@ impl ChatSummary {
     }
 
     fn of(model: &Path, reference: Option<&Path>) -> Self {
-        let template = match chat_template::of_model(model) {
+        let template = match Template::of_model(model) {
             Ok(template) => template,
             Err(TemplateError::Missing { .. }) => return Self::default(),
             Err(error) => return Self { note: Some(error.to_string()), ..Self::default() },
         };
         let format = template.format().map(Format::name);
         let chat = Self { template: true, format, ..Self::default() };
-        let record = match read_record(model, reference) {
+        let record = match ChatRecord::of_model(model, reference) {
             Ok(record) => record,
             Err(RecordError::Missing { .. }) => return chat,
             Err(error) => return Self { note: Some(error.to_string()), ..chat },
         };
-        match check_model(model, &record) {
-            Ok(report) => Self { check: Some(report), ..chat },
-            Err(error) => Self { note: Some(format!("{error:#}")), ..chat },
+        match record.check_model(model) {
+            Ok(ModelChatCheck { report, note }) => {
+                Self { check: Some(report), remark: note, ..chat }
+            }
+            Err(error) => Self { note: Some(error_chain(&error)), ..chat },
         }
     }
 
@@ -115,8 +127,10 @@ impl ChatSummary {
             }
             text.push_str(&table.markdown());
             if self.check.is_none() && self.note.is_none() {
-                text.push_str(
-                    "\nNot compared with transformers: the reference has no record of chats, which `parity dump --chat` makes.\n",
+                let flag = flag("chat");
+                let _ = writeln!(
+                    text,
+                    "\nNot compared with transformers: the reference has no record of chats, which `parity dump {flag}` makes."
                 );
             }
         }
@@ -134,7 +148,7 @@ impl ChatSummary {
 
 /// Results of the comparisons.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ProofResults<'a> {
+pub struct ProofResults<'a> {
     /// Comparison of the model with its reference; none without a reference.
     pub report: Option<&'a Report>,
     /// Measurement of the check with injected mistakes; none if not requested.
@@ -143,7 +157,7 @@ pub(crate) struct ProofResults<'a> {
 
 /// Weights that a card describes.
 #[derive(Debug)]
-pub(crate) struct WeightsSummary {
+pub struct WeightsSummary {
     /// Pairs of weights and tensors; none for a GGUF file, which has rules of its own.
     pub coverage: Option<TensorCoverage>,
     /// Hash that identifies all bytes.
@@ -152,13 +166,13 @@ pub(crate) struct WeightsSummary {
 
 impl<'a> Card<'a> {
     /// Collects the facts.
-    pub(crate) fn new(
+    pub fn new(
         target: &LocalModel,
         weights: WeightsSummary,
         evidence: ProofResults<'a>,
         chat: ChatSummary,
         outcome: ProofStatus,
-    ) -> Result<Self> {
+    ) -> Result<Self, models::Error> {
         let model = &target.model;
         let (size, parameters) = target.extent()?;
         let WeightsSummary { coverage, fingerprint } = weights;
@@ -184,7 +198,7 @@ impl<'a> Card<'a> {
     }
 
     /// Returns the card as JSON; `parity` is the whole report.
-    pub(crate) fn json(&self) -> String {
+    pub fn json(&self) -> String {
         let parity = self.evidence.report.map(|report| {
             serde_json::from_str::<Value>(&parity::json::json(report)).expect("a report is JSON")
         });
@@ -203,7 +217,7 @@ impl<'a> Card<'a> {
     }
 
     /// Returns the card as Markdown.
-    pub(crate) fn markdown(&self) -> String {
+    pub fn markdown(&self) -> String {
         let spec = &self.facts["spec"];
         let size = self.facts["bytes"].as_u64().unwrap_or_default();
         let mut table = TextTable::new(&[]);
@@ -254,6 +268,22 @@ impl<'a> Card<'a> {
     }
 }
 
+/// Returns a flag of the program.
+fn flag(name: &str) -> String {
+    format!("--{name}")
+}
+
+/// Returns the text of an error and of its causes on one line.
+fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
 /// Lists injected mistakes that changed values and passed.
 fn missed_mutants(book: &MutationReport) -> Vec<Value> {
     let missed = book.outcomes.iter().filter(|outcome| outcome.fate == Fate::Missed);
@@ -264,8 +294,10 @@ fn missed_mutants(book: &MutationReport) -> Vec<Value> {
 fn caught_mutants(book: Option<&MutationReport>) -> String {
     let mut text = String::from("\n## Mistakes that the check catches\n\n");
     let Some(book) = book else {
-        text.push_str(
-            "Not measured; `add-model --measure` and `parity mutate` inject mistakes and count.\n",
+        let flag = flag("measure");
+        let _ = writeln!(
+            text,
+            "Not measured; `add-model {flag}` and `parity mutate` inject mistakes and count."
         );
         return text;
     };

@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::Result;
-use formats::gguf::{GgufFile, GgufTensor, MetadataArray, MetadataValue};
 use serde_json::{Map, Number, json};
 
-use super::gguf::GgufSections;
+use super::show::GgufSections;
+use super::{Error, GgufFile, GgufTensor, MetadataArray, MetadataValue};
 
 /// Returns the requested sections as one object.
-pub(super) fn show(path: &Path, sections: GgufSections) -> Result<String> {
+pub fn show_json(path: &Path, sections: GgufSections) -> Result<serde_json::Value, Error> {
     let file = GgufFile::open(path)?;
     let mut object = json!({
         "file": path.display().to_string(),
@@ -29,7 +28,7 @@ pub(super) fn show(path: &Path, sections: GgufSections) -> Result<String> {
     if sections.tensors {
         object["tensors"] = file.tensors().iter().map(tensor).collect();
     }
-    Ok(serde_json::to_string_pretty(&object)?)
+    Ok(object)
 }
 
 fn tensor(info: &GgufTensor) -> serde_json::Value {

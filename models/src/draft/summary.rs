@@ -3,12 +3,11 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use models::draft::SpecDraft;
 use registry::diag::{Finding, Severity};
 use registry::quantity::plural;
 use registry::render::{RenderStyle, count, render_one};
 
-use crate::term;
+use super::SpecDraft;
 
 /// Findings that the screen shows; the list beside the draft has all.
 const SHOWN: usize = 5;
@@ -16,12 +15,12 @@ const SHOWN: usize = 5;
 const WIDTH: usize = 160;
 
 /// Returns the file of the full list of findings: the draft's name with `.findings.txt`.
-pub(super) fn list_path(draft: &Path) -> PathBuf {
+pub fn list_path(draft: &Path) -> PathBuf {
     draft.with_extension("findings.txt")
 }
 
 /// Returns all findings, however many; reports show the first of many.
-pub(super) fn list(draft: &SpecDraft) -> String {
+pub fn list(draft: &SpecDraft) -> String {
     let findings = draft.findings.iter();
     let mut texts: Vec<String> =
         findings.map(|finding| render_one(finding, RenderStyle::Plain)).collect();
@@ -30,7 +29,13 @@ pub(super) fn list(draft: &SpecDraft) -> String {
 }
 
 /// Returns what a user has to know about a draft that is not complete, in at most 24 lines.
-pub(super) fn screen(draft: &SpecDraft, architecture: &str, model: &Path) -> String {
+/// `with_flags` names options of libraries as the program does.
+pub fn screen(
+    draft: &SpecDraft,
+    architecture: &str,
+    model: &Path,
+    with_flags: &dyn Fn(&str) -> String,
+) -> String {
     let SpecDraft { path, base, used, tensors, findings, others: next, .. } = draft;
     let mut text = format!(
         "no spec matches the architecture `{architecture}`; the draft `{}` extends `{base}`\n",
@@ -55,9 +60,9 @@ pub(super) fn screen(draft: &SpecDraft, architecture: &str, model: &Path) -> Str
     let first = errors.len().min(SHOWN - warnings.len().min(SHOWN / 2));
     let shown = errors.iter().take(first).chain(&warnings).take(SHOWN);
     for finding in shown {
-        let _ = writeln!(text, "  - {}", one_line(&finding.message));
+        let _ = writeln!(text, "  - {}", one_line(&with_flags(&finding.message)));
         if let Some(help) = &finding.help {
-            let _ = writeln!(text, "    {}", one_line(help));
+            let _ = writeln!(text, "    {}", one_line(&with_flags(help)));
         }
     }
     let more = findings.len().saturating_sub(SHOWN.min(first + warnings.len()));
@@ -66,27 +71,16 @@ pub(super) fn screen(draft: &SpecDraft, architecture: &str, model: &Path) -> Str
     }
     let _ = write!(
         text,
-        "next     onboard show {base} --source\n         onboard help spec\n         onboard add-model {} --spec {}",
+        "next     onboard show {base} the option `source`\n         onboard help spec\n         onboard add-model {} the option `spec {}`",
         model.display(),
         path.display()
     );
     text
 }
 
-/// Shows the number of a complete draft's warnings, and where they are listed.
-pub(super) fn note_warnings(draft: &SpecDraft) {
-    if !draft.findings.is_empty() {
-        term::note(&format!(
-            "warning: {} of the draft: {}",
-            plural(draft.findings.len(), "finding"),
-            list_path(&draft.path).display()
-        ));
-    }
-}
-
 /// Returns a text as one line of limited length.
 fn one_line(text: &str) -> String {
-    let text = term::with_flags(text).split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if text.chars().count() <= WIDTH {
         return text;
     }
@@ -113,11 +107,11 @@ mod tests {
                 findings: (0..count).map(finding).collect(),
                 body: String::new(),
             };
-            let text = screen(&draft, "XForCausalLM", Path::new("model"));
+            let text = screen(&draft, "XForCausalLM", Path::new("model"), &str::to_owned);
             // The word `error:` and the summary of progress stand around the text.
             assert!(text.lines().count() <= 20, "{text}");
             assert!(text.lines().all(|line| line.chars().count() <= WIDTH + 4), "{text}");
-            assert!(text.contains("out/x.findings.txt") && text.contains("--spec out/x.yaml"));
+            assert!(text.contains("out/x.findings.txt") && text.contains("`spec out/x.yaml`"));
             assert_eq!(list(&draft).matches("is unused").count(), count);
         }
     }

@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hub::HubOptions;
 use registry::file;
+
+use crate::options::HubOptions;
 
 /// Hub and cache settings from the environment.
 #[derive(Clone)]
-pub(crate) struct HubSettings {
+pub struct HubSettings {
     /// Address, without a trailing slash.
     pub endpoint: String,
     /// Token, sent only to the hub.
@@ -23,12 +24,15 @@ pub(crate) struct HubSettings {
 }
 
 impl HubSettings {
-    /// Reads the process's environment.
-    pub(crate) fn from_env() -> Self {
-        Self::read(&|key| std::env::var_os(key))
-    }
-
-    fn read(get: &dyn Fn(&str) -> Option<OsString>) -> Self {
+    /// Reads the settings; `get` returns the value of an environment variable.
+    ///
+    /// ```
+    /// use onboard_hub::HubSettings;
+    ///
+    /// let settings = HubSettings::read(&|name| (name == "HF_HUB_CACHE").then(|| "/cache".into()));
+    /// assert_eq!(settings.cache, std::path::Path::new("/cache"));
+    /// ```
+    pub fn read(get: &dyn Fn(&str) -> Option<OsString>) -> Self {
         let home = path(get, "HF_HOME").unwrap_or_else(|| {
             let user = path(get, "XDG_CACHE_HOME").unwrap_or_else(|| user(get).join(".cache"));
             user.join("huggingface")

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::Result;
-use formats::codec::BlockType;
-use formats::gguf::{GgufFile, Metadata, MetadataArray, MetadataValue};
 use registry::quantity;
 use registry::table::TextTable;
+
+use super::{Error, GgufFile, Metadata, MetadataArray, MetadataValue};
+use crate::codec::BlockType;
 
 /// Maximum length of a text that is shown, and of an array.
 const TEXT: usize = 60;
@@ -15,13 +15,15 @@ const ELEMENTS: usize = 4;
 
 /// Requested sections.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct GgufSections {
-    pub(super) keys: bool,
-    pub(super) tensors: bool,
+pub struct GgufSections {
+    /// True for the keys.
+    pub keys: bool,
+    /// True for the tensors, and the totals of their types.
+    pub tensors: bool,
 }
 
 /// Formats the file as text.
-pub(super) fn show(path: &Path, sections: GgufSections) -> Result<String> {
+pub fn show_text(path: &Path, sections: GgufSections) -> Result<String, Error> {
     let file = GgufFile::open(path)?;
     let mut text = String::new();
     let GgufSections { keys, tensors } = sections;
@@ -47,7 +49,7 @@ pub(super) fn show(path: &Path, sections: GgufSections) -> Result<String> {
 }
 
 /// Returns the head line: `tiny.gguf: tiny, GGUF version 3, 12 keys, 5 tensors in 2 files`.
-fn head(path: &Path, file: &GgufFile) -> Result<String> {
+fn head(path: &Path, file: &GgufFile) -> Result<String, Error> {
     let arch = file.metadata().str("general.architecture")?.unwrap_or("no architecture");
     let keys = file.metadata().len();
     let tensors = file.tensors().len();

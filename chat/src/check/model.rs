@@ -1,0 +1,119 @@
+//! Comparison of a checkpoint or a GGUF file with a record.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use formats::gguf::GgufFile;
+use tokenizer::ReferenceTokenizer;
+use tokenizer::check::LlamaTokenizer;
+
+use super::{ChatRecord, ChatReport, ChatTokensError, RECORD, RecordError};
+use crate::template::{Template, TemplateError};
+
+/// Reason why a model cannot be compared with a record.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelChatError {
+    /// The template cannot be read.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// The tokenizer cannot be read.
+    #[error(transparent)]
+    Tokenizer(#[from] tokenizer::Error),
+    /// The file cannot be read.
+    #[error("cannot read `{}` as a GGUF file", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// Fault of the file.
+        source: formats::gguf::Error,
+    },
+}
+
+/// Comparison of a model with a record.
+#[derive(Debug)]
+pub struct ModelChatCheck {
+    /// Differences and warnings.
+    pub report: ChatReport,
+    /// Reason why tokens are not compared.
+    pub note: Option<String>,
+}
+
+impl ChatRecord {
+    /// Reads the record of a dump, or of the dump beside a model.
+    pub fn of_model(model: &Path, reference: Option<&Path>) -> Result<Self, RecordError> {
+        let home = if model.is_dir() { model } else { model.parent().unwrap_or(model) };
+        let candidates: Vec<PathBuf> = match reference {
+            Some(dump) => vec![dump.to_owned()],
+            None => vec![home.join("reference"), home.join("dump")],
+        };
+        let recorded = candidates.iter().find(|dump| dump.join(RECORD).is_file());
+        Self::read(recorded.unwrap_or(&candidates[0]))
+    }
+
+    /// Compares a checkpoint or a GGUF file with the record.
+    pub fn check_model(&self, model: &Path) -> Result<ModelChatCheck, ModelChatError> {
+        if model.is_dir() { self.check_folder(model) } else { self.check_file(model) }
+    }
+
+    /// Compares the files of a checkpoint.
+    fn check_folder(&self, model: &Path) -> Result<ModelChatCheck, ModelChatError> {
+        let template = match Template::open(model) {
+            Ok(template) => Some(template),
+            Err(TemplateError::Missing { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let Some(tokenizer) = ReferenceTokenizer::read(model)? else {
+            let note = Some("there is no tokenizer.json, so tokens are not compared".to_owned());
+            return Ok(ModelChatCheck { report: self.check(template.as_ref(), None), note });
+        };
+        let encode = |text: &str, around: bool| tokenizer.encode(text, around).map_err(failure);
+        let report = self.check(template.as_ref(), Some(&encode));
+        Ok(ModelChatCheck { report, note: None })
+    }
+
+    /// Compares the keys of a GGUF file.
+    fn check_file(&self, model: &Path) -> Result<ModelChatCheck, ModelChatError> {
+        let file = GgufFile::open(model)
+            .map_err(|source| ModelChatError::File { file: model.to_owned(), source })?;
+        let template = Template::from_gguf(model, file.metadata());
+        let tokenizer = match LlamaTokenizer::new(file.metadata()) {
+            Ok(tokenizer) => tokenizer,
+            Err(why) => {
+                let note = Some(format!("tokens are not compared: {why}"));
+                return Ok(ModelChatCheck { report: self.check(template.as_ref(), None), note });
+            }
+        };
+        let encode = |text: &str, around: bool| {
+            let ids = if around { tokenizer.prompt(text) } else { tokenizer.conversation(text) };
+            ids.map_err(failure)
+        };
+        let report = self.check(template.as_ref(), Some(&encode));
+        Ok(ModelChatCheck { report, note: None })
+    }
+}
+
+fn failure(error: impl Display) -> ChatTokensError {
+    ChatTokensError(error.to_string())
+}
+
+impl Template {
+    /// Reads the template of a folder or a GGUF file. A GGUF file without one has that of its folder.
+    pub fn of_model(model: &Path) -> Result<Self, TemplateError> {
+        if model.is_dir() {
+            return Self::open(model);
+        }
+        let from_file = GgufFile::open(model).ok();
+        if let Some(template) = from_file.and_then(|file| Self::from_gguf(model, file.metadata())) {
+            return Ok(template);
+        }
+        let parent = model.parent().filter(|folder| !folder.as_os_str().is_empty());
+        Self::open(parent.unwrap_or(Path::new("."))).map_err(|error| match error {
+            TemplateError::Missing { .. } => {
+                let places = "its key `tokenizer.chat_template` nor chat_template.jinja in its folder";
+                TemplateError::Missing { path: model.to_owned(), places }
+            }
+            other => other,
+        })
+    }
+}
