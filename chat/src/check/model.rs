@@ -110,7 +110,8 @@ impl Template {
         let parent = model.parent().filter(|folder| !folder.as_os_str().is_empty());
         Self::open(parent.unwrap_or(Path::new("."))).map_err(|error| match error {
             TemplateError::Missing { .. } => {
-                let places = "its key `tokenizer.chat_template` nor chat_template.jinja in its folder";
+                let places =
+                    "its key `tokenizer.chat_template` nor chat_template.jinja in its folder";
                 TemplateError::Missing { path: model.to_owned(), places }
             }
             other => other,
