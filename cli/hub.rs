@@ -19,7 +19,8 @@ const MANY: u64 = 1 << 30;
 pub(crate) fn checkpoint(id: &str, revision: &str) -> Result<PathBuf> {
     let settings = HubSettings::read(&|key| std::env::var_os(key));
     let user_agent = concat!("onboard/", env!("CARGO_PKG_VERSION"));
-    Ok(settings.checkpoint(id, revision, user_agent, Rc::new(FetchTerminal::default()))?)
+    let terminal: Rc<dyn FetchObserver> = Rc::new(FetchTerminal::default());
+    Ok(settings.checkpoint(id, revision, user_agent, &terminal)?)
 }
 
 /// Observer that shows a download on the terminal.

@@ -106,13 +106,13 @@ impl HubSettings {
         id: &str,
         revision: &str,
         user_agent: &str,
-        observer: Rc<dyn FetchObserver>,
+        observer: &Rc<dyn FetchObserver>,
     ) -> Result<PathBuf, CheckpointError> {
         check_revision(revision)?;
         let cache = ModelCache::new(&self.cache, id)?;
         let missing = match whole(&cache, revision) {
             Ok(folder) => {
-                check(&cache, &folder, &*observer)?;
+                check(&cache, &folder, &**observer)?;
                 observer.cached(id, &folder);
                 return Ok(folder);
             }
@@ -125,7 +125,7 @@ impl HubSettings {
                 self.cache.display()
             )));
         }
-        let listener = Rc::clone(&observer);
+        let listener = Rc::clone(observer);
         let client = Client::new(
             &self.endpoint,
             self.token.as_deref(),
@@ -146,7 +146,7 @@ impl HubSettings {
         })?;
         let folder = whole(&cache, revision)
             .map_err(|missing| refused(format!("the hub's `{id}` is not whole: {missing}")))?;
-        check(&cache, &folder, &*observer)?;
+        check(&cache, &folder, &**observer)?;
         Ok(folder)
     }
 

@@ -198,6 +198,9 @@ impl<'a> Card<'a> {
     }
 
     /// Returns the card as JSON; `parity` is the whole report.
+    ///
+    /// # Panics
+    /// Never: a report is JSON.
     pub fn json(&self) -> String {
         let parity = self.evidence.report.map(|report| {
             serde_json::from_str::<Value>(&parity::json::json(report)).expect("a report is JSON")

@@ -25,6 +25,7 @@ impl RenderControl {
     }
 
     /// Returns a control with the same cancellation, which ends renderings at this time too.
+    #[must_use]
     pub fn with_deadline(&self, deadline: Instant) -> Self {
         Self { deadline: Some(deadline), cancelled: Arc::clone(&self.cancelled) }
     }

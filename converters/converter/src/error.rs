@@ -177,7 +177,8 @@ macro_rules! bail {
 /// Returns from the function with a refusal unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
-        if !$condition {
+        let holds: bool = $condition;
+        if !holds {
             return Err($crate::error::refused(format!($($message)+)));
         }
     };

@@ -76,9 +76,9 @@ impl<'c> GgufModel<'c> {
             weights.push(sourced);
         }
         let gguf =
-            plan::with_scalars(gguf, &file_weights, &weights).map_err(|faults| no_gguf(faults))?;
+            plan::with_scalars(gguf, &file_weights, &weights).map_err(no_gguf)?;
         let tensors = plan::tensors(&gguf, &file_weights, &weights, arithmetic)
-            .map_err(|faults| no_gguf(faults))?;
+            .map_err(no_gguf)?;
         let mut warnings = plan::unknown(&gguf, &tensors);
         warnings.extend(gguf.doubts.iter().map(|doubt: &String| {
             format!("llama.cpp will not run the file as it is meant: {doubt}")

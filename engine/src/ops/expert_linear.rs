@@ -8,6 +8,7 @@ use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::matmul::matmul;
 use crate::kernels::round::round1;
+use crate::value::GraphValue;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("expert_linear", ExpertLinear::prepare);
@@ -37,7 +38,6 @@ impl ExpertLinear {
 
     /// Returns the sizes for an input and choices of these shapes, and the shape of the weights of a sum.
     pub(super) fn sizes(
-        &self,
         x: &[usize],
         chosen: &[usize],
         weights: Option<&[usize]>,
@@ -45,14 +45,14 @@ impl ExpertLinear {
         let (&[rows, k], &[x_rows, .., inputs]) = (chosen, x) else {
             return Err(format!("choices {chosen:?} of {x:?} are no rows"));
         };
-        let own = x.len() == 3 && x[1] == k;
-        if rows != x_rows || k == 0 || (x.len() != 2 && !own) {
+        let is_per_choice = x.len() == 3 && x[1] == k;
+        if rows != x_rows || k == 0 || (x.len() != 2 && !is_per_choice) {
             return Err(format!("choices {chosen:?} do not fit {x:?}"));
         }
         if weights.is_some_and(|weights| weights != chosen) {
             return Err(format!("weights {weights:?} do not fit choices {chosen:?}"));
         }
-        Ok(ExpertLinearSizes { k, inputs, share: if own { 1 } else { k } })
+        Ok(ExpertLinearSizes { k, inputs, share: if is_per_choice { 1 } else { k } })
     }
 }
 
@@ -61,8 +61,8 @@ impl Kernel for ExpertLinear {
         let x = ctx.input(0)?;
         let chosen = ctx.input(1)?;
         let weights = (ctx.node().inputs.len() > 2).then(|| ctx.input(2)).transpose()?;
-        let shape = weights.as_ref().map(|weights| weights.shape());
-        let sizes = self.sizes(x.shape(), chosen.shape(), shape).map_err(|why| ctx.error(why))?;
+        let shape = weights.as_ref().map(GraphValue::shape);
+        let sizes = Self::sizes(x.shape(), chosen.shape(), shape).map_err(|why| ctx.error(why))?;
         let ExpertLinearSizes { k, inputs, share } = sizes;
         let outputs = self.outputs;
         let dtype = ctx.output_dtype(0);
@@ -83,7 +83,7 @@ impl Kernel for ExpertLinear {
                 Ok(y)
             })
             .collect::<Result<_, Error>>()?;
-        let factors = weights.as_ref().map(|weights| weights.view());
+        let factors = weights.as_ref().map(GraphValue::view);
         let results = if factors.is_some() { chosen.rows() } else { chosen.rows() * k };
         let mut out = vec![0.0; results * outputs];
         for ((_, uses), products) in uses.iter().zip(&products) {

@@ -65,6 +65,7 @@ impl ExpertUses {
 }
 
 /// The arguments of a mixture.
+#[expect(clippy::struct_excessive_bools, reason = "each is an argument with two words")]
 pub(super) struct Experts {
     pub(super) n: usize,
     pub(super) ffn: usize,

@@ -31,7 +31,7 @@ impl Kernel for DeviceExpertLinear {
         let chosen = ctx.device_input(1)?;
         let weights = (ctx.node().inputs.len() > 2).then(|| ctx.device_input(2)).transpose()?;
         let shape = weights.as_ref().map(|weights| &weights.shape[..]);
-        let sizes = self.rule.sizes(&x.shape, &chosen.shape, shape);
+        let sizes = ExpertLinear::sizes(&x.shape, &chosen.shape, shape);
         let ExpertLinearSizes { k, inputs, share } = sizes.map_err(|why| ctx.error(why))?;
         let &ExpertLinear { n, outputs } = &self.rule;
         let y = ctx.device_output(0, x.rows())?;
