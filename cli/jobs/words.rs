@@ -9,19 +9,20 @@ use jobs::{ParsedWords, PathArgument, without_dots};
 use crate::OnboardCli;
 
 /// Parses words, which begin behind the program's name.
-pub(super) fn parse(words: &[String]) -> Result<ParsedWords, String> {
+pub(super) fn parse(words: &[String]) -> Result<ParsedWords, jobs::Error> {
     let line = std::iter::once("onboard").chain(words.iter().map(String::as_str));
     let mut command = OnboardCli::command();
     let parsed = command.try_get_matches_from_mut(line).map_err(|error| {
         let text = error.to_string();
         // The first paragraph; usage and hints follow.
         let lines: Vec<&str> = text.lines().map(str::trim).take_while(|l| !l.is_empty()).collect();
-        lines.join(" ").trim_start_matches("error: ").to_owned()
+        refused(lines.join(" ").trim_start_matches("error: "))
     })?;
     let mut matches: &ArgMatches = &parsed;
     let mut command: &Command = &command;
     while let Some((name, inner)) = matches.subcommand() {
-        command = command.find_subcommand(name).ok_or("a command without declaration")?;
+        let inner_command = command.find_subcommand(name);
+        command = inner_command.ok_or_else(|| refused("a command without declaration"))?;
         matches = inner;
     }
     let mut result = ParsedWords::default();
@@ -59,6 +60,11 @@ pub(super) fn parse(words: &[String]) -> Result<ParsedWords, String> {
     Ok(result)
 }
 
+/// Returns the error of words that are no command.
+fn refused(message: &str) -> jobs::Error {
+    jobs::Error::Refused { message: message.to_owned() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,7 +96,7 @@ mod tests {
     #[test]
     fn errors_hold_their_whole_first_paragraph() {
         let words = ["imatrix", "m"].map(str::to_owned);
-        let error = parse(&words).unwrap_err();
+        let error = parse(&words).unwrap_err().to_string();
         assert!(error.contains("--output <FILE>") && error.contains("--text"), "{error}");
     }
 }

@@ -4,13 +4,15 @@
 //! [`render`] formats the rows. [`DraftComparison`] measures drafts of a model's own head.
 
 mod draft;
+mod error;
 mod measure;
 mod peers;
 mod plan;
 mod table;
 
 pub use draft::{DraftComparison, spread_tokens};
-pub use measure::{BenchSession, BenchSubject, NamedPeer, measure};
+pub use error::BenchError;
+pub use measure::{BenchSession, NamedPeer, measure};
 pub use peers::{BenchPeer, PeerChoice, PeerSetting};
-pub use plan::{BenchGrid, BenchTest, parse_count, parse_pair, parse_tokens};
+pub use plan::{BenchGrid, BenchSubject, BenchTest, parse_count, parse_pair, parse_tokens};
 pub use table::{BenchForm, BenchRow, BenchSamples, render};

@@ -19,8 +19,9 @@ const RENDER: DivisibleCommand = DivisibleCommand {
 };
 
 /// Reads the output of a command.
-fn parse(words: &[String]) -> Result<ParsedWords, String> {
-    let at = words.iter().position(|word| word == "-o").ok_or("expected `-o FILE`")?;
+fn parse(words: &[String]) -> Result<ParsedWords, Error> {
+    let refusal = || Error::Refused { message: "expected `-o FILE`".to_owned() };
+    let at = words.iter().position(|word| word == "-o").ok_or_else(refusal)?;
     let outputs = words.get(at + 1).cloned().into_iter().collect();
     Ok(ParsedWords { outputs, ..ParsedWords::default() })
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use registry::shell::{shell_line, shell_word};
 use sha2::{Digest as _, Sha256};
 
-use crate::error::{Error, StepContext as _, bail, ensure, refused};
+use crate::error::{Error, StepContext as _, bail, ensure};
 use crate::kinds::{self, DivisibleCommand};
 use crate::words::{ParsedWords, PathArgument};
 
@@ -17,7 +17,7 @@ pub struct CommandHost {
     /// Commands that can be divided.
     pub kinds: &'static [DivisibleCommand],
     /// Parses the words of a command, which begin behind the program's name; an error is one line.
-    pub parse: fn(&[String]) -> Result<ParsedWords, String>,
+    pub parse: fn(&[String]) -> Result<ParsedWords, Error>,
     /// Writes a record: beside its final path, then renamed.
     pub write: fn(&Path, &[u8]) -> io::Result<()>,
 }
@@ -25,9 +25,9 @@ pub struct CommandHost {
 /// Command line that is divided into pieces.
 ///
 /// ```
-/// use onboard_jobs::{CommandHost, DividedCommand, ParsedWords};
+/// use onboard_jobs::{CommandHost, DividedCommand, Error, ParsedWords};
 ///
-/// fn parse(words: &[String]) -> Result<ParsedWords, String> {
+/// fn parse(words: &[String]) -> Result<ParsedWords, Error> {
 ///     Ok(ParsedWords { outputs: vec![words.last().unwrap().clone()], ..ParsedWords::default() })
 /// }
 ///
@@ -72,7 +72,6 @@ impl DividedCommand {
             );
         };
         let parsed = (host.parse)(&words)
-            .map_err(refused)
             .with_context(|| format!("the command `{}` cannot be run", words.join(" ")))?;
         for flag in kind.refused {
             ensure!(
@@ -92,7 +91,7 @@ impl DividedCommand {
         let reads = parsed.reads;
         let values = parsed.values;
         let divided = Self { host, kind, words, output, reads, values, count, state };
-        (host.parse)(&divided.piece(1)?).map_err(refused).with_context(|| {
+        (host.parse)(&divided.piece(1)?).with_context(|| {
             format!("`{}` cannot be divided as it is given", divided.kind.name.join(" "))
         })?;
         Ok(divided)

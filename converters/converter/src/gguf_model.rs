@@ -75,10 +75,8 @@ impl<'c> GgufModel<'c> {
             file_weights.push(weight);
             weights.push(sourced);
         }
-        let gguf =
-            plan::with_scalars(gguf, &file_weights, &weights).map_err(no_gguf)?;
-        let tensors = plan::tensors(&gguf, &file_weights, &weights, arithmetic)
-            .map_err(no_gguf)?;
+        let gguf = plan::with_scalars(gguf, &file_weights, &weights).map_err(no_gguf)?;
+        let tensors = plan::tensors(&gguf, &file_weights, &weights, arithmetic).map_err(no_gguf)?;
         let mut warnings = plan::unknown(&gguf, &tensors);
         warnings.extend(gguf.doubts.iter().map(|doubt: &String| {
             format!("llama.cpp will not run the file as it is meant: {doubt}")

@@ -46,6 +46,9 @@ pub enum LaunchError {
     /// The version of the engine cannot be read.
     #[error("`{0}` is no version; expected numbers with dots, like 0.5.23")]
     Version(String),
+    /// The size of a GPU's memory cannot be read.
+    #[error("`{0}` is no size of a GPU's memory; expected 16GB or 24564MiB")]
+    Size(String),
     /// The server gave no usable response.
     #[error(transparent)]
     Server(#[from] crate::Error),

@@ -93,20 +93,18 @@ fn unknown_setting(sheet: &Sheet, key: &str) -> LaunchError {
 }
 
 /// Parses a memory size as MiB. GPU vendors call 2^30 bytes a GB.
-pub fn parse_mib(text: &str) -> Result<i64, String> {
+pub fn parse_mib(text: &str) -> Result<i64, LaunchError> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[digits.len()..].to_lowercase();
     let mib = match unit.as_str() {
-        "gb" | "gib" | "g" => 1024.0,
-        "mb" | "mib" | "m" => 1.0,
-        _ => return Err(format!("`{text}` is no size; expected 16GB or 24564MiB")),
+        "gb" | "gib" | "g" => Some(1024.0),
+        "mb" | "mib" | "m" => Some(1.0),
+        _ => None,
     };
-    let number: f64 = digits.trim().parse().map_err(|_| format!("`{text}` is no size"))?;
-    let size = (number * mib).floor();
-    if !(1.0..=1e9).contains(&size) {
-        return Err(format!("`{text}` is no size of a GPU's memory"));
-    }
-    Ok(size as i64)
+    let number: Option<f64> = digits.trim().parse().ok();
+    let size = number.zip(mib).map(|(number, mib)| (number * mib).floor());
+    let size = size.filter(|size| (1.0..=1e9).contains(size));
+    size.map(|size| size as i64).ok_or_else(|| LaunchError::Size(text.to_owned()))
 }
 
 #[cfg(test)]

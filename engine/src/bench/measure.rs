@@ -3,8 +3,9 @@
 use std::any::Any;
 use std::time::Instant;
 
+use super::error::BenchError;
 use super::peers::BenchPeer;
-use super::plan::BenchTest;
+use super::plan::{BenchSubject, BenchTest};
 use super::table::{BenchRow, BenchSamples};
 use crate::error::Error;
 use crate::session::{Chunk, NoProbe, OutputRows, Session, SlotId};
@@ -83,23 +84,8 @@ impl<'a> BenchSession<'a> {
     }
 }
 
-/// Model and settings that tests are measured with.
-#[derive(Debug, Clone)]
-pub struct BenchSubject {
-    /// Name of the model.
-    pub model: String,
-    /// Bytes of the weights.
-    pub bytes: u64,
-    /// Number of parameters.
-    pub parameters: u64,
-    /// Dtype of activations.
-    pub dtype: String,
-    /// Number of worker threads.
-    pub threads: usize,
-}
-
 /// Program that runs the same tests: its name, and the program or the reason why it does not run.
-pub type NamedPeer = (String, Result<Box<dyn BenchPeer>, String>);
+pub type NamedPeer = (String, Result<Box<dyn BenchPeer>, BenchError>);
 
 /// Runs each test once to warm up and then `repetitions` times, each round in turn with the other programs.
 ///

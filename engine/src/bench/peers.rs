@@ -9,6 +9,7 @@ use registry::dtype::Dtype;
 use registry::file;
 use serde_json::{Value, json};
 
+use super::error::BenchError;
 use super::plan::BenchTest;
 
 /// Program of the torch peer: reads a test a line, writes a rate a line.
@@ -28,7 +29,7 @@ struct PeerKind {
     name: &'static str,
     /// Program that runs unless another is given; the interpreter of Python files if it is none.
     program: Option<&'static str>,
-    open: fn(&PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, String>,
+    open: fn(&PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, BenchError>,
 }
 
 /// Model and settings that a program runs with.
@@ -51,7 +52,7 @@ pub struct PeerSetting<'a> {
 /// Program that is ready to run tests.
 pub trait BenchPeer {
     /// Runs a test once and returns its tokens per second.
-    fn run(&mut self, test: &BenchTest) -> Result<f64, String>;
+    fn run(&mut self, test: &BenchTest) -> Result<f64, BenchError>;
 }
 
 /// Program that is asked for.
@@ -64,19 +65,16 @@ pub struct PeerChoice {
 }
 
 impl FromStr for PeerChoice {
-    type Err = String;
+    type Err = BenchError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, BenchError> {
         let (name, program) = match text.split_once('=') {
             Some((name, program)) => (name, Some(PathBuf::from(program))),
             None => (text, None),
         };
         let kind = KINDS.iter().position(|kind| kind.name == name).ok_or_else(|| {
             let names: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
-            format!(
-                "`{name}` is not known; expected NAME or NAME=PROGRAM, with one of {}",
-                names.join(", ")
-            )
+            BenchError::UnknownPeer { name: name.to_owned(), known: names.join(", ") }
         })?;
         Ok(Self { text: text.to_owned(), kind, program })
     }
@@ -85,7 +83,7 @@ impl FromStr for PeerChoice {
 impl PeerChoice {
     /// Starts the program with a model, or returns the reason why it does not read the model. `setting` has the
     /// interpreter of Python files, which another program replaces.
-    pub fn open(&self, setting: PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, String> {
+    pub fn open(&self, setting: PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, BenchError> {
         let kind = &KINDS[self.kind];
         let program = self.program.as_deref().or(kind.program.map(Path::new));
         (kind.open)(&PeerSetting { program: program.unwrap_or(setting.program), ..setting })
@@ -93,11 +91,12 @@ impl PeerChoice {
 }
 
 /// Describes a failed program by the last line of its messages.
-fn failed(program: &Path, status: &str, messages: &[u8]) -> String {
+fn failed(program: &Path, status: &str, messages: &[u8]) -> BenchError {
     let text = String::from_utf8_lossy(messages);
     let last = text.lines().map(str::trim).rfind(|line| !line.is_empty());
     let last: String = last.unwrap_or("it wrote no message").chars().take(SHOWN).collect();
-    format!("`{}` {status}: {}", program.display(), last.escape_debug())
+    let message = last.escape_debug().to_string();
+    BenchError::Failed { program: program.to_owned(), status: status.to_owned(), message }
 }
 
 /// llama.cpp's program, started anew for each test and round.
@@ -109,19 +108,19 @@ struct LlamaBench {
 }
 
 impl LlamaBench {
-    fn open(setting: &PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, String> {
+    fn open(setting: &PeerSetting<'_>) -> Result<Box<dyn BenchPeer>, BenchError> {
         let PeerSetting { program, model, threads, gguf, gpu, .. } = *setting;
         if !gguf {
-            return Err("it reads GGUF files; `onboard convert` makes one".to_owned());
+            return Err(unsuited("it reads GGUF files; `onboard convert` makes one"));
         }
         Ok(Box::new(Self { program: program.to_owned(), model: model.to_owned(), threads, gpu }))
     }
 }
 
 impl BenchPeer for LlamaBench {
-    fn run(&mut self, test: &BenchTest) -> Result<f64, String> {
+    fn run(&mut self, test: &BenchTest) -> Result<f64, BenchError> {
         if test.batch > 1 {
-            return Err("it has no batches of sequences".to_owned());
+            return Err(unsuited("it has no batches of sequences"));
         }
         let mut command = Command::new(&self.program);
         command.arg("-m").arg(&self.model).args(["-r", "1", "-o", "json"]);
@@ -138,9 +137,10 @@ impl BenchPeer for LlamaBench {
         } else {
             command.args(["-p", &prompt, "-n", &generated]);
         }
-        let output = command.stdin(Stdio::null()).output().map_err(|error| {
-            let program = self.program.display();
-            format!("cannot start `{program}`: {error}; give its path with `NAME=PROGRAM`")
+        let output = command.stdin(Stdio::null()).output().map_err(|error| BenchError::Start {
+            program: self.program.clone(),
+            why: error.to_string(),
+            remedy: "; give its path with `NAME=PROGRAM`",
         })?;
         if !output.status.success() {
             return Err(failed(&self.program, &output.status.to_string(), &output.stderr));
@@ -165,8 +165,13 @@ struct Torch {
 }
 
 /// Describes why a program cannot be started.
-fn start_error(setting: &PeerSetting<'_>, error: &std::io::Error) -> String {
-    format!("cannot start `{}`: {error}", setting.program.display())
+fn start_error(setting: &PeerSetting<'_>, error: &std::io::Error) -> BenchError {
+    BenchError::Start { program: setting.program.to_owned(), why: error.to_string(), remedy: "" }
+}
+
+/// Returns the error of a test or a model that a program cannot run.
+fn unsuited(reason: &'static str) -> BenchError {
+    BenchError::Unsuited { reason }
 }
 
 /// Returns a flag of the program of the torch peer.
@@ -175,9 +180,9 @@ fn flag(name: &str) -> String {
 }
 
 impl Torch {
-    fn open(setting: &PeerSetting<'_>, more: &[&str]) -> Result<Box<dyn BenchPeer>, String> {
+    fn open(setting: &PeerSetting<'_>, more: &[&str]) -> Result<Box<dyn BenchPeer>, BenchError> {
         if setting.gguf {
-            return Err("it reads the folders of checkpoints, not GGUF files".to_owned());
+            return Err(unsuited("it reads the folders of checkpoints, not GGUF files"));
         }
         let folder = tempfile::tempdir().map_err(|error| start_error(setting, &error))?;
         let script = folder.path().join("torch_peer.py");
@@ -197,7 +202,7 @@ impl Torch {
             .spawn()
             .map_err(|error| start_error(setting, &error))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err("its streams are not open".to_owned());
+            return Err(unsuited("its streams are not open"));
         };
         let output = BufReader::new(output);
         Ok(Box::new(Self { program: setting.program.to_owned(), child, input, output, folder }))
@@ -205,7 +210,7 @@ impl Torch {
 }
 
 impl BenchPeer for Torch {
-    fn run(&mut self, test: &BenchTest) -> Result<f64, String> {
+    fn run(&mut self, test: &BenchTest) -> Result<f64, BenchError> {
         let ask = json!({
             "prompt": test.prompt, "generated": test.generated, "depth": test.depth, "batch": test.batch,
         });
@@ -238,7 +243,9 @@ mod tests {
         let choice: PeerChoice = "llama-bench=/usr/bin/llama-bench".parse().unwrap();
         assert_eq!(choice.program.unwrap(), Path::new("/usr/bin/llama-bench"));
         assert!("torch".parse::<PeerChoice>().unwrap().program.is_none());
-        assert!("gpu".parse::<PeerChoice>().unwrap_err().contains("llama-bench, torch"));
+        assert!(
+            "gpu".parse::<PeerChoice>().unwrap_err().to_string().contains("llama-bench, torch")
+        );
     }
 
     #[test]
@@ -254,14 +261,14 @@ mod tests {
             gpu: false,
         };
         let open = |gguf| choice.open(PeerSetting { gguf, ..setting });
-        let why = open(true).and_then(|mut peer| peer.run(&test)).unwrap_err();
+        let why = open(true).and_then(|mut peer| peer.run(&test)).unwrap_err().to_string();
         assert!(why.contains("cannot start `/does/not/exist`"), "{why}");
-        assert!(open(false).is_err_and(|why| why.contains("it reads GGUF files")));
+        assert!(open(false).is_err_and(|why| why.to_string().contains("it reads GGUF files")));
     }
 
     #[test]
     fn the_end_of_long_messages_is_shown() {
-        let text = failed(Path::new("p"), "failed", "é".repeat(10_000).as_bytes());
+        let text = failed(Path::new("p"), "failed", "é".repeat(10_000).as_bytes()).to_string();
         assert!(text.chars().count() < SHOWN + 50, "{text}");
     }
 }

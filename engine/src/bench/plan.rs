@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::error::BenchError;
+
 /// One test, run on a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BenchTest {
@@ -75,31 +77,46 @@ impl BenchGrid<'_> {
     }
 }
 
+/// Model and settings that tests are measured with.
+#[derive(Debug, Clone)]
+pub struct BenchSubject {
+    /// Name of the model.
+    pub model: String,
+    /// Bytes of the weights.
+    pub bytes: u64,
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Dtype of activations.
+    pub dtype: String,
+    /// Number of worker threads.
+    pub threads: usize,
+}
+
 /// Most tokens of one part of a test.
 const LONGEST: usize = 1 << 24;
 
 /// Parses an integer within bounds.
-fn within(text: &str, least: usize, limit: usize) -> Result<usize, String> {
+fn within(text: &str, least: usize, limit: usize) -> Result<usize, BenchError> {
     let number = text.trim().parse().ok().filter(|n| (least..=limit).contains(n));
-    number.ok_or_else(|| format!("`{text}` is not an integer from {least} to {limit}"))
+    number.ok_or_else(|| BenchError::Number { text: text.to_owned(), least, limit })
 }
 
 /// Parses a number of tokens.
-pub fn parse_tokens(text: &str) -> Result<usize, String> {
+pub fn parse_tokens(text: &str) -> Result<usize, BenchError> {
     within(text, 0, LONGEST)
 }
 
 /// Parses a number of sequences, threads or rounds.
-pub fn parse_count(text: &str) -> Result<usize, String> {
+pub fn parse_count(text: &str) -> Result<usize, BenchError> {
     within(text, 1, 1024)
 }
 
 /// Parses `PROMPT,GENERATED`.
-pub fn parse_pair(text: &str) -> Result<(usize, usize), String> {
+pub fn parse_pair(text: &str) -> Result<(usize, usize), BenchError> {
     let pair = text.split_once(',').and_then(|(prompt, generated)| {
         within(prompt, 1, LONGEST).ok().zip(within(generated, 1, LONGEST).ok())
     });
-    pair.ok_or_else(|| format!("`{text}` is no pair; expected PROMPT,GENERATED as in 512,128"))
+    pair.ok_or_else(|| BenchError::Pair { text: text.to_owned() })
 }
 
 #[cfg(test)]
@@ -129,7 +146,10 @@ mod tests {
         for wrong in ["", "x", "18446744073709551615", "-1"] {
             assert!(parse_tokens(wrong).is_err() && parse_count(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(parse_count("0").unwrap_err(), "`0` is not an integer from 1 to 1024");
+        assert_eq!(
+            parse_count("0").unwrap_err().to_string(),
+            "`0` is not an integer from 1 to 1024"
+        );
     }
 
     #[test]
@@ -137,7 +157,7 @@ mod tests {
         assert_eq!(parse_pair("512,128"), Ok((512, 128)));
         for wrong in ["512", "0,1", "1,0", "a,b", "1,2,3", ""] {
             assert!(
-                parse_pair(wrong).unwrap_err().contains("expected PROMPT,GENERATED"),
+                parse_pair(wrong).unwrap_err().to_string().contains("expected PROMPT,GENERATED"),
                 "{wrong}"
             );
         }

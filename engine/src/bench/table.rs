@@ -6,8 +6,8 @@ use registry::quantity::{bytes, count};
 use registry::table::TextTable;
 use serde_json::{Map, Value, json};
 
-use super::measure::BenchSubject;
-use super::plan::BenchTest;
+use super::error::BenchError;
+use super::plan::{BenchSubject, BenchTest};
 
 /// Form of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct BenchSamples {
     /// Name of the program.
     pub program: String,
     /// Tokens per second of each round, or the reason why the program did not run.
-    pub rates: Result<Vec<f64>, String>,
+    pub rates: Result<Vec<f64>, BenchError>,
 }
 
 impl BenchSamples {
@@ -38,7 +38,7 @@ impl BenchSamples {
     }
 
     /// Runs a program that has not failed yet, and keeps its rate if `counts`.
-    pub fn add(&mut self, run: impl FnOnce() -> Result<f64, String>, counts: bool) {
+    pub fn add(&mut self, run: impl FnOnce() -> Result<f64, BenchError>, counts: bool) {
         let Ok(rates) = &mut self.rates else { return };
         match run() {
             Ok(rate) if counts => rates.push(rate),
@@ -116,7 +116,7 @@ impl BenchRow {
             let peers = self.peers.iter().map(|peer| {
                 let (rates, reason) = match &peer.rates {
                     Ok(rates) => (json!(rates), Value::Null),
-                    Err(why) => (Value::Null, json!(why)),
+                    Err(why) => (Value::Null, json!(why.to_string())),
                 };
                 json!({
                     "program": peer.program, "samples_ts": rates, "not_run": reason,
@@ -256,7 +256,10 @@ mod tests {
             rates: vec![1.0, 3.0, 8.0],
             peers: vec![
                 BenchSamples { program: "one".to_owned(), rates: Ok(vec![2.0, 2.0, 2.0]) },
-                BenchSamples { program: "two".to_owned(), rates: Err("no file".to_owned()) },
+                BenchSamples {
+                    program: "two".to_owned(),
+                    rates: Err(BenchError::Unsuited { reason: "no file" }),
+                },
             ],
         }
     }
