@@ -312,8 +312,9 @@ impl AddModelArgs {
             return Ok(());
         }
         let model = &self.which.model;
-        let with_flags = |text: &str| term::with_flags(text).into_owned();
-        let screen = summary::screen(draft, &config.architecture(), model, &with_flags);
+        let screen = summary::screen(draft, &config.architecture(), model, &|text| {
+            term::with_flags(text).into_owned()
+        });
         Err(briefly_reported_error(&draft.findings, &screen))
     }
 

@@ -276,18 +276,24 @@ fn note_absent(divided: &DividedCommand) {
 fn run_piece(divided: &DividedCommand, number: usize) -> Result<CommandOutcome> {
     let piece = format!("piece {number} of {}", divided.count);
     let mut outcome = CommandOutcome::Ok;
-    let run = |words: &[String]| {
-        let (ended, written) = products::during(|| run_words(words));
-        outcome = ended;
-        CommandRun { succeeded: ended == CommandOutcome::Ok, written }
-    };
-    let again = |why: &str| term::note(&format!("{piece} is made again: {why}"));
-    match divided.make(number, again, run)? {
+    let made = divided.make(
+        number,
+        |why| term::note(&format!("{piece} is made again: {why}")),
+        |words| run_recorded(words, &mut outcome),
+    )?;
+    match made {
         PieceOutcome::MadeBefore => term::print(&format!("{piece} is made already"))?,
         PieceOutcome::Made => term::note(&format!("{piece} is made")),
         PieceOutcome::Failed => {}
     }
     Ok(outcome)
+}
+
+/// Runs a command of this program, and lists the files that it wrote.
+fn run_recorded(words: &[String], outcome: &mut CommandOutcome) -> CommandRun {
+    let (run_outcome, written) = products::during(|| run_words(words));
+    *outcome = run_outcome;
+    CommandRun { succeeded: run_outcome == CommandOutcome::Ok, written }
 }
 
 /// Runs a command of this program.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use chat::TemplateError;
+use chat::{Template, TemplateError};
 use clap::{Args, ValueEnum};
 use endpoints::launch::{self, EngineVersion, PlannedLaunch, parse_mib, read_settings};
 use models::config::ConfigFile;
@@ -20,7 +20,7 @@ use registry::sheet::{self, Sheet};
 use crate::findings::{model_error, reported_error};
 use crate::specs;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
-use crate::{CommandOutcome, chat_template, engines, term};
+use crate::{CommandOutcome, engines, term};
 
 /// Prints the command that starts an engine, with reasons and a plan of the memory
 #[derive(Debug, Args)]
@@ -234,7 +234,7 @@ impl LaunchArgs {
 
 /// Returns the format of the model's chat template, and the engine's parsers for that format.
 fn chat_facts(target: &LocalModel, engine: &str) -> ChatFacts {
-    let template = match chat_template::of_model(&target.dir) {
+    let template = match Template::of_model(&target.dir) {
         Ok(template) => template,
         Err(TemplateError::Missing { .. }) => return ChatFacts::default(),
         Err(error) => {

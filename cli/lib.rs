@@ -16,7 +16,6 @@ mod annotate;
 mod arithmetic;
 mod bench;
 mod bench_serve;
-mod chat_template;
 mod check;
 mod completions;
 mod convert;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use chat::{Format, TokenBytes};
+use chat::{Format, Template, TokenBytes};
 use clap::Args;
 use engine::{ProductArithmetic, SessionOptions};
 use models::local_model::LocalModel;
@@ -19,7 +19,7 @@ use crate::engines::parse_seconds;
 use crate::findings::{engine_error, warn};
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::token_io::{ModelTokenizer, end_tokens};
-use crate::{CommandOutcome, chat_template, interrupt, term};
+use crate::{CommandOutcome, interrupt, term};
 
 /// Serves a model over HTTP, with answers that can be reproduced
 ///
@@ -164,7 +164,7 @@ fn parse_format(name: &str) -> Result<ToolFormat, String> {
 /// Returns the chat template of a model, and the format of its output; without a template, a note says why
 /// there are no conversations.
 fn chat_format(target: &LocalModel, choice: Option<ToolFormat>) -> Option<ChatFormat> {
-    let opened = chat_template::of_model(&target.dir);
+    let opened = Template::of_model(&target.dir);
     let template = match opened.and_then(|template| template.check().map(|()| template)) {
         Ok(template) => template,
         Err(why) => {

@@ -67,8 +67,10 @@ impl ChatRecord {
             let note = Some("there is no tokenizer.json, so tokens are not compared".to_owned());
             return Ok(ModelChatCheck { report: self.check(template.as_ref(), None), note });
         };
-        let encode = |text: &str, around: bool| tokenizer.encode(text, around).map_err(failure);
-        let report = self.check(template.as_ref(), Some(&encode));
+        let report = self.check(
+            template.as_ref(),
+            Some(&|text, around| tokenizer.encode(text, around).map_err(failure)),
+        );
         Ok(ModelChatCheck { report, note: None })
     }
 
@@ -84,13 +86,20 @@ impl ChatRecord {
                 return Ok(ModelChatCheck { report: self.check(template.as_ref(), None), note });
             }
         };
-        let encode = |text: &str, around: bool| {
-            let ids = if around { tokenizer.prompt(text) } else { tokenizer.conversation(text) };
-            ids.map_err(failure)
-        };
-        let report = self.check(template.as_ref(), Some(&encode));
+        let report =
+            self.check(template.as_ref(), Some(&|text, around| encode(&tokenizer, text, around)));
         Ok(ModelChatCheck { report, note: None })
     }
+}
+
+/// Returns the tokens of a text by the keys of a file; `around` adds those that begin a prompt.
+fn encode(
+    tokenizer: &LlamaTokenizer,
+    text: &str,
+    around: bool,
+) -> Result<Vec<u32>, ChatTokensError> {
+    let ids = if around { tokenizer.prompt(text) } else { tokenizer.conversation(text) };
+    ids.map_err(failure)
 }
 
 fn failure(error: impl Display) -> ChatTokensError {

@@ -130,7 +130,7 @@ impl FormatReader {
             name: name?.name,
             about: self.tree.string(map, "about").unwrap_or_default(),
             find,
-            without: self.strings(map, "without"),
+            without: self.tree.strings_of(map, "without"),
             engines,
             reasoning,
             section,
@@ -184,14 +184,9 @@ impl FormatReader {
     }
 
     fn keys(&mut self, map: &YamlMap) -> CallKeys {
-        let name = self.strings(map, "name");
-        let arguments = self.strings(map, "arguments");
+        let name = self.tree.strings_of(map, "name");
+        let arguments = self.tree.strings_of(map, "arguments");
         CallKeys { name, arguments, by_name: self.flag(map, "by_name") }
-    }
-
-    /// Reads the texts of the list behind a key; none if the key is missing.
-    fn strings(&mut self, map: &YamlMap, key: &str) -> Vec<String> {
-        map.get(key).map(|entry| self.tree.strings(&entry.value)).unwrap_or_default()
     }
 
     /// Reads a pattern and checks that its holes are those of a call or of a pair.

@@ -250,10 +250,10 @@ impl ConversionRun<'_> {
 
     /// Names the files of an earlier set with the same name and another count of files, which nothing replaces.
     fn note_other_sets(&self, output: &GgufOutput, files: &[GgufPlan]) -> Result<()> {
-        let mut others = split::files_of_sets(&plan::prefix(&output.path))?;
-        others.retain(|path| files.iter().all(|file| file.path != *path));
-        if !others.is_empty() {
-            let names = others.iter().map(|path| format!("`{}`", path.display()));
+        let mut stale = split::files_of_sets(&plan::prefix(&output.path))?;
+        stale.retain(|path| files.iter().all(|file| file.path != *path));
+        if !stale.is_empty() {
+            let names = stale.iter().map(|path| format!("`{}`", path.display()));
             self.observer.note(&format!(
                 "note: files of another set stay: {}; remove them if nothing reads them",
                 listing::items(names)

@@ -142,16 +142,16 @@ fn config_differences(actual: &Value, expected: &Value) -> Vec<String> {
     let names: BTreeSet<&String> = actual.keys().chain(expected.keys()).collect();
     let differing = names.into_iter().filter(|name| actual.get(*name) != expected.get(*name));
     let differences = differing.map(|name| {
-        let found = actual.get(name).map_or_else(|| "absent".to_owned(), brief);
-        let planned = expected.get(name).map_or_else(|| "absent".to_owned(), brief);
-        format!("`{CONFIG}`: `{}` is {found}, expected {planned}", shown(name))
+        let actual = brief(actual.get(name));
+        let expected = brief(expected.get(name));
+        format!("`{CONFIG}`: `{}` is {actual}, expected {expected}", shown(name))
     });
     differences.collect()
 }
 
 /// Returns a value of a config as a message shows it.
-fn brief(value: &Value) -> String {
-    format!("`{}`", shown(&value.to_string()))
+fn brief(value: Option<&Value>) -> String {
+    value.map_or_else(|| "absent".to_owned(), |value| format!("`{}`", shown(&value.to_string())))
 }
 
 /// Returns the number of unquantized tensors that the folder has in another dtype.

@@ -30,8 +30,8 @@ impl Container {
     fn of(launched: &PlannedLaunch) -> Result<Self, LaunchError> {
         let sheet = &launched.sheet;
         let engine = &sheet.engine;
-        let without_image = || LaunchError::Image { engine: engine.clone() };
-        let image = sheet.image.as_ref().ok_or_else(without_image)?;
+        let image = sheet.image.as_ref();
+        let image = image.ok_or_else(|| LaunchError::Image { engine: engine.clone() })?;
         let port = sheet.port.ok_or_else(|| LaunchError::Port { engine: engine.clone() })?;
         let outside = launched.local.then(|| model_path(launched));
         let inside = outside.as_ref().map_or(launched.model.as_str(), |_| INSIDE);

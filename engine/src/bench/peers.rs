@@ -260,10 +260,13 @@ mod tests {
             threads: 1,
             gpu: false,
         };
-        let open = |gguf| choice.open(PeerSetting { gguf, ..setting });
-        let why = open(true).and_then(|mut peer| peer.run(&test)).unwrap_err().to_string();
+        let why =
+            choice.open(setting).and_then(|mut peer| peer.run(&test)).unwrap_err().to_string();
         assert!(why.contains("cannot start `/does/not/exist`"), "{why}");
-        assert!(open(false).is_err_and(|why| why.to_string().contains("it reads GGUF files")));
+        let folder = PeerSetting { gguf: false, ..setting };
+        assert!(
+            choice.open(folder).is_err_and(|why| why.to_string().contains("it reads GGUF files"))
+        );
     }
 
     #[test]

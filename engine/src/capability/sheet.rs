@@ -122,7 +122,7 @@ impl EngineSheet {
         let engine = reader.needed(map, "engine", tree, "a sheet");
         let kind = reader.choice(map, "kind", &KINDS).unwrap_or_default();
         let plugin = reader.string(map, "plugin");
-        let command = strings(reader, map, "program");
+        let command = reader.strings_of(map, "program");
         let starts = usize::from(plugin.is_some()) + usize::from(!command.is_empty());
         if starts != usize::from(kind == EngineKind::Child) {
             let message =
@@ -149,9 +149,9 @@ impl EngineSheet {
             ran_with: reader.string(map, "ran_with").unwrap_or_default(),
             plugin,
             command,
-            modules: strings(reader, map, "modules"),
-            install: strings(reader, map, "install"),
-            shows: strings(reader, map, "shows"),
+            modules: reader.strings_of(map, "modules"),
+            install: reader.strings_of(map, "install"),
+            shows: reader.strings_of(map, "shows"),
         })
     }
 }
@@ -188,9 +188,4 @@ fn ops(reader: &mut TreeReader, map: &YamlMap) -> BTreeSet<String> {
 fn names(reader: &mut TreeReader, map: &YamlMap, key: &str) -> BTreeSet<String> {
     let items = reader.list_of(map, key).iter();
     items.flat_map(|item| reader.names(item)).collect()
-}
-
-/// Reads the texts of a list.
-fn strings(reader: &mut TreeReader, map: &YamlMap, key: &str) -> Vec<String> {
-    map.get(key).map(|entry| reader.strings(&entry.value)).unwrap_or_default()
 }

@@ -17,7 +17,7 @@ pub enum EngineCommandError {
     /// There is no file.
     #[error("{why} `{}`; an engine is a name, a Python file or a program", path.display())]
     NoFile {
-        /// What is there instead.
+        /// State of the path.
         why: &'static str,
         /// Path that was given.
         path: PathBuf,

@@ -42,8 +42,11 @@ impl ExpertLinear {
         chosen: &[usize],
         weights: Option<&[usize]>,
     ) -> Result<ExpertLinearSizes, String> {
-        let (&[rows, k], &[x_rows, .., inputs]) = (chosen, x) else {
-            return Err(format!("choices {chosen:?} of {x:?} are no rows"));
+        let &[rows, k] = chosen else {
+            return Err(format!("choices {chosen:?} are no rows of choices"));
+        };
+        let &[x_rows, .., inputs] = x else {
+            return Err(format!("values {x:?} are no rows"));
         };
         let is_per_choice = x.len() == 3 && x[1] == k;
         if rows != x_rows || k == 0 || (x.len() != 2 && !is_per_choice) {

@@ -144,12 +144,16 @@ mod tests {
 
     #[test]
     fn groups_change_places_with_heads() {
-        let heads = |groups, count| Regroup { groups }.heads(&[1, count, 4]);
-        assert_eq!(heads(2, 6), Ok(vec![0, 3, 1, 4, 2, 5]));
-        assert_eq!(heads(3, 6), Ok(vec![0, 2, 4, 1, 3, 5]));
-        assert!(heads(4, 6).is_err() && heads(0, 6).is_err());
-        let there = heads(2, 6).unwrap();
-        let back = heads(3, 6).unwrap();
-        assert!(back.iter().map(|place| there[*place]).eq(0..6), "the other number undoes it");
+        assert_eq!(six_heads(2), Ok(vec![0, 3, 1, 4, 2, 5]));
+        assert_eq!(six_heads(3), Ok(vec![0, 2, 4, 1, 3, 5]));
+        assert!(six_heads(4).is_err() && six_heads(0).is_err());
+        let by_two = six_heads(2).unwrap();
+        let by_three = six_heads(3).unwrap();
+        assert!(by_three.iter().map(|place| by_two[*place]).eq(0..6), "the other number undoes it");
+    }
+
+    /// Returns the places of six heads in groups.
+    fn six_heads(groups: usize) -> Result<Vec<usize>, String> {
+        Regroup { groups }.heads(&[1, 6, 4])
     }
 }

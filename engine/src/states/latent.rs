@@ -65,8 +65,9 @@ mod tests {
 
     fn memory(window: Option<usize>) -> Latent {
         let needed = window.map(|window| window - 1);
-        let rows = |width| History::new(Dtype::F32, width, needed, 2);
-        Latent { latent: rows(1), shared: rows(1), expanded: rows(0), needed, rollback: 2 }
+        let [latent, shared, expanded] =
+            [1, 1, 0].map(|width| History::new(Dtype::F32, width, needed, 2));
+        Latent { latent, shared, expanded, needed, rollback: 2 }
     }
 
     /// Adds positions one by one, as the op does.

@@ -135,6 +135,11 @@ impl TreeReader {
         texts.map(|text| text.value().to_owned()).collect()
     }
 
+    /// Reads the texts of the list behind a key; none if the key is missing.
+    pub fn strings_of(&mut self, map: &YamlMap, key: &str) -> Vec<String> {
+        map.get(key).map(|entry| self.strings(&entry.value)).unwrap_or_default()
+    }
+
     /// Reads texts, in lists of any depth.
     pub fn names(&mut self, node: &YamlNode) -> Vec<String> {
         match &node.value {
