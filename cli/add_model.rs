@@ -196,9 +196,6 @@ impl AddModelArgs {
         let report = evidence.report;
         let outcome = ProofStatus::of(report);
         let chat = ChatSummary::read(&target.dir, self.reference.as_deref());
-        if let Some(remark) = &chat.remark {
-            term::note(&format!("note: {remark}"));
-        }
         let card = Card::new(target, weights, evidence, chat, outcome)?;
         let paths = [("card.md", card.markdown()), ("card.json", card.json())];
         for (file, text) in &paths {

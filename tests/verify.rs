@@ -12,7 +12,7 @@ use formats::gguf::{GgufFile, GgufTensorSpec};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::tool::{Ran, convert, fixture, json, onboard, run};
+use crate::tool::{Ran, convert, copy_folder, fixture, json, onboard, run};
 use fuse::{CASES, fuse, write};
 
 /// Runs `onboard verify`, which compares an output with its hashes.
@@ -362,4 +362,47 @@ fn a_file_is_renamed_with_its_hashes() {
     bytes.push(0);
     fs_err::write(&renamed, bytes).unwrap();
     verify(&renamed).code(1).says("bytes");
+}
+
+/// A process that writes a shard hashes the small files of the folder with it.
+#[test]
+fn a_shard_of_a_folder_is_verified_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    for shard in ["1/2", "2/2"] {
+        let to = ["--to", "fp8", "--shard", shard, "-o"];
+        run(convert().arg(fixture("llama_256")).args(to).arg(&out)).code(0);
+    }
+    verify(&out.join("model-00001-of-00002.safetensors")).code(0).prints("as written: 1 file");
+}
+
+/// Configs of wrapped models have no keys added for engines, and modelopt describes its format in a file.
+#[test]
+fn folders_of_wrapped_models_and_of_modelopt_are_compared_without_hashes() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, format) in [("gemma3", "fp8"), ("llama_256", "fp8:modelopt")] {
+        let source = fixture(name);
+        let out = dir.path().join(name);
+        run(convert().arg(&source).args(["--to", format, "-o"]).arg(&out)).code(0);
+        fs_err::remove_file(out.join("onboard.hashes")).unwrap();
+        compare(&source, &out, &[]).code(0);
+    }
+    let source = fixture("llama_256");
+    let beside = dir.path().join("llama_256/hf_quant_config.json");
+    fs_err::write(&beside, "{}").unwrap();
+    compare(&source, &dir.path().join("llama_256"), &[]).code(1).says("other bytes");
+}
+
+/// Numbers that JSON lacks stand in configs as Python writes them.
+#[test]
+fn a_config_with_infinity_is_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    let out = dir.path().join("out");
+    copy_folder(&fixture("mamba2"), &source);
+    let config = source.join("config.json");
+    let text = fs_err::read_to_string(&config).unwrap();
+    fs_err::write(&config, text.replacen('{', "{\"time_step_limit\": [0.0, Infinity],", 1)).unwrap();
+    run(convert().arg(&source).args(["--to", "bf16", "-o"]).arg(&out)).code(0);
+    compare(&source, &out, &[]).code(0);
 }

@@ -17,9 +17,9 @@ impl ParityCheckArgs {
         );
         let model = &self.which.model;
         let record = ChatRecord::of_model(model, self.reference.as_deref())?;
-        let ModelChatCheck { report, note } = record.check_model(model)?;
-        if let Some(note) = note {
-            term::note(&format!("note: {note}"));
+        let ModelChatCheck { report, without_tokens } = record.check_model(model)?;
+        if let Some(why) = without_tokens {
+            term::note(&format!("note: tokens are not compared: {why}"));
         }
         let json = serde_json::to_string_pretty(&report)? + "\n";
         match &self.json {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use checkpoints::checkpoint::pickled;
+use registry::listing::error_chain;
 
 use crate::cache::ModelCache;
 use crate::client::{Client, Listing};
@@ -85,17 +86,6 @@ fn error_in(
     error: impl std::error::Error + Send + Sync + 'static,
 ) -> CheckpointError {
     CheckpointError::Context { message, source: Box::new(error) }
-}
-
-/// Returns the text of an error and of its causes on one line.
-fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 impl HubSettings {

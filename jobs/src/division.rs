@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use registry::shell::{shell_line, shell_word};
+use registry::shell::{flag, shell_line, shell_word};
 use sha2::{Digest as _, Sha256};
 
 use crate::error::{Error, StepContext as _, bail, ensure};
@@ -249,11 +249,6 @@ impl DividedCommand {
         let counted = template.replace("{i}", &number.to_string());
         counted.replace("{n}", &self.count.to_string()).replace("{output}", &self.output)
     }
-}
-
-/// Returns a flag of the program.
-pub(crate) fn flag(name: &str) -> String {
-    format!("--{name}")
 }
 
 /// True for the name of this program, which a command may begin with.

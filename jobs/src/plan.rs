@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use registry::shell::{shell_line, shell_word};
+use registry::shell::{flag, shell_line, shell_word};
 use serde_json::{Value, json};
 
-use crate::division::{DividedCommand, flag};
+use crate::division::DividedCommand;
 use crate::error::Error;
 use crate::scripts::SchedulerOptions;
 

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 
-use registry::shell::{shell_line, shell_word};
+use registry::shell::{flag, shell_line, shell_word};
 
-use crate::division::{DividedCommand, flag};
+use crate::division::DividedCommand;
 use crate::error::{Error, bail, ensure};
 
 /// Settings of the schedulers that start pieces on machines.

@@ -1,7 +1,6 @@
 //! Verification card: the checks that were run, with all their values, for people and for programs.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -13,6 +12,7 @@ use parity::gate::{Gate, Mode};
 use parity::mutate::{Fate, MutationReport, counts};
 use parity::{Report, Verdict};
 use registry::dtype::Dtype;
+use registry::listing::error_chain;
 use registry::quantity::bytes;
 use registry::table::TextTable;
 use serde::Serialize;
@@ -73,9 +73,9 @@ pub struct ChatSummary {
     check: Option<ChatReport>,
     /// Reason why there is no comparison.
     note: Option<String>,
-    /// Remark on the comparison, which is no part of a card.
-    #[serde(skip)]
-    pub remark: Option<String>,
+    /// Reason why the comparison has no tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    without_tokens: Option<String>,
 }
 
 impl ChatSummary {
@@ -85,7 +85,11 @@ impl ChatSummary {
         // A card has no local path.
         let home = format!("{}/", model.display());
         let findings = chat.check.iter_mut().flat_map(|report| &mut report.findings);
-        for text in findings.map(|finding| &mut finding.text).chain(&mut chat.note) {
+        for text in findings
+            .map(|finding| &mut finding.text)
+            .chain(&mut chat.note)
+            .chain(&mut chat.without_tokens)
+        {
             *text = text.replace(&home, "");
         }
         chat
@@ -105,8 +109,8 @@ impl ChatSummary {
             Err(error) => return Self { note: Some(error.to_string()), ..chat },
         };
         match record.check_model(model) {
-            Ok(ModelChatCheck { report, note }) => {
-                Self { check: Some(report), remark: note, ..chat }
+            Ok(ModelChatCheck { report, without_tokens }) => {
+                Self { check: Some(report), without_tokens, ..chat }
             }
             Err(error) => Self { note: Some(error_chain(&error)), ..chat },
         }
@@ -126,11 +130,13 @@ impl ChatSummary {
                 }
             }
             text.push_str(&table.markdown());
+            if let Some(why) = &self.without_tokens {
+                let _ = writeln!(text, "\nTokens were not compared: {why}.");
+            }
             if self.check.is_none() && self.note.is_none() {
-                let flag = flag("chat");
-                let _ = writeln!(
-                    text,
-                    "\nNot compared with transformers: the reference has no record of chats, which `parity dump {flag}` makes."
+                text.push_str(
+                    "\nNot compared with transformers: the reference has no record of chats, which `parity dump` and \
+                     the option `chat` make.\n",
                 );
             }
         }
@@ -271,22 +277,6 @@ impl<'a> Card<'a> {
     }
 }
 
-/// Returns a flag of the program.
-fn flag(name: &str) -> String {
-    format!("--{name}")
-}
-
-/// Returns the text of an error and of its causes on one line.
-fn error_chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
 /// Lists injected mistakes that changed values and passed.
 fn missed_mutants(book: &MutationReport) -> Vec<Value> {
     let missed = book.outcomes.iter().filter(|outcome| outcome.fate == Fate::Missed);
@@ -297,10 +287,8 @@ fn missed_mutants(book: &MutationReport) -> Vec<Value> {
 fn caught_mutants(book: Option<&MutationReport>) -> String {
     let mut text = String::from("\n## Mistakes that the check catches\n\n");
     let Some(book) = book else {
-        let flag = flag("measure");
-        let _ = writeln!(
-            text,
-            "Not measured; `add-model {flag}` and `parity mutate` inject mistakes and count."
+        text.push_str(
+            "Not measured; `add-model` with the option `measure` and `parity mutate` inject mistakes and count.\n",
         );
         return text;
     };

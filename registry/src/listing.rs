@@ -3,6 +3,7 @@
 //! Files from strangers name as many tensors, keys and prompts as they like, and names are as long as they like.
 
 use std::borrow::Cow;
+use std::error::Error;
 use std::fmt::Display;
 
 /// Most findings, or items that have a line each, in one text.
@@ -18,6 +19,17 @@ pub fn items<T: Display>(items: impl IntoIterator<Item = T>) -> String {
         0 => first.join(", "),
         count => format!("{} and {count} more", first.join(", ")),
     }
+}
+
+/// Returns the text of an error and of its causes on one line.
+pub fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }
 
 /// Returns the first [`LINES`] items, and a text about the others if there are some.

@@ -17,6 +17,11 @@ pub fn shell_word(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
+/// Returns the flag of an option.
+pub fn flag(option: &str) -> String {
+    format!("--{option}")
+}
+
 /// Returns a command as a line for a shell.
 pub fn shell_line(words: &[String]) -> String {
     words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")

@@ -36,7 +36,7 @@ pub struct ModelChatCheck {
     /// Differences and warnings.
     pub report: ChatReport,
     /// Reason why tokens are not compared.
-    pub note: Option<String>,
+    pub without_tokens: Option<String>,
 }
 
 impl ChatRecord {
@@ -64,14 +64,17 @@ impl ChatRecord {
             Err(error) => return Err(error.into()),
         };
         let Some(tokenizer) = ReferenceTokenizer::read(model)? else {
-            let note = Some("there is no tokenizer.json, so tokens are not compared".to_owned());
-            return Ok(ModelChatCheck { report: self.check(template.as_ref(), None), note });
+            let without_tokens = Some("there is no tokenizer.json".to_owned());
+            return Ok(ModelChatCheck {
+                report: self.check(template.as_ref(), None),
+                without_tokens,
+            });
         };
         let report = self.check(
             template.as_ref(),
             Some(&|text, around| tokenizer.encode(text, around).map_err(failure)),
         );
-        Ok(ModelChatCheck { report, note: None })
+        Ok(ModelChatCheck { report, without_tokens: None })
     }
 
     /// Compares the keys of a GGUF file.
@@ -82,13 +85,16 @@ impl ChatRecord {
         let tokenizer = match LlamaTokenizer::new(file.metadata()) {
             Ok(tokenizer) => tokenizer,
             Err(why) => {
-                let note = Some(format!("tokens are not compared: {why}"));
-                return Ok(ModelChatCheck { report: self.check(template.as_ref(), None), note });
+                let without_tokens = Some(why.to_string());
+                return Ok(ModelChatCheck {
+                    report: self.check(template.as_ref(), None),
+                    without_tokens,
+                });
             }
         };
         let report =
             self.check(template.as_ref(), Some(&|text, around| encode(&tokenizer, text, around)));
-        Ok(ModelChatCheck { report, note: None })
+        Ok(ModelChatCheck { report, without_tokens: None })
     }
 }
 

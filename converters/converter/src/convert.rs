@@ -11,7 +11,7 @@ use registry::listing;
 
 use crate::deviations::{loader_rules, verify_file};
 use crate::error::{Result, bail, ensure};
-use crate::folder::{self, FolderOutcome};
+use crate::folder;
 use crate::folder_verify::verify_folder;
 use crate::format::{self, GgufFormat};
 use crate::gguf_model::GgufModel;
@@ -25,8 +25,8 @@ use crate::show_plan;
 
 /// Outcome of a conversion.
 ///
-/// The files are those of the plan, in order, without the files beside them such as a config. A conversion that only plans
-/// lists the files that it would write. The divergence is measured on the written files, if one was to be met.
+/// The files are those of the plan, or of its shard, in order, without the files beside them such as a config. A conversion that
+/// only plans lists the files that it would write. The divergence is measured on the written files, if one was to be met.
 ///
 /// ```
 /// use onboard_converter::ConversionOutcome;
@@ -133,10 +133,7 @@ pub fn convert(
 ) -> Result<ConversionOutcome> {
     let run = ConversionRun { options, observer };
     match options.formats()? {
-        RequestedFormats::Folder(format) => {
-            let FolderOutcome { files, divergence } = folder::run(run, target, format)?;
-            Ok(ConversionOutcome { files, divergence })
-        }
+        RequestedFormats::Folder(format) => folder::run(run, target, format),
         RequestedFormats::Gguf(formats) => run.write_files(target, &formats),
     }
 }
@@ -196,8 +193,10 @@ impl ConversionRun<'_> {
             let files = self.lay_out(&source, &mut draft)?;
             planned.push((draft.output, files));
         }
-        let planned_files = planned.iter().flat_map(|(_, files)| files);
-        let files = planned_files.map(|file| file.path.clone()).collect();
+        let planned_files = planned
+            .iter()
+            .flat_map(|(_, files)| options.of_shard(files.iter().map(|file| file.path.clone())));
+        let files = planned_files.collect();
         let mut outcome = ConversionOutcome { files, divergence: None };
         if options.plan {
             let text = if options.json {
@@ -242,7 +241,7 @@ impl ConversionRun<'_> {
         self.execute(&work, source.checkpoint, target, || {
             work.files.iter().try_for_each(|file| loader_rules(&file.path))
         })?;
-        for (output, files) in planned.iter().filter(|(output, _)| output.split.is_some()) {
+        for (output, files) in planned {
             self.note_other_sets(output, files)?;
         }
         Ok(())

@@ -1,5 +1,4 @@
-//! Checks a GGUF file against its checkpoint: its hashes, its keys, and
-//! the bytes of its blocks.
+//! Checks a GGUF file against its checkpoint: its hashes, its keys, and the bytes of its blocks.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -187,21 +186,32 @@ fn as_file<'c>(
 /// Lists the keys of a file that differ from those of its checkpoint.
 fn keys(model: &GgufModel<'_>, file: &GgufFile) -> Result<Vec<String>> {
     let arch = file.metadata().str("general.architecture")?.unwrap_or_default();
-    let other = (arch != model.gguf.arch)
+    let arch_fault = (arch != model.gguf.arch)
         .then(|| format!("the architecture is `{arch}`, expected `{}`", model.gguf.arch));
     let keys = key_differences(&model.gguf, &formats::gguf::evidence(file, arch));
-    Ok(other.into_iter().chain(keys).chain(tokenizer_keys(model, file)).collect())
+    Ok(arch_fault.into_iter().chain(keys).collect())
 }
 
 /// Lists the keys of the tokenizer that differ from those of its checkpoint.
 fn tokenizer_keys(model: &GgufModel<'_>, file: &GgufFile) -> Vec<String> {
-    let differences = model.tokenizer.iter().filter_map(|(key, expected)| {
-        let Some(actual) = file.metadata().get(key) else {
-            return Some(format!("key `{key}` is missing"));
-        };
-        value_difference(actual, expected).map(|what| format!("key `{key}` {what}"))
-    });
-    differences.collect()
+    let keys = model.tokenizer.iter();
+    keys.filter_map(|(key, expected)| tokenizer_fault(key, file.metadata().get(key), expected))
+        .collect()
+}
+
+/// Describes the difference of a key of the tokenizer. Programs that write files leave out flags that are false.
+fn tokenizer_fault(
+    key: &str,
+    actual: Option<&MetadataValue>,
+    expected: &MetadataValue,
+) -> Option<String> {
+    match actual {
+        None if *expected == MetadataValue::Bool(false) => None,
+        None => Some(format!("key `{key}` is missing")),
+        Some(actual) => {
+            value_difference(actual, expected).map(|what| format!("key `{key}` {what}"))
+        }
+    }
 }
 
 /// Describes the first difference between two values of a key.
@@ -209,21 +219,23 @@ fn value_difference(actual: &MetadataValue, expected: &MetadataValue) -> Option<
     if actual == expected {
         return None;
     }
-    let (MetadataValue::Array(items), MetadataValue::Array(others)) = (actual, expected) else {
+    let (MetadataValue::Array(items), MetadataValue::Array(expected_items)) = (actual, expected)
+    else {
         return Some(format!("is {}; the model's would be {}", brief(actual), brief(expected)));
     };
-    if items.len() != others.len() {
-        return Some(format!("has {} items; the model's would have {}", items.len(), others.len()));
+    if items.kind() != expected_items.kind() || items.len() != expected_items.len() {
+        return Some(format!(
+            "is {} {} values; the model's would be {} {}",
+            items.len(),
+            items.kind(),
+            expected_items.len(),
+            expected_items.kind()
+        ));
     }
-    let first = (0..items.len()).find_map(|n| {
-        let item = items.get(n)?;
-        let other = others.get(n)?;
-        (item != other).then(|| {
-            format!("has {} at {n}; the model's would have {}", brief(&item), brief(&other))
-        })
-    });
-    // Arrays of other kinds have equal items nowhere, and so has a number that is none.
-    first.or_else(|| (items.kind() != others.kind()).then(|| "is of another kind".to_owned()))
+    let n = (0..items.len()).find(|&n| items.get(n) != expected_items.get(n))?;
+    let item = items.get(n).as_ref().map(brief)?;
+    let expected_item = expected_items.get(n).as_ref().map(brief)?;
+    Some(format!("has {item} at {n}; the model's would have {expected_item}"))
 }
 
 /// Returns a value as a message shows it.
@@ -275,12 +287,13 @@ pub(crate) fn verify_file(
     faults.extend(distances.iter().filter_map(|one| one.fault(determined)));
     faults.extend(keys(&model, &file)?);
     if hashed.is_none() {
+        faults.extend(tokenizer_keys(&model, &file));
         faults.extend(file.stray_bytes());
     }
     if !determined {
         observer.note(
             "note: an importance matrix or another program made these blocks; each is compared with the error that its type \
-             explains, and with its bytes if the same the option `imatrix` is given",
+             explains, and with its bytes if the option `imatrix` gives the same matrix",
         );
     }
     match hashed {

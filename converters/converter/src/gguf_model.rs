@@ -67,10 +67,8 @@ impl<'c> GgufModel<'c> {
                 findings: vec![refused],
             });
         }
-        let (mut weights, _) = flows(checkpoint, &file_weights, &model.rules)
-            .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
-        let beside = idle(checkpoint, gguf.idle(&file_weights), &model.rules)
-            .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
+        let (mut weights, _) = flows(checkpoint, &file_weights, &model.rules).map_err(several)?;
+        let beside = idle(checkpoint, gguf.idle(&file_weights), &model.rules).map_err(several)?;
         for (weight, sourced) in beside {
             file_weights.push(weight);
             weights.push(sourced);

@@ -7,6 +7,7 @@ use conversion::hashes::{self, FOLDER, HashedFile};
 use formats::codec;
 use formats::gguf::{GgufFile, GgufTensor};
 use formats::output::folder_of;
+use registry::listing;
 
 use crate::error::{Context as _, Error, Result};
 
@@ -70,6 +71,10 @@ fn hashes_of(path: &Path) -> Result<Option<HashedFile>> {
     let beside = hashes::path_for(path);
     if beside.exists() {
         let mut files = hashes::read(&beside)?;
+        // A process that wrote a shard of a folder hashed the small files with it.
+        if let Some(at) = files.iter().position(|file| file.name == name) {
+            return Ok(Some(files.swap_remove(at)));
+        }
         // Hashes that were renamed with their file have its old name.
         if let [file] = &mut files[..] {
             file.name = name.into_owned();
@@ -145,7 +150,7 @@ pub fn unsound(path: &Path) -> Option<String> {
     } else {
         Ok(())
     };
-    opened.err().map(|why| crate::error::chain(&why))
+    opened.err().map(|why| listing::error_chain(&why))
 }
 
 /// True for the name of a file of tensors.

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use registry::dtype::Dtype;
 use registry::file;
+use registry::shell::flag;
 use serde_json::{Value, json};
 
 use super::error::BenchError;
@@ -172,11 +173,6 @@ fn start_error(setting: &PeerSetting<'_>, error: &std::io::Error) -> BenchError 
 /// Returns the error of a test or a model that a program cannot run.
 fn unsuited(reason: &'static str) -> BenchError {
     BenchError::Unsuited { reason }
-}
-
-/// Returns a flag of the program of the torch peer.
-fn flag(name: &str) -> String {
-    format!("--{name}")
 }
 
 impl Torch {

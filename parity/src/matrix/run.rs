@@ -1,6 +1,5 @@
 //! Runs the checks of a matrix, each in a process of its own.
 
-use std::error::Error;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, Command, ExitStatus, Stdio};
@@ -9,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use registry::dtype::Dtype;
 use registry::file;
+use registry::listing::error_chain;
+use registry::shell::flag;
 use serde_json::Value;
 
 use super::plan::{MatrixPlan, PlanEngine, PlanModel};
@@ -25,13 +26,8 @@ pub enum MatrixError {
     #[error("cannot start a check")]
     Start(#[source] io::Error),
     /// The check took too long.
-    #[error("no outcome within {seconds} seconds ({flag})")]
-    Timeout {
-        /// Time limit.
-        seconds: u64,
-        /// Flag that sets it.
-        flag: String,
-    },
+    #[error("no outcome within {0} seconds (the option `timeout`)")]
+    Timeout(u64),
     /// The check could not run.
     #[error("{0}")]
     Check(String),
@@ -151,7 +147,7 @@ impl MatrixCheck<'_> {
                     },
                     outcome: CellOutcome::Error,
                     share: None,
-                    message: chain(&error),
+                    message: error_chain(&error),
                     known: None,
                 });
                 failed.collect()
@@ -175,10 +171,7 @@ impl MatrixCheck<'_> {
             }
             if Instant::now() > deadline {
                 terminate(&mut child);
-                return Err(MatrixError::Timeout {
-                    seconds: self.run.timeout.as_secs(),
-                    flag: flag("timeout"),
-                });
+                return Err(MatrixError::Timeout(self.run.timeout.as_secs()));
             }
             std::thread::sleep(Duration::from_millis(20));
         };
@@ -233,11 +226,6 @@ impl MatrixCheck<'_> {
     }
 }
 
-/// Returns a flag of the program.
-fn flag(name: &str) -> String {
-    format!("--{name}")
-}
-
 /// Reads the last bytes of a stream.
 fn last_bytes(mut stream: ChildStderr) -> Vec<u8> {
     let mut tail = Vec::new();
@@ -248,17 +236,6 @@ fn last_bytes(mut stream: ChildStderr) -> Vec<u8> {
         tail.drain(..over);
     }
     tail
-}
-
-/// Returns the text of an error and of its causes on one line.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Asks a check and its engine to end, then kills the check.

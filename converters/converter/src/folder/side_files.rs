@@ -31,17 +31,21 @@ pub(super) fn files(
     let mut files = of_source(observer, plan)?;
     let bytes = card(plan).into_bytes();
     files.push(SideFile { path: folder.join("README.md"), bytes });
-    if let Some(mut json) = plan.format.beside(&plan.ignored(), plan.scales.asked) {
-        json.sort_all_objects();
-        let bytes = format!("{json:#}\n").into_bytes();
-        files.push(SideFile { path: folder.join("hf_quant_config.json"), bytes });
-    }
+    files.extend(of_format(plan));
     if let Some((_, text)) = index(folder, &plan.items, &plan.files) {
         files.push(SideFile { path: folder.join(INDEX), bytes: text.into_bytes() });
     }
     let bytes = config_text(observer, plan)?.into_bytes();
     files.push(SideFile { path: folder.join(CONFIG), bytes });
     Ok(files)
+}
+
+/// Returns the file that describes the format to engines, if the format has one.
+pub(crate) fn of_format(plan: &FolderPlan<'_>) -> Option<SideFile> {
+    let mut json = plan.format.beside(&plan.ignored(), plan.scales.asked)?;
+    json.sort_all_objects();
+    let bytes = format!("{json:#}\n").into_bytes();
+    Some(SideFile { path: plan.folder.join("hf_quant_config.json"), bytes })
 }
 
 /// Reads the files that the folder takes over from the checkpoint: tokenizer, settings, templates, and code if wanted.

@@ -8,6 +8,7 @@ use registry::table::TextTable;
 
 use super::{Error, GgufFile, Metadata, MetadataArray, MetadataValue};
 use crate::codec::BlockType;
+use crate::escaped;
 
 /// Maximum length of a text that is shown, and of an array.
 const TEXT: usize = 60;
@@ -101,11 +102,6 @@ fn cut(text: &str) -> String {
     let long = text.chars().nth(TEXT).is_some();
     let some: String = text.chars().take(TEXT).collect();
     escaped(&some) + if long { "..." } else { "" }
-}
-
-/// Escapes control characters of a file.
-fn escaped(text: &str) -> String {
-    text.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
 }
 
 fn tensors(file: &GgufFile) -> String {
