@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand};
-use converter::{ConvertOptions, listed};
+use converter::ConvertOptions;
+use registry::listing;
 
 use crate::findings::converter_error;
 use crate::progress::ConversionTerminal;
@@ -175,7 +176,7 @@ impl ConvertArgs {
         if faults.is_empty() {
             return Ok(CommandOutcome::Ok);
         }
-        term::note(&listed(&faults));
+        term::note(&listing::joined(&faults));
         Ok(CommandOutcome::Differs)
     }
 }

@@ -402,7 +402,9 @@ fn a_config_with_infinity_is_compared() {
     copy_folder(&fixture("mamba2"), &source);
     let config = source.join("config.json");
     let text = fs_err::read_to_string(&config).unwrap();
-    fs_err::write(&config, text.replacen('{', "{\"time_step_limit\": [0.0, Infinity],", 1)).unwrap();
+    let mut values: Value = serde_json::from_str(&text).unwrap();
+    values["time_step_limit"] = serde_json::json!([0.0, "INFINITE"]);
+    fs_err::write(&config, values.to_string().replace("\"INFINITE\"", "Infinity")).unwrap();
     run(convert().arg(&source).args(["--to", "bf16", "-o"]).arg(&out)).code(0);
     compare(&source, &out, &[]).code(0);
 }

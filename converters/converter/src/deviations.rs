@@ -21,7 +21,7 @@ use crate::error::{Context as _, Result, bail, several};
 use crate::gguf_model::{GgufModel, checkpoint};
 use crate::observer::ConversionObserver;
 use crate::options::ConvertOptions;
-use crate::verified::hashed;
+use crate::verified::compare_hashes;
 
 /// Checks a file against the rules of its loader.
 pub(crate) fn loader_rules(path: &Path) -> Result<()> {
@@ -275,7 +275,7 @@ pub(crate) fn verify_file(
     if path.extension().is_some_and(|end| end == "safetensors") {
         bail!("`{}` is a part of a folder; name its folder", path.display());
     }
-    let hashed = hashed(path)?;
+    let hashed = compare_hashes(path)?;
     let checkpoint = checkpoint(target)?;
     let file = GgufFile::open(path)?;
     let model = as_file(observer, target, &checkpoint, arithmetic, &file)?;

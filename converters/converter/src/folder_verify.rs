@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::folder::{CONFIG, config_value, items, plan, side_files};
 use crate::folder_plan::FolderPlan;
 use crate::run::ConversionRun;
-use crate::verified::hashed;
+use crate::verified::compare_hashes;
 
 /// Key of the config that names the format.
 const QUANTIZATION: &str = "quantization_config";
@@ -27,7 +27,7 @@ pub(crate) fn verify_folder(
     path: &Path,
 ) -> Result<Vec<String>> {
     let checkpoint = target.checkpoint()?;
-    let verified = hashed(path)?;
+    let verified = compare_hashes(path)?;
     let mut faults = verified.as_ref().map(|files| files.faults.clone()).unwrap_or_default();
     let opened = Checkpoint::open(path);
     let written = match opened {

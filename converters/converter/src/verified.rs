@@ -24,23 +24,13 @@ pub struct VerifiedFiles {
     pub faults: Vec<String>,
 }
 
-/// Joins faults, and counts those beyond the first ones.
-pub fn listed(faults: &[String]) -> String {
-    const MOST: usize = 20;
-    let mut lines: Vec<String> = faults.iter().take(MOST).cloned().collect();
-    if faults.len() > MOST {
-        lines.push(format!("and {} more", faults.len() - MOST));
-    }
-    lines.join("\n")
-}
-
 /// Returns the path of the hashes of a file or folder.
-pub fn expected(path: &Path) -> PathBuf {
+pub fn hashes_path(path: &Path) -> PathBuf {
     if path.is_dir() { path.join(FOLDER) } else { hashes::path_for(path) }
 }
 
 /// Compares a file, the files of a set, or a folder with the hashes beside them; none if there are none.
-pub fn hashed(path: &Path) -> Result<Option<VerifiedFiles>> {
+pub fn compare_hashes(path: &Path) -> Result<Option<VerifiedFiles>> {
     if path.is_dir() {
         return folder(path);
     }
@@ -135,7 +125,7 @@ pub(crate) fn sound(file: &GgufFile, info: &GgufTensor) -> Result<()> {
 }
 
 /// Returns the reason why readers would refuse a file that is as it was written.
-pub fn unsound(path: &Path) -> Option<String> {
+pub fn read_fault(path: &Path) -> Option<String> {
     let opened = if path.is_dir() {
         let has_weights = path.join(checkpoints::checkpoint::INDEX).exists()
             || path.join(checkpoints::checkpoint::SINGLE).exists();
