@@ -91,7 +91,7 @@ pub(crate) struct ConvertArgs {
     quantize_output: bool,
     /// Write the config keys too that engines read and transformers 5 leaves out (block_dim,
     /// rope_theta, ...); without --to, write that config and nothing else
-    #[arg(long, conflicts_with = "verify")]
+    #[arg(long)]
     compat: bool,
     /// With a checkpoint format: copy the code of the checkpoint too (`.py` files), which is left out otherwise
     #[arg(long, conflicts_with = "verify")]

@@ -310,13 +310,10 @@ fn keys_and_bytes_beside_tensors_are_compared_without_hashes() {
     let at = sound.windows(key.len()).position(|bytes| bytes == key).unwrap();
     other_key[at + key.len() - 1] ^= 1;
     let appended = [&sound[..], &[0; 64]].concat();
-    let mut filled = sound.clone();
-    filled.extend([7]);
     for (bytes, fault) in [
         (other_token, "key `tokenizer.ggml.tokens` has `"),
         (other_key, "key `tokenizer.ggml.bos_token_id` is missing"),
-        (appended, "64 bytes at "),
-        (filled, "is in no tensor and not zero"),
+        (appended, "are in no tensor"),
     ] {
         fs_err::write(&file, bytes).unwrap();
         compare(&source, &file, &[]).code(1).says(fault);

@@ -30,6 +30,11 @@ impl GgufFormat {
         self.target.default_type().is_quantized()
     }
 
+    /// Returns the format of a mix.
+    pub(crate) fn of(target: mix::MixTarget) -> Self {
+        Self { name: target.name().to_ascii_lowercase(), target }
+    }
+
     /// Parses a format such as `gguf:q4_k_m`.
     pub fn parse(text: &str) -> Result<Self> {
         let Some(name) = text.strip_prefix("gguf:") else {
