@@ -13,6 +13,7 @@ use engine::catalog::CatalogEntry;
 use engine::drivers::{DRIVERS, EngineDriver};
 use engine::{Engine, NativeEngine};
 use parity::Dump;
+use registry::suggest;
 
 use crate::findings::engine_error;
 
@@ -121,6 +122,33 @@ fn is_address(name: &str) -> bool {
     name.starts_with("http://") || name.starts_with("https://")
 }
 
+/// True for the path of an engine's program or file.
+fn is_path(name: &str) -> bool {
+    name.contains(['/', std::path::MAIN_SEPARATOR])
+}
+
+/// Returns the engine of the catalog with this name.
+fn entry(name: &str) -> Result<CatalogEntry> {
+    let mut entries = catalog()?;
+    if let Some(at) = entries.iter().position(|entry| entry.name == name) {
+        return Ok(entries.swap_remove(at));
+    }
+    let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+    let hint = if Path::new(name).is_file() {
+        format!(". For the file here, write ./{name}")
+    } else {
+        suggest::closest(name, names.iter().copied())
+            .map(|near| format!("; did you mean `{near}`?"))
+            .unwrap_or_default()
+    };
+    bail!("there is no engine `{name}`; there are: {}{hint}", names.join(", "));
+}
+
+/// Returns an error for a name that no engine has. Paths and addresses are tried when they are used.
+pub(crate) fn expect_known(name: &str) -> Result<()> {
+    if is_address(name) || is_path(name) { Ok(()) } else { entry(name).map(drop) }
+}
+
 impl EngineArgs {
     /// True for the engine of this program that runs unless another is chosen.
     pub(crate) fn is_native(&self) -> bool {
@@ -154,21 +182,12 @@ impl EngineArgs {
         if is_address(name) {
             return Ok(ResolvedEngine::Server(name.to_owned()));
         }
-        if name.contains(['/', std::path::MAIN_SEPARATOR]) {
+        if is_path(name) {
             return ChildCommand::at_path(Path::new(name), self)
                 .map(|child| ResolvedEngine::Child(Box::new(child)));
         }
-        let entries = catalog()?;
-        let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
-            let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
-            let near = if Path::new(name).is_file() {
-                format!(". For the file here, write ./{name}")
-            } else {
-                String::new()
-            };
-            bail!("there is no engine `{name}`; there are: {}{near}", names.join(", "));
-        };
-        ChildCommand::of_entry(entry, self).map(|child| ResolvedEngine::Child(Box::new(child)))
+        ChildCommand::of_entry(&entry(name)?, self)
+            .map(|child| ResolvedEngine::Child(Box::new(child)))
     }
 
     /// Creates an engine of this process that runs resolved models.

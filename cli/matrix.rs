@@ -12,7 +12,7 @@ use registry::diag::SourceText;
 use registry::file;
 use registry::quantity::plural;
 
-use crate::engines::parse_seconds;
+use crate::engines::{self, parse_seconds};
 use crate::findings::reported_error;
 use crate::{CommandOutcome, annotate, term, write};
 
@@ -97,6 +97,7 @@ impl MatrixArgs {
             !pairs.is_empty(),
             "nothing of the plan `{shown}` is left to run; see --model and --engine"
         );
+        pairs.iter().try_for_each(|(_, engine)| engines::expect_known(&engine.engine))?;
         let folder = tempfile::Builder::new().prefix("onboard-matrix-").tempdir()?;
         let _watched = crate::interrupt::watch_whole(folder.path());
         let home = self.plan.parent().filter(|folder| !folder.as_os_str().is_empty());

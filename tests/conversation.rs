@@ -10,11 +10,15 @@ use crate::tool::{Ran, convert, copy, fixture, json, onboard, run};
 
 /// Runs `onboard run MODEL ...` with a text on standard input.
 fn typed(model: &Path, more: &[&str], input: &str) -> Ran {
+    typed_bytes(model, more, input.as_bytes())
+}
+
+fn typed_bytes(model: &Path, more: &[&str], input: &[u8]) -> Ran {
     let mut command = onboard();
     command.arg("run").arg(model).args(more);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
     let out = child.wait_with_output().unwrap();
     Ran {
         code: out.status.code().unwrap_or(-1),
@@ -65,9 +69,29 @@ fn a_conversation_goes_on_from_what_was_computed() {
 fn commands_of_a_conversation_are_no_messages() {
     let model = fixture("qwen2");
     let ran =
-        typed(&model, &["--chat", "--json", "-n", "2"], "/help\n/reset\n /help\n/a/b\n").code(0);
+        typed(&model, &["--chat", "--json", "-n", "2"], "/help\n/reset\n /help\n/a/b\n/clear x\n")
+            .code(0);
     assert_eq!(objects(&ran.out).len(), 2, "{}", ran.out);
-    ran.says("/clear forgets what was said").says("`/reset` is no command");
+    ran.says("/clear forgets what was said")
+        .says("`/reset` is no command")
+        .says("`/clear` is a command of one word");
+}
+
+#[test]
+fn a_message_without_an_answer_ends_no_conversation() {
+    let model = fixture("qwen2");
+    let long = "many words ".repeat(2000);
+    let chat = ["--chat", "--json", "-n", "2"];
+    let alone = objects(&typed(&model, &chat, "Hi\n").code(0).out);
+    let ran = typed(&model, &chat, &format!("{long}\nHi\n")).code(2);
+    assert_eq!(objects(&ran.out), alone, "{}", ran.out);
+    ran.says("begin anew with /clear").says("1 message got no answer");
+    let ran = typed(&model, &chat, &format!("{}\nHi\n", "x".repeat(2 << 20))).code(2);
+    assert_eq!(objects(&ran.out), alone, "{}", ran.out);
+    ran.says("more than").says("1 message got no answer");
+    let ran = typed_bytes(&model, &chat, b"\xff\xfe\nHi\n").code(2);
+    assert_eq!(objects(&ran.out), alone, "{}", ran.out);
+    ran.says("is not UTF-8").says("1 message got no answer");
 }
 
 #[test]

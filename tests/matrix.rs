@@ -78,6 +78,11 @@ fn a_plan_is_checked_before_anything_runs() {
         .says("has 2 findings");
     fs_err::write(&path, "models: [a]\nengines: [native]\n").unwrap();
     matrix(&path, &["--model", "b"]).code(2).says("nothing of the plan");
+    fs_err::write(&path, "models: [a]\nengines: [nativ]\n").unwrap();
+    matrix(&path, &[]).code(2).says("did you mean `native`?");
+    fs_err::write(&path, "models: [a]\nengines: [native]\nflags: [--dtype, f16]\n").unwrap();
+    matrix(&path, &[]).code(2).says("`--dtype` is none of the flags of a plan").says("`dtypes`");
+    fs_err::write(&path, "models: [a]\nengines: [native]\n").unwrap();
     let board = home.path().join("board.json");
     fs_err::write(&board, "{}").unwrap();
     matrix(&path, &["--against", &board.display().to_string()]).code(2).says("it is no scoreboard");

@@ -1,13 +1,11 @@
 //! Tests of files that lost their hashes: `convert --verify` compares all that the source determines.
 
-#[path = "../converters/conversion/tests/support/fuse.rs"]
-mod fuse;
-
 use std::path::Path;
 
 use formats::gguf::{GgufFile, GgufTensorSpec, Metadata, MetadataValue};
 
 use crate::tool::{Ran, convert, copy_folder, fixture, onboard, run};
+use crate::verify::fuse;
 
 /// Converts a fixture and removes the hashes.
 fn unhashed(source: &Path, format: &str, more: &[&str], output: &Path) {
@@ -132,6 +130,9 @@ fn many_damaged_blocks_are_no_other_programs() {
     compare(&source, &path).code(1).says("blocks have other bytes than the source gives in Q8_0");
 }
 
+/// Fault of a folder, and the change that makes it.
+type Damage<'a> = (&'a str, &'a dyn Fn(&Path));
+
 #[test]
 fn every_file_of_a_folder_is_compared() {
     let dir = tempfile::tempdir().unwrap();
@@ -152,7 +153,6 @@ fn every_file_of_a_folder_is_compared() {
         bytes.splice(at..at + from.len(), to.iter().copied());
         fs_err::write(path, bytes).unwrap();
     };
-    type Damage<'a> = (&'a str, &'a dyn Fn(&Path));
     let damages: [Damage<'_>; 6] = [
         ("model-00001-of-00099.safetensors` is read by loaders", &|out| {
             fs_err::copy(out.join(first(out)), out.join("model-00001-of-00099.safetensors"))

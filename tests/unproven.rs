@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::tool::{Ran, copy, copy_folder, fixture, json, parity, remove_checksums, run};
 
 /// Runs a check in f32 without schedules.
@@ -100,7 +102,7 @@ fn a_reference_without_taps_or_ensemble_leaves_ops_and_whole_runs_unproven() {
     run(command.arg(&dump).arg("--prompts").arg(&prompts)).code(0);
     check(&fixture("lfm2"), &["--reference", dump.to_str().unwrap()])
         .code(0)
-        .prints("but not proven: whole runs (the dump has no ensemble)");
+        .prints("but not proven: positions (the longest prompt has 2 tokens); whole runs (the dump has no ensemble)");
 }
 
 #[test]
@@ -135,4 +137,88 @@ fn an_engine_is_recorded_up_to_the_end_of_its_context() {
     let manifest = json(&fs_err::read_to_string(dump.join("manifest.json")).unwrap());
     assert_eq!(manifest["prompts"][3]["tokens"].as_array().unwrap().len(), 128);
     assert_eq!(manifest["greedy"]["f32"]["long"].as_array().unwrap().len(), 1);
+}
+
+/// Copies a dump, changes its manifest, and gives it checksums again.
+fn edited(from: &Path, dump: &Path, edit: impl Fn(&mut Value)) {
+    copy_folder(from, dump);
+    let file = dump.join("manifest.json");
+    let mut manifest = json(&fs_err::read_to_string(&file).unwrap());
+    manifest.as_object_mut().unwrap().remove("sha256");
+    edit(&mut manifest);
+    let tensors = parity::dump::sha256(&dump.join("reference.safetensors")).unwrap();
+    fs_err::write(&file, parity::dump::sealed(&manifest.to_string(), &tensors)).unwrap();
+}
+
+/// Names a phase in which every tap was recorded, for the first `taps` taps.
+fn keep_phase(manifest: &mut Value, phase: &str, taps: usize) {
+    let all = manifest["taps"].as_object_mut().unwrap();
+    all.values_mut().take(taps).for_each(|tap| tap["phases"] = serde_json::json!([phase]));
+}
+
+/// Change of a manifest, and words of the verdict.
+type Edit<'a> = (&'a dyn Fn(&mut Value), &'a str);
+
+/// A dump may have less than the reference script writes. What it lacks is in the verdict.
+#[test]
+fn what_a_dump_was_robbed_of_is_in_the_verdict() {
+    let home = tempfile::tempdir().unwrap();
+    let reference = fixture("lfm2/reference");
+    let edits: [Edit<'_>; 6] = [
+        (
+            &|dump| keep_phase(dump, "prefill", usize::MAX),
+            "AGREE in prefill only, in 1 run, but not proven: decode (",
+        ),
+        (
+            &|dump| keep_phase(dump, "prefill", 3),
+            "decode (3 ops compared in prefill alone, the first is `",
+        ),
+        (
+            &|dump| keep_phase(dump, "decode", 3),
+            "ops (3 ops compared in decode alone, the first is `",
+        ),
+        (
+            &|dump| {
+                let runs = dump["greedy"].as_object_mut().unwrap().values_mut();
+                for tokens in runs.flat_map(|prompts| prompts.as_object_mut().unwrap().values_mut())
+                {
+                    tokens.as_array_mut().unwrap().truncate(1);
+                }
+            },
+            "greedy tokens (the dump has one of each prompt, which prefill gives)",
+        ),
+        (
+            &|dump| drop(dump.as_object_mut().unwrap().remove("audit")),
+            "the dump (it does not say how far the reference's steps are from its prefill)",
+        ),
+        (
+            &|dump| dump["prompts"].as_array_mut().unwrap().truncate(2),
+            "positions (the longest prompt has 2 tokens)",
+        ),
+    ];
+    for (n, (edit, words)) in edits.into_iter().enumerate() {
+        let dump = home.path().join(n.to_string());
+        edited(&reference, &dump, edit);
+        let ran = check(&fixture("lfm2"), &["--reference", dump.to_str().unwrap(), "--strict"]);
+        ran.code(1).prints(words);
+    }
+}
+
+/// A dump of an engine names what changed in the checkpoint since, as that of the reference does.
+#[test]
+fn a_dump_of_an_engine_names_a_changed_key() {
+    let home = tempfile::tempdir().unwrap();
+    let model = home.path().join("lfm2");
+    let dump = home.path().join("dump");
+    copy("lfm2", &model);
+    let mut command = parity();
+    command.arg("dump").arg(&model).args(["--engine", "native", "--dtypes", "f32", "-o"]);
+    run(command.arg(&dump)).code(0);
+    let config = model.join("config.json");
+    let mut values = json(&fs_err::read_to_string(&config).unwrap());
+    values["norm_eps"] = serde_json::json!(0.5);
+    fs_err::write(&config, values.to_string()).unwrap();
+    check(&model, &["--reference", dump.to_str().unwrap()])
+        .code(2)
+        .says("`norm_eps` is `0.5` here");
 }

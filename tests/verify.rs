@@ -2,7 +2,7 @@
 //! whole.
 
 #[path = "../converters/conversion/tests/support/fuse.rs"]
-mod fuse;
+pub(crate) mod fuse;
 
 use std::collections::BTreeMap;
 use std::path::Path;

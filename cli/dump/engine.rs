@@ -12,7 +12,7 @@ use models::config::ConfigFile;
 use models::is_gguf;
 use parity::Dump;
 use parity::beside::beside;
-use parity::dump::Prompt;
+use parity::dump::{CheckpointContents, Prompt};
 use parity::record::{RecordingPlan, record};
 use registry::dtype::Dtype;
 use registry::file;
@@ -145,8 +145,10 @@ impl EngineDumpArgs {
             engine.name(),
             dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
         ));
+        let (model, checkpoint) = identity(source)?;
         let subject = RecordingPlan {
-            model: identity(source)?,
+            model,
+            checkpoint,
             prompts,
             dtypes,
             producer: &|| {
@@ -200,18 +202,22 @@ fn room(prompts: &[Prompt]) -> usize {
     prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0) + MORE
 }
 
-/// Returns the `model` entry of a manifest.
-fn identity(source: &ModelSource<'_>) -> Result<Value> {
+/// Returns the `model` entry of a manifest, and the contents of the checkpoint.
+fn identity(source: &ModelSource<'_>) -> Result<(Value, CheckpointContents)> {
     let architecture = &source.model.architecture;
     if source.dir.is_file() {
-        let hash = parity::dump::sha256(source.dir)?;
-        return Ok(
-            json!({"architecture": architecture, "config_sha256": "", "weights_sha256": hash}),
-        );
+        let weights = parity::dump::sha256(source.dir)?;
+        let model =
+            json!({"architecture": architecture, "config_sha256": "", "weights_sha256": weights});
+        return Ok((model, CheckpointContents::default()));
     }
-    let weights = Checkpoint::open(source.dir)?.fingerprint()?;
-    let config = parity::dump::sha256(&source.dir.join("config.json"))?;
-    Ok(json!({"architecture": architecture, "config_sha256": config, "weights_sha256": weights}))
+    let checkpoint = Checkpoint::open(source.dir)?;
+    let path = source.dir.join("config.json");
+    let weights = checkpoint.fingerprint()?;
+    let config = parity::dump::sha256(&path)?;
+    let model =
+        json!({"architecture": architecture, "config_sha256": config, "weights_sha256": weights});
+    Ok((model, CheckpointContents::of(&checkpoint, &path)?))
 }
 
 /// Resolves a model for an engine that builds its own graph. Without a spec only rows can be compared.

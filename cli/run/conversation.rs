@@ -1,14 +1,15 @@
 //! Conversations through the chat template of a model.
 
-use std::io::{BufRead as _, IsTerminal as _};
+use std::io::{BufRead as _, IsTerminal as _, Read as _, StdinLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use chat::{ChatRequest, OrderedJson, Template};
 use engine::sample::Sampler;
 use engine::{Session, SlotId};
 use models::local_model::LocalModel;
+use registry::quantity;
 use serde_json::json;
 use serve::{ServedTokenizer, TextStream};
 
@@ -42,10 +43,40 @@ struct Answer {
 /// Commands of a conversation.
 const HELP: &str = "/clear forgets what was said, /help prints this, /exit (/quit, /bye) or the end of the input ends; Ctrl-C ends an answer";
 
-/// True for a line that is one word behind a slash. Paths have more slashes, and questions more words.
-fn is_command(line: &str) -> bool {
-    let word = line.trim_end().strip_prefix('/');
-    word.is_some_and(|word| !word.is_empty() && word.chars().all(char::is_alphabetic))
+/// Line of a conversation.
+enum ChatLine<'a> {
+    Empty,
+    End,
+    Clear,
+    Help,
+    /// Word that begins like a command, and why it is none.
+    NoCommand(&'a str, &'static str),
+    Message(&'a str),
+}
+
+impl<'a> ChatLine<'a> {
+    /// Tells commands from messages. A space before a word makes it a message; paths have more slashes, and questions
+    /// more words.
+    fn parse(line: &'a str) -> Self {
+        let text = line.trim_end();
+        let (word, more) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        let command = match word {
+            "/exit" | "/bye" | "/quit" => Self::End,
+            "/clear" => Self::Clear,
+            "/help" | "/?" => Self::Help,
+            "" if text.is_empty() => Self::Empty,
+            _ => {
+                let name = word.strip_prefix('/').unwrap_or_default();
+                let is_word = !name.is_empty() && name.chars().all(char::is_alphabetic);
+                return if is_word && more.is_empty() {
+                    Self::NoCommand(word, "is no command")
+                } else {
+                    Self::Message(text.trim_start())
+                };
+            }
+        };
+        if more.is_empty() { command } else { Self::NoCommand(word, "is a command of one word") }
+    }
 }
 
 /// Answers one prompt, or a line of standard input after the other.
@@ -84,12 +115,13 @@ pub(super) fn hold(
     conversation.begin();
     match text {
         Some(text) => {
-            let answer = conversation.answer(&text)?;
+            let prompt = conversation.ask(&text)?;
+            let answer = conversation.answer(prompt)?;
             conversation.finish(&answer)?;
+            Ok(CommandOutcome::Ok)
         }
-        None => conversation.answer_lines()?,
+        None => conversation.answer_lines(),
     }
-    Ok(CommandOutcome::Ok)
 }
 
 impl Conversation<'_> {
@@ -99,43 +131,69 @@ impl Conversation<'_> {
         self.messages = system.map(|text| message("system", text)).collect();
     }
 
-    /// Answers each line of standard input.
-    fn answer_lines(&mut self) -> Result<()> {
+    /// Answers each line of standard input. A message that cannot be answered is left out of the conversation.
+    fn answer_lines(&mut self) -> Result<CommandOutcome> {
         let asks = std::io::stdin().is_terminal();
         if asks {
             term::note(HELP);
         }
+        let mut refused = 0;
         loop {
             if asks {
                 term::prompt(">>> ");
             }
             let Some(line) = next_line()? else { break };
-            // A space before a word makes it a message.
-            match line.trim_end() {
-                "" => {}
-                "/exit" | "/bye" | "/quit" => break,
-                "/clear" => self.begin(),
-                "/help" | "/?" => term::note(HELP),
-                word if is_command(&line) => {
-                    term::note(&format!(
-                        "`{word}` is no command; to send it as a message, write a space before it\n{HELP}"
-                    ));
+            let prompt = match line.as_deref().map(ChatLine::parse) {
+                Ok(ChatLine::Empty) => continue,
+                Ok(ChatLine::End) => break,
+                Ok(ChatLine::Clear) => {
+                    self.begin();
+                    continue;
                 }
-                text => {
-                    let answer = self.answer(text.trim_start())?;
+                Ok(ChatLine::Help) => {
+                    term::note(HELP);
+                    continue;
+                }
+                Ok(ChatLine::NoCommand(word, why)) => {
+                    term::note(&format!(
+                        "`{word}` {why}; to send the line as a message, write a space before it\n{HELP}"
+                    ));
+                    continue;
+                }
+                Ok(ChatLine::Message(text)) => self.ask(text),
+                Err(why) => Err(anyhow!("{why}")),
+            };
+            match prompt {
+                Ok(prompt) => {
+                    let answer = self.answer(prompt)?;
                     self.finish(&answer)?;
+                }
+                Err(why) => {
+                    term::note(&format!("error: {why:#}"));
+                    refused += 1;
                 }
             }
         }
         if asks {
             term::note("");
+        } else if refused > 0 {
+            bail!("{} got no answer", quantity::plural(refused, "message"));
         }
-        Ok(())
+        Ok(CommandOutcome::Ok)
     }
 
-    /// Answers a message, and keeps both.
-    fn answer(&mut self, text: &str) -> Result<Answer> {
+    /// Adds a message of the user. Returns the tokens of the conversation, or leaves the message out if it has no answer.
+    fn ask(&mut self, text: &str) -> Result<Vec<u32>> {
         self.messages.push(message("user", text));
+        let prompt = self.prompt();
+        if prompt.is_err() {
+            self.messages.pop();
+        }
+        prompt
+    }
+
+    /// Returns the tokens of the conversation up to the next answer.
+    fn prompt(&self) -> Result<Vec<u32>> {
         let request = ChatRequest {
             messages: self.messages.clone(),
             add_generation_prompt: true,
@@ -144,15 +202,25 @@ impl Conversation<'_> {
         let rendered = self.template.render(&request)?;
         let prompt = self.codec.encode(&rendered, false)?;
         ensure!(!prompt.is_empty(), "the chat template makes no tokens of the conversation");
-        let fresh = self.rewind(&prompt)?;
-        let context = self.target.model.context;
-        let room = context.map_or(usize::MAX, |context| context.saturating_sub(prompt.len()));
         ensure!(
-            room > 0,
+            self.room(&prompt) > 0,
             "the conversation has {} tokens, and the model handles {}; begin anew with /clear",
             prompt.len(),
-            context.unwrap_or(usize::MAX)
+            self.target.model.context.unwrap_or(usize::MAX)
         );
+        Ok(prompt)
+    }
+
+    /// Returns the number of tokens that the model handles behind a prompt.
+    fn room(&self, prompt: &[u32]) -> usize {
+        let context = self.target.model.context;
+        context.map_or(usize::MAX, |context| context.saturating_sub(prompt.len()))
+    }
+
+    /// Generates the answer to a conversation, and keeps it.
+    fn answer(&mut self, prompt: Vec<u32>) -> Result<Answer> {
+        let fresh = self.rewind(&prompt)?;
+        let room = self.room(&prompt);
         let codec = Some(Arc::clone(&self.codec));
         let mut stream = TextStream::new(codec, &prompt, Vec::new(), true);
         let mut answer_text = String::new();
@@ -245,19 +313,31 @@ fn message(role: &str, text: &str) -> OrderedJson {
     )
 }
 
-/// Reads a line of standard input; none at its end.
-fn next_line() -> Result<Option<String>> {
+/// Reads up to the end of a line, and no more than a message has.
+fn read_part(input: &mut StdinLock<'_>, bytes: &mut Vec<u8>) -> Result<usize> {
+    input.take(MOST + 1).read_until(b'\n', bytes).context("cannot read standard input")
+}
+
+/// Reads a line of standard input, or says why it is no message; none at the end.
+fn next_line() -> Result<Option<Result<String, String>>> {
     let mut bytes = Vec::new();
-    let mut input = std::io::Read::take(std::io::stdin().lock(), MOST + 1);
-    input.read_until(b'\n', &mut bytes).context("cannot read standard input")?;
-    ensure!(
-        bytes.len() as u64 <= MOST,
-        "a line of standard input has more than {MOST} bytes, the most of a message"
-    );
+    let mut input = std::io::stdin().lock();
+    read_part(&mut input, &mut bytes)?;
     if bytes.is_empty() {
         return Ok(None);
     }
-    String::from_utf8(bytes).map(Some).context("standard input is not UTF-8")
+    if bytes.len() as u64 <= MOST {
+        let text = String::from_utf8(bytes);
+        return Ok(Some(text.map_err(|_| "a line of standard input is not UTF-8".to_owned())));
+    }
+    // The end of a long line is no message of its own.
+    while bytes.last().is_some_and(|byte| *byte != b'\n') {
+        bytes.clear();
+        read_part(&mut input, &mut bytes)?;
+    }
+    Ok(Some(Err(format!(
+        "a line of standard input has more than {MOST} bytes, the most of a message"
+    ))))
 }
 
 /// Returns the token that the template puts behind an answer, if it is a special one: some files name another token

@@ -12,6 +12,8 @@ pub enum Unproven {
     Decode,
     /// Ops on the reference's own inputs.
     Ops,
+    /// Positions beyond the first few.
+    Positions,
     /// States that steps keep.
     States,
     /// Whole runs, judged by the reference's ensemble.
@@ -31,6 +33,7 @@ impl Unproven {
         match self {
             Self::Decode => "decode",
             Self::Ops => "ops",
+            Self::Positions => "positions",
             Self::States => "states",
             Self::Runs => "whole runs",
             Self::Greedy => "greedy tokens",

@@ -17,7 +17,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::check::Error;
-use crate::dump::{self, DumpTensor, Phase, Prompt, VERSION};
+use crate::dump::{self, CheckpointContents, DumpTensor, Phase, Prompt, VERSION};
 use crate::gate::Mode;
 use crate::mask_support::{masked, retain_runnable};
 use crate::metrics::top1;
@@ -48,6 +48,8 @@ pub struct Recording {
 pub struct RecordingPlan<'a> {
     /// Entry `model` of the manifest: architecture and hashes.
     pub model: Value,
+    /// Contents of the checkpoint, if it is a folder.
+    pub checkpoint: CheckpointContents,
     /// Returns the `producer` entry after the engine has run: its name, version and actual settings.
     pub producer: &'a dyn Fn() -> Value,
     /// Token sequences. If an engine cannot continue a prompt, their decode rows are dropped.
@@ -107,6 +109,7 @@ pub fn record(
     let fields = json!({
         "producer": (subject.producer)(),
         "model": subject.model,
+        "checkpoint": subject.checkpoint,
         "vocab": source.model.vocab,
         "logprobs": {"kind": "full"},
         "runs": runs,

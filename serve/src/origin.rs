@@ -6,18 +6,22 @@
 use std::net::IpAddr;
 
 use axum::extract::Request;
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{HeaderName, StatusCode, Version, header};
 
 use crate::ServeOptions;
 use crate::error::ApiError;
 
 /// Refuses a request whose `Host` or `Origin` is of another site, unless a key protects the server.
 pub(crate) fn check(options: &ServeOptions, request: &Request) -> Result<(), ApiError> {
+    let authority = request.uri().authority().map(axum::http::uri::Authority::as_str);
+    if request.version() == Version::HTTP_11 && !request.headers().contains_key(header::HOST) {
+        let text = "the header `Host` is missing, which HTTP/1.1 requires";
+        return Err(ApiError::coded(StatusCode::BAD_REQUEST, "no_host", text.to_owned()));
+    }
     if options.api_key.is_some() {
         return Ok(());
     }
     // The address of a request line, and every header of a kind: readers differ in the one that counts.
-    let authority = request.uri().authority().map(axum::http::uri::Authority::as_str);
     let mut hosts = authority.into_iter().chain(header_texts(request, header::HOST));
     if let Some(host) = hosts.find(|host| !allows(options, host)) {
         return Err(refused("Host", host));
@@ -133,7 +137,16 @@ mod tests {
             ("/", &[("host", "localhost"), ("host", "evil.example")], false),
             ("http://evil.example/", &[("host", "localhost")], false),
             ("http://localhost/", &[("host", "evil.example")], false),
-            ("/", &[("origin", "http://localhost"), ("origin", "http://evil.example")], false),
+            (
+                "/",
+                &[
+                    ("host", "localhost"),
+                    ("origin", "http://localhost"),
+                    ("origin", "http://evil.example"),
+                ],
+                false,
+            ),
+            ("/", &[], false),
         ] {
             let mut request = Request::builder().uri(uri);
             for (name, value) in headers {

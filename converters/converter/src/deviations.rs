@@ -222,16 +222,13 @@ pub(crate) fn verify_file(
     let keys = FileKeys { run, model: &model, file: &file };
     let determined = keys.determine_blocks() || is_determined(&distances);
     faults.extend(distances.iter().filter_map(|one| one.fault(determined)));
-    match hashed {
-        Some(verified) => {
-            faults.extend(keys.other_values()?);
-            faults.extend(verified.faults);
-        }
-        None => {
-            observer.note("note: no hashes lie beside the file");
-            faults.extend(keys.faults(imatrix)?);
-            faults.extend(file.stray_bytes());
-        }
+    if let Some(verified) = hashed {
+        faults.extend(keys.other_values()?);
+        faults.extend(verified.faults);
+    } else {
+        observer.note("note: no hashes lie beside the file");
+        faults.extend(keys.faults(imatrix)?);
+        faults.extend(file.stray_bytes());
     }
     if !determined {
         observer.note(

@@ -189,7 +189,8 @@ fn side_differences(run: ConversionRun<'_>, plan: &FolderPlan<'_>) -> Result<Vec
     }));
     // A card names the source and the version of this program; nothing is computed with it.
     let card = side_files::card(plan);
-    let same_card = fs_err::read(&card.path).is_ok_and(|bytes| bytes == card.bytes);
+    let same_card = registry::file::read(&card.path, registry::file::COPIED)
+        .is_ok_and(|bytes| bytes == card.bytes);
     if !same_card {
         run.observer.note(&format!(
             "note: `{}` is not as this version writes it for the source",

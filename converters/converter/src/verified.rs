@@ -79,7 +79,7 @@ fn read_hashes(path: &Path) -> Result<Vec<HashedFile>> {
     if let ([file], Some(name)) = (&mut files[..], renamed)
         && path.with_file_name(name).exists()
     {
-        file.name = name.to_owned();
+        name.clone_into(&mut file.name);
     }
     Ok(files)
 }

@@ -1,10 +1,12 @@
 //! Finds the parts of a model that the runs of a check leave unproven.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use engine::SessionFeatures;
 use registry::model::Model;
+use registry::quantity;
 
+use super::summary::judged_ops;
 use crate::dump::{Dump, Phase, Prompt, TrustedPhase};
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::limit::{Limit, Unproven};
@@ -38,6 +40,15 @@ pub(super) fn limits(
 /// Reason for a dump that may have been changed since it was written.
 const NO_CHECKSUMS: &str = "it has no checksums: write it again with `parity dump`";
 
+/// Reason for a dump that does not say whether the reference agrees with itself.
+const NO_AUDIT: &str = "it does not say how far the reference's steps are from its prefill";
+
+/// Reason for sequences that no step continued.
+const ONE_TOKEN: &str = "the dump has one of each prompt, which prefill gives";
+
+/// Number of tokens of which a prompt has so few that positions, windows and states hardly show.
+const FEW_TOKENS: usize = 8;
+
 fn of_run(
     model: &Model,
     dump: &Dump,
@@ -69,6 +80,7 @@ fn of_run(
         };
         reasons.push((Unproven::Decode, why.to_owned()));
     }
+    reasons.extend(ops_of_one_phase(run));
     reasons.extend(skipped_ops(run));
     if !model.graph.states.is_empty() {
         let why = if features.states { "the dump has none" } else { "the engine shows none" };
@@ -80,6 +92,8 @@ fn of_run(
     }
     if !dump.manifest.members.contains_key(run.dtype.name()) {
         reasons.push((Unproven::Runs, "the dump has no ensemble".to_owned()));
+    } else if !dump.manifest.audit.dtypes.contains_key(run.dtype.name()) {
+        reasons.push((Unproven::Dump, NO_AUDIT.to_owned()));
     }
     for phase in &run.phases {
         let mut skipped = run
@@ -95,8 +109,17 @@ fn of_run(
     }
     // A head chooses no tokens by itself.
     let chooses = model.graph.fed.is_none() && dump.manifest.prompts.iter().any(Prompt::is_causal);
-    if chooses && run.greedy.is_empty() {
-        reasons.push((Unproven::Greedy, "the dump has none".to_owned()));
+    if chooses {
+        match run.greedy.iter().map(|row| row.tokens).max() {
+            None => reasons.push((Unproven::Greedy, "the dump has none".to_owned())),
+            Some(1) => reasons.push((Unproven::Greedy, ONE_TOKEN.to_owned())),
+            Some(_) => {}
+        }
+    }
+    let longest = dump.manifest.prompts.iter().map(|prompt| prompt.tokens.len()).max();
+    if let Some(count) = longest.filter(|count| *count < FEW_TOKENS) {
+        let tokens = quantity::plural(count, "token");
+        reasons.push((Unproven::Positions, format!("the longest prompt has {tokens}")));
     }
     reasons.dedup();
     reasons
@@ -106,6 +129,34 @@ fn of_run(
 fn has_taps(dump: &Dump, phase: Phase) -> bool {
     dump.manifest.prompts.iter().any(|prompt| prompt.tapped(phase))
         && dump.manifest.taps.0.iter().any(|(_, info)| info.has(phase))
+}
+
+/// Counts the ops that were judged in one phase alone: what an op does in the other is as important.
+fn ops_of_one_phase(run: &RunReport) -> Vec<(Unproven, String)> {
+    let [prefill, decode] = Phase::ALL.map(|phase| {
+        judged_ops(run, phase)
+            .filter(|gate| matches!(gate.subject, Subject::Tap { .. }))
+            .map(|gate| gate.subject.to_string())
+            .collect::<BTreeSet<String>>()
+    });
+    // A phase without any is a reason of its own.
+    let mut reasons = Vec::new();
+    if run.coverage.decode.is_some() {
+        reasons
+            .extend(only_in(&prefill, &decode, Phase::Prefill).map(|why| (Unproven::Decode, why)));
+    }
+    if run.coverage.prefill.is_some() {
+        reasons.extend(only_in(&decode, &prefill, Phase::Decode).map(|why| (Unproven::Ops, why)));
+    }
+    reasons
+}
+
+/// Describes the ops that one phase has and the other lacks.
+fn only_in(ops: &BTreeSet<String>, others: &BTreeSet<String>, phase: Phase) -> Option<String> {
+    let mut alone = ops.difference(others);
+    let first = alone.next()?;
+    let count = quantity::plural(1 + alone.count(), "op");
+    Some(format!("{count} compared in {phase} alone, the first is `{first}`"))
 }
 
 /// Counts comparisons of single ops that were not judged, by reason.

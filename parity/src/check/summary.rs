@@ -56,7 +56,7 @@ pub(super) fn coverage(
 }
 
 /// Returns the comparisons of single ops of a phase that were judged.
-fn judged_ops(run: &RunReport, phase: Phase) -> impl Iterator<Item = &Gate> {
+pub(super) fn judged_ops(run: &RunReport, phase: Phase) -> impl Iterator<Item = &Gate> {
     run.gates.iter().filter(move |gate| {
         let counts = gate.moment.is_none() && gate.phase == phase;
         gate.mode == Mode::Local && counts && gate.verdict != Verdict::Skip

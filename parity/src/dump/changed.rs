@@ -14,6 +14,28 @@ use formats::shown;
 /// Maximum number of characters of a value that is shown.
 const LONG: usize = 60;
 
+/// Maximum bytes of a config that is recorded.
+const MOST_CONFIG: usize = 1 << 20;
+
+/// Maximum number of tensors that are recorded one by one.
+const MOST_TENSORS: usize = 20_000;
+
+impl CheckpointContents {
+    /// Reads the contents of a checkpoint. A large config, and many tensors, are left out.
+    pub fn of(
+        checkpoint: &Checkpoint,
+        config: &Path,
+    ) -> Result<Self, checkpoints::checkpoint::Error> {
+        let config = registry::file::read(config, registry::file::CONFIG)?;
+        let config = String::from_utf8(config).ok().filter(|text| text.len() <= MOST_CONFIG);
+        let mut tensors = checkpoint.tensor_hashes()?;
+        if tensors.len() > MOST_TENSORS {
+            tensors.clear();
+        }
+        Ok(Self { config, tensors })
+    }
+}
+
 /// Returns the first change of a config, or else of the tensors; none if the dump does not record them.
 pub(super) fn first_change(
     recorded: &CheckpointContents,

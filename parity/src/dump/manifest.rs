@@ -11,8 +11,8 @@ use formats::shown;
 use registry::graph::ScaleGranularity;
 use registry::layer_choice::LayerChoice;
 use registry::listing;
-use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
 
 use super::FileChecksums;
 use super::prompt::{Phase, Prompt, check_prompts};
@@ -143,7 +143,7 @@ pub struct ModelId {
 }
 
 /// Contents of the checkpoint, with which a change is named.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct CheckpointContents {
     /// Text of `config.json`.
     #[serde(default)]
@@ -224,6 +224,9 @@ pub struct Audit {
     /// Remarks, for display.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// Distances of the reference's steps from its prefill, by dtype.
+    #[serde(flatten)]
+    pub dtypes: BTreeMap<String, serde_json::Value>,
 }
 
 impl Manifest {

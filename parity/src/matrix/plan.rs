@@ -75,6 +75,17 @@ pub struct KnownFailure {
 const PLAN: [&str; 5] = ["models", "engines", "dtypes", "flags", "known"];
 const MODEL: [&str; 7] = ["name", "path", "reference", "spec", "source", "engines", "dtypes"];
 const ENGINE: [&str; 5] = ["name", "engine", "options", "dtypes", "flags"];
+/// Flags of a check that a run sets, or that every cell would write to, and what to write in a plan.
+const SET: [(&str, &str); 8] = [
+    ("--engine", "name the engine in `engines`"),
+    ("--engine-option", "write `options` of the engine"),
+    ("--dtype", "write `dtypes`"),
+    ("--reference", "write `reference` of the model"),
+    ("--spec", "write `spec` of the model"),
+    ("--source", "write `source` of the model"),
+    ("--junit", "give it to `parity matrix`, which writes one file"),
+    ("--html", "give it to `parity matrix`, which writes one page"),
+];
 const KNOWN: [&str; 4] = ["model", "engine", "dtype", "because"];
 
 /// Parses a plan, or returns all faults in it.
@@ -127,7 +138,7 @@ impl PlanReader {
             models: self.items(map, "models", Self::model),
             engines: self.items(map, "engines", Self::engine),
             dtypes: self.dtypes(map),
-            flags: self.tree.words(map, "flags").into_iter().map(|word| word.name).collect(),
+            flags: self.flags(map),
             known: self.items(map, "known", Self::known),
         };
         for (key, none) in
@@ -212,7 +223,7 @@ impl PlanReader {
             engine,
             options,
             dtypes: self.dtypes(map),
-            flags: self.tree.words(map, "flags").into_iter().map(|word| word.name).collect(),
+            flags: self.flags(map),
         })
     }
 
@@ -235,6 +246,19 @@ impl PlanReader {
     ) -> Vec<T> {
         let items = self.tree.list_of(map, key);
         items.iter().filter_map(|item| read(self, item)).collect()
+    }
+
+    /// Reads the flags that every check gets, except those that a run sets itself.
+    fn flags(&mut self, map: &YamlMap) -> Vec<String> {
+        let words = self.tree.words(map, "flags");
+        for word in &words {
+            let name = word.name.split('=').next().unwrap_or_default();
+            if let Some((_, instead)) = SET.iter().find(|(flag, _)| *flag == name) {
+                let message = format!("`{name}` is none of the flags of a plan");
+                self.tree.findings.push(Finding::error(&word.at, message).help(*instead));
+            }
+        }
+        words.into_iter().map(|word| word.name).collect()
     }
 
     fn dtypes(&mut self, map: &YamlMap) -> Vec<Dtype> {
@@ -300,6 +324,14 @@ mod tests {
                 "nothing is called `nativ`",
             ),
             ("models: [a]\nengines: [native]\nknown: [{engine: native}]\n", "needs `because`"),
+            (
+                "models: [a]\nengines: [native]\nflags: [--dtype=f16]\n",
+                "`--dtype` is none of the flags of a plan",
+            ),
+            (
+                "models: [a]\nengines: [{engine: native, flags: [--junit, x.xml]}]\n",
+                "`--junit` is none of the flags of a plan",
+            ),
         ] {
             let all = read_text(text).unwrap_err();
             assert!(all.iter().any(|message| message.contains(words)), "{text}: {all:?}");
