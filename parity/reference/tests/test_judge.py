@@ -7,6 +7,7 @@ from onboard_dump import judge as judge_module
 from onboard_dump.distances import exact_gap
 from onboard_dump.idle import Idle, idle_verdict, weights_of
 from onboard_dump.judge import Judge
+from onboard_dump.runner import is_cache
 from onboard_dump.verdicts import DIFFERS, HOLDS, IMPOSSIBLE, Noise, Verdict, attempt
 from onboard_dump.watch import Watch, first_apart, watched
 from onboard_dump.wide import wide
@@ -51,7 +52,7 @@ def model_of(fault: str = "") -> LlamaForCausalLM:
 
         def begin(_module, args, kwargs):
             ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
-            cache = kwargs.get("past_key_values")
+            cache = next((value for value in kwargs.values() if is_cache(value)), None)
             if cache is None or cache.get_seq_length() == 0:
                 mixed.last = None
             mixed.mask = mask.to(mixed.inner.up_proj.weight.dtype) if mask is not None and ids is not None and mask.shape == ids.shape else None
