@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use checkpoints::Checkpoint;
 use clap::Args;
 use engine::{Chunk, InputRounding, NoProbe, OutputRows, SessionOptions};
+use models::add::{AddOptions, AddedModel, add};
 use models::config::ConfigFile;
 use models::coverage::TensorCoverage;
-use models::draft::{self, SpecDraft};
+use models::draft::{SpecDraft, summary};
 use models::local_model::LocalModel;
 use models::specs::Specs;
 use models::{CheckpointFolder, is_gguf, open};
@@ -17,12 +17,12 @@ use parity::beside::{beside, open_dump};
 use parity::mutate::{Fate, MutateOptions, MutationReport};
 use parity::quantized::is_quantized;
 use parity::{CheckOptions, Dump, Report, Verdict};
+use proofs::{Card, ChatSummary, ProofResults, ProofStatus, WeightsSummary};
 use registry::dtype::Dtype;
 use registry::file;
 use registry::quantity::{count, plural};
 use registry::table::TextTable;
 
-use crate::card::{Card, ChatSummary, ProofResults, ProofStatus, WeightsSummary};
 use crate::findings::{
     briefly_reported_error, check_error, engine_error, model_error, reported_error,
 };
@@ -32,7 +32,7 @@ use crate::target::{self, ModelArgs, SpecArgs};
 use crate::term::{Tone, paint};
 use crate::{CommandOutcome, annotate, parity_mutate, schema, term, write};
 
-mod draft_summary;
+mod draft_screen;
 
 /// Matches or drafts a spec, builds the model, runs it and proves it
 #[derive(Debug, Args)]
@@ -196,19 +196,12 @@ impl AddModelArgs {
         out: &Path,
     ) -> Result<CommandOutcome> {
         let report = evidence.report;
-        let outcome = match report.map(Report::verdict) {
-            None => ProofStatus::NotProven,
-            Some(Verdict::Fail) => ProofStatus::Differs,
-            Some(_) if report.is_some_and(|report| !report.limits.is_empty()) => {
-                ProofStatus::ProvenInPart
-            }
-            Some(Verdict::Pass | Verdict::Skip) => ProofStatus::Proven,
-        };
+        let outcome = ProofStatus::of(report);
         let chat = ChatSummary::read(&target.dir, self.reference.as_deref());
         let card = Card::new(target, weights, evidence, chat, outcome)?;
         let paths = [("card.md", card.markdown()), ("card.json", card.json())];
         for (file, text) in &paths {
-            write::atomic(&out.join(file), text.as_bytes())?;
+            write::report(&out.join(file), text)?;
         }
         if self.json {
             term::print(&card.json())?;
@@ -260,41 +253,37 @@ impl AddModelArgs {
         folder: &CheckpointFolder,
         out: &Path,
     ) -> Result<(LocalModel, Option<SpecDraft>)> {
-        let config = ConfigFile::of_folder(&folder.dir).map_err(model_error)?;
         let mut specs = specs::open(self.choice.specs.as_deref())?;
-        let matching = match (&self.choice.spec, &self.like) {
-            (Some(spec), _) => Some(specs.named(spec).map_err(model_error)?),
-            (None, Some(_)) => None,
-            (None, None) => specs.matching(&config)?,
+        let options = AddOptions {
+            spec: self.choice.spec.clone(),
+            like: self.like.clone(),
+            set: self.choice.set.clone(),
+            out: out.to_owned(),
         };
-        let (spec, drafted) = if let Some(spec) = matching {
-            (spec, None)
-        } else {
-            let draft = self.draft(&mut specs, &config, &folder.dir, out)?;
-            (draft.name.clone(), Some(draft))
-        };
-        let set = &self.choice.set;
-        let mut opened = open::resolve(folder, config, &specs, &spec, set).map_err(model_error)?;
-        if drafted.is_some() {
-            // The list beside the draft has them.
-            opened.warnings.clear();
+        match add(folder, &mut specs, &options).map_err(model_error)? {
+            AddedModel::Matched(opened) => Ok((target::shown(*opened), None)),
+            AddedModel::Drafted { draft, config } => {
+                self.write_draft(&mut specs, &config, &folder.dir, &draft)?;
+                let set = &self.choice.set;
+                let opened = open::resolve(folder, config, &specs, &draft.name, set);
+                let mut opened = opened.map_err(model_error)?;
+                // The list beside the draft has them.
+                opened.warnings.clear();
+                Ok((target::shown(opened), Some(*draft)))
+            }
         }
-        Ok((target::shown(opened), drafted))
     }
 
     /// Writes a draft for a config that no spec matches; an error lists what is left to complete.
-    fn draft(
+    fn write_draft(
         &self,
         specs: &mut Specs,
         config: &ConfigFile,
         dir: &Path,
-        out: &Path,
-    ) -> Result<SpecDraft> {
-        let checkpoint = Checkpoint::open(dir).context("cannot read the weights")?;
-        let options = draft::DraftOptions { like: self.like.as_deref(), out };
-        let draft = draft::draft(specs, config, &checkpoint, options).map_err(model_error)?;
+        draft: &SpecDraft,
+    ) -> Result<()> {
         let path = draft.path.display();
-        let text = commented(&draft, dir);
+        let text = commented(draft, dir);
         let differs =
             draft.path.is_file() && file::read(&draft.path, file::SPEC)? != text.as_bytes();
         ensure!(
@@ -305,17 +294,23 @@ impl AddModelArgs {
         schema::beside(&draft.path)?;
         specs.add(&draft.path).map_err(model_error)?;
         if !draft.findings.is_empty() {
-            let list = draft_summary::list_path(&draft.path);
-            let listed = draft_summary::list(&draft);
-            write::atomic(&list, listed.as_bytes()).context("cannot write the list of findings")?;
+            let list = summary::list_path(&draft.path);
+            let listed = summary::list(draft);
+            write::report(&list, &listed).context("cannot write the list of findings")?;
         }
         if draft.is_whole() {
             term::note(&format!("drafted {path}; complete it, and give it with --spec {path}"));
-            draft_summary::note_warnings(&draft);
-            return Ok(draft);
+            if !draft.findings.is_empty() {
+                term::note(&format!(
+                    "warning: {} of the draft: {}",
+                    plural(draft.findings.len(), "finding"),
+                    summary::list_path(&draft.path).display()
+                ));
+            }
+            return Ok(());
         }
         let model = &self.which.model;
-        let screen = draft_summary::screen(&draft, &config.architecture(), model);
+        let screen = draft_screen::screen(draft, &config.architecture(), model);
         Err(briefly_reported_error(&draft.findings, &screen))
     }
 
@@ -364,9 +359,8 @@ impl AddModelArgs {
             options.same_model = false;
             options.rounds = Some(InputRounding::None);
         }
-        let engine = crate::engines::native()?;
-        let report = parity::check(engine.as_ref(), &target::source(target), &dump, &options)
-            .map_err(check_error)?;
+        let report =
+            parity::check(&target::source(target), &dump, &options).map_err(check_error)?;
         self.print_progress("compared", &format!("with {} in {names}", report.subject.producer));
         Ok(report)
     }

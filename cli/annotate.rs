@@ -85,8 +85,11 @@ pub(crate) fn report(report: &Report, model: &Model) {
         let mut text = report.cause_of(run).map(|cause| format!("{cause}\n")).unwrap_or_default();
         let _ = write!(
             text,
-            "first divergence: {} in {}, prompt {}, step {}: {}",
-            first.subject, first.phase, first.prompt, first.step, first.message
+            "first divergence: {} in {}, prompt {}: {}",
+            first.subject,
+            first.place(),
+            first.prompt,
+            first.message
         );
         for hint in &first.hints {
             let _ = write!(text, "\nhint: {hint}");

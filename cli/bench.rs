@@ -1,29 +1,28 @@
 //! `onboard bench`: tokens per second, in rows like those of other bench tools.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::Args;
-use engine::SessionOptions;
+use clap::{Args, ValueEnum};
+use engine::bench::{
+    BenchForm, BenchGrid, BenchRow, BenchSubject, BenchTest, DraftComparison, NamedPeer,
+    PeerChoice, PeerSetting, measure, parse_count, parse_pair, parse_tokens, render, spread_tokens,
+};
+use engine::{ModelSource, Session, SessionOptions};
 use models::local_model::LocalModel;
+use parity::beside::beside;
+use parity::{CheckOptions, Dump, Verdict};
+use registry::check::has_head;
 use registry::dtype::Dtype;
 
-use self::measure::BenchSession;
-use self::peers::PeerChoice;
-use self::plan::{BenchGrid, BenchTest, parse_count, parse_pair, parse_tokens};
-use self::table::{BenchForm, BenchRow, BenchSamples, render};
 use crate::arithmetic::ArithmeticArgs;
-use crate::engines::DeviceArgs;
+use crate::engines::{self, DeviceArgs};
 use crate::findings::engine_error;
+use crate::progress::ConversionBar;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::{CommandOutcome, term};
-
-mod draft;
-mod measure;
-mod peers;
-mod plan;
-mod table;
 
 /// Default number of tokens of the prefill test, unless the model handles fewer.
 const PROMPT: usize = 512;
@@ -99,10 +98,34 @@ pub(crate) struct BenchArgs {
     threads: Vec<usize>,
     /// Form of the results
     #[arg(short, long, value_name = "FORM", default_value = "md")]
-    output: BenchForm,
+    output: BenchFormChoice,
     /// Print JSON: the same as -o json
     #[arg(long, conflicts_with = "output")]
     json: bool,
+}
+
+/// Form of the results on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum BenchFormChoice {
+    /// A Markdown table
+    Md,
+    /// A header and one line for each test
+    Csv,
+    /// One document
+    Json,
+    /// One object on a line for each test
+    Jsonl,
+}
+
+impl BenchFormChoice {
+    fn form(self) -> BenchForm {
+        match self {
+            Self::Md => BenchForm::Md,
+            Self::Csv => BenchForm::Csv,
+            Self::Json => BenchForm::Json,
+            Self::Jsonl => BenchForm::Jsonl,
+        }
+    }
 }
 
 /// Returns the lengths that are given, or the default.
@@ -129,11 +152,11 @@ impl BenchArgs {
             target::check_dtypes(&target, &dtypes)?;
             for &dtype in &dtypes {
                 for &threads in &threads {
-                    self.measure(&target, dtype, threads, &tests, &mut rows)?;
+                    rows.extend(self.measure(&target, dtype, threads, &tests)?);
                 }
             }
         }
-        let form = if self.json { BenchForm::Json } else { self.output };
+        let form = if self.json { BenchForm::Json } else { self.output.form() };
         term::print(&render(&rows, form, peak_memory())?)?;
         for (n, choice) in self.against.iter().enumerate() {
             let mut results = rows.iter().map(|row| &row.peers[n].rates);
@@ -208,46 +231,31 @@ impl BenchArgs {
         dtype: Dtype,
         threads: usize,
         tests: &[BenchTest],
-        rows: &mut Vec<BenchRow>,
-    ) -> Result<()> {
+    ) -> Result<Vec<BenchRow>> {
         let (bytes, parameters) = target.extent()?;
         let options = self.options(target, dtype, Some(threads))?;
         let begun = Instant::now();
         let mut session =
             self.device.native()?.open(&target::source(target), &options).map_err(engine_error)?;
         term::note(&format!("loaded in {:.2} s", begun.elapsed().as_secs_f64()));
-        let mut session = BenchSession::new(session.as_mut());
-        let gguf = target.is_gguf();
-        let gpu = !self.device.is_cpu();
-        let peers = self.against.iter();
-        let peers = peers.map(|choice| peers::open(choice, &target.dir, gguf, dtype, threads, gpu));
-        let mut peers: Vec<_> = peers.collect();
-        for test in tests {
-            let mut row = BenchRow {
-                model: target.name.clone(),
-                bytes,
-                parameters,
-                dtype: dtype.to_string(),
-                threads,
-                test: *test,
-                rates: Vec::new(),
-                peers: self.against.iter().map(|choice| BenchSamples::new(&choice.text)).collect(),
-            };
-            for round in 0..=self.repetitions {
-                let bar = term::spinner(&format!("{} {round}/{}", test.name(), self.repetitions));
-                let rate = session.run(test).map_err(engine_error)?;
-                // The first round warms up.
-                if round > 0 {
-                    row.rates.push(rate);
-                }
-                for (peer, samples) in peers.iter_mut().zip(&mut row.peers) {
-                    samples.add(|| peer.as_mut().map_err(|why| why.clone())?.run(test), round > 0);
-                }
-                bar.finish_and_clear();
-            }
-            rows.push(row);
-        }
-        Ok(())
+        let python = engines::python();
+        let setting = PeerSetting {
+            program: Path::new(&python),
+            model: &target.dir,
+            gguf: target.is_gguf(),
+            dtype,
+            threads,
+            gpu: !self.device.is_cpu(),
+        };
+        let peers = self.against.iter().map(|choice| (choice.text.clone(), choice.open(setting)));
+        let mut peers: Vec<NamedPeer> = peers.collect();
+        let model = target.name.clone();
+        let subject = BenchSubject { model, bytes, parameters, dtype: dtype.to_string(), threads };
+        measure(session.as_mut(), tests, self.repetitions, &mut peers, &subject, &|test, round| {
+            let text = format!("{} {round}/{}", test.name(), self.repetitions);
+            Box::new(ConversionBar(term::spinner(&text)))
+        })
+        .map_err(engine_error)
     }
 
     fn draft(&self) -> Result<CommandOutcome> {
@@ -269,8 +277,58 @@ impl BenchArgs {
             .open(&target::source(&target), &options)
             .map_err(engine_error)
             .context("cannot open the model")?;
-        draft::run(self, &target, session.as_mut(), &options)
+        self.compare_drafts(&target, session.as_mut(), &options)
     }
+
+    /// Decodes with the model's own head and without it.
+    fn compare_drafts(
+        &self,
+        target: &LocalModel,
+        session: &mut dyn Session,
+        options: &SessionOptions,
+    ) -> Result<CommandOutcome> {
+        let count = self.n.first().copied().unwrap_or(GENERATED);
+        ensure!(count > 1, "-n must be at least 2 to draft");
+        let Some(nextn) = &target.model.nextn else {
+            bail!(
+                "`{}` has no head: its spec has no `nextn`, or its config counts none",
+                target.name
+            );
+        };
+        // A file without a head was opened as a model without one.
+        ensure!(
+            target.is_gguf() || has_head(&target.model, &target.checkpoint()?.shapes()),
+            "`{}` has no tensors of the head that its spec and config describe",
+            target.dir.display()
+        );
+        let Some(model) = nextn.layers.first() else { bail!("the head has no layers") };
+        let source = ModelSource { model: Arc::clone(model), dir: &target.dir };
+        let mut head = self.device.native()?.open(&source, options).map_err(engine_error)?;
+        let prompt = match &self.tokens[..] {
+            [] => spread_tokens(target.model.vocab),
+            tokens => tokens.to_vec(),
+        };
+        let k = usize::from(self.k);
+        let drafts = DraftComparison::measure(session, head.as_mut(), &prompt, count, k)?;
+        let proven = if drafts.is_suspect() { proven(target, &source)? } else { None };
+        let text = if self.json {
+            serde_json::to_string_pretty(&drafts.json(&target.name, proven))?
+        } else {
+            drafts.text(proven)
+        };
+        term::print(text.trim_end())?;
+        Ok(if drafts.differs(proven) { CommandOutcome::Differs } else { CommandOutcome::Ok })
+    }
+}
+
+/// True if the head agrees with the reference beside the model; none if there is no dump of it.
+fn proven(target: &LocalModel, source: &ModelSource<'_>) -> Result<Option<bool>> {
+    let Some(path) = beside(&target.dir) else { return Ok(None) };
+    let Some(dump) = Dump::open(&path)?.nextn()? else { return Ok(None) };
+    let options =
+        CheckOptions { dtypes: vec![Dtype::F32], schedules: false, ..CheckOptions::default() };
+    let report = parity::check(source, &dump, &options)?;
+    Ok(Some(report.verdict() != Verdict::Fail))
 }
 
 /// Returns the peak memory of this process, if the system reports it.

@@ -5,30 +5,25 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
+use endpoints::EndpointOptions;
 use endpoints::load::settings::{
-    parse_body, parse_connections, parse_lengths, parse_objective, parse_percentile, parse_prompts,
-    parse_rate, parse_ratio,
+    parse_body, parse_connections, parse_lengths, parse_objective, parse_percentile, parse_rate,
+    parse_ratio, parse_request_count,
 };
 use endpoints::load::{
-    ArrivalProcess, CompletionsApi, LengthDistribution, LoadClient, LoadFailure, LoadFailureKind,
-    LoadOptions, LoadPlan, LoadPrompt, LoadPromptError, LoadRun, LoadSummary, MOST_CONNECTIONS,
-    PromptForm, PromptSource, PromptTokenizer, ReportForm, RunSettings, ServiceObjective,
-    SummaryOptions, Vocabulary, render,
+    ArrivalProcess, CompletionsApi, LengthDistribution, LoadClient, LoadOptions, LoadPlan,
+    LoadPrompt, LoadPromptError, LoadRun, LoadSummary, MOST_CONNECTIONS, PromptForm, PromptSource,
+    PromptTokenizer, ReportForm, RunSettings, ServiceObjective, SummaryOptions, Vocabulary, render,
 };
-use endpoints::{EndpointOptions, TrustedCertificates};
 use serde_json::{Map, Value};
 use tokenizer::ReferenceTokenizer;
 
 use self::choices::{FormChoice, ReportChoice, StyleChoice};
-use crate::engines::{api_key, parse_seconds, variable};
+use crate::engines::{api_key, parse_seconds, set_endpoint};
 use crate::{CommandOutcome, interrupt, term};
 
 mod choices;
 
-/// Maximum number of generated tokens of a request that only warms up.
-const WARM_TOKENS: usize = 32;
-/// Maximum attempts of requests that are not measured.
-const MOST_ATTEMPTS: usize = 10;
 /// Maximum bytes of one answer.
 const MOST_ANSWER: u64 = 64 << 20;
 /// Delay of requests, in milliseconds, that the report mentions.
@@ -58,7 +53,7 @@ pub(crate) struct BenchServeArgs {
     #[arg(long, value_name = "ENDPOINT", default_value = "completions")]
     endpoint: EndpointChoice,
     /// Number of requests
-    #[arg(short, long, value_name = "N", default_value_t = 100, value_parser = parse_prompts)]
+    #[arg(short, long, value_name = "N", default_value_t = 100, value_parser = parse_request_count)]
     num_prompts: usize,
     /// Requests per second, or inf to send all at once
     #[arg(long, value_name = "RATE", default_value = "inf", value_parser = parse_rate)]
@@ -184,7 +179,9 @@ impl BenchServeArgs {
         let vocab = self.vocab_size.map(u64::from);
         let vocab = vocab.or_else(|| tokenizer.as_ref().map(|t| t.vocab_size() as u64));
         prompts.vocabulary = Vocabulary::below(vocab.or(client.vocab()));
-        self.choose_form(&client, &mut prompts)?;
+        if let Some(failure) = client.choose_form(&mut prompts, self.seed)? {
+            term::note(&format!("note: prompts are sent as text: token ids gave {failure}"));
+        }
         let requests = prompts.requests(self.num_prompts, self.seed)?;
         if requests.len() < self.num_prompts {
             let count = requests.len();
@@ -250,7 +247,12 @@ impl BenchServeArgs {
             let (key, value) = option
                 .split_once('=')
                 .with_context(|| format!("--engine-option `{option}`: expected KEY=VALUE"))?;
-            set(&mut endpoint, key, value).with_context(|| format!("--engine-option {key}"))?;
+            let known = set_endpoint(&mut endpoint, key, value);
+            ensure!(
+                known.with_context(|| format!("--engine-option {key}"))?,
+                "--engine-option {key}: there is no such setting of this client; expected `model`, `timeout`, `key-env`, \
+                 `ca` or `insecure`"
+            );
         }
         let options = LoadOptions {
             api: self.endpoint.api(),
@@ -268,47 +270,15 @@ impl BenchServeArgs {
         })
     }
 
-    /// Finds out whether the server takes token ids, if random prompts may be either.
-    fn choose_form(&self, client: &LoadClient, prompts: &mut PromptSource<'_>) -> Result<()> {
-        if prompts.file.is_some() || prompts.form != PromptForm::Auto {
-            return Ok(());
-        }
-        prompts.form = PromptForm::Ids;
-        match until_success(|| client.run(plan(vec![prompts.probe(self.seed)], 1), &mut |_| true)) {
-            None => {}
-            Some(failure) => match failure.kind {
-                LoadFailureKind::Status(400 | 405..=428 | 430..=501)
-                | LoadFailureKind::ErrorEvent => {
-                    term::note(&format!(
-                        "note: prompts are sent as text: token ids gave {failure}"
-                    ));
-                    prompts.form = PromptForm::Text;
-                }
-                _ => bail!("the first request failed: {failure}"),
-            },
-        }
-        Ok(())
-    }
-
     fn warm_up(&self, client: &LoadClient, prompts: &PromptSource<'_>) -> Result<()> {
         let count = usize::from(self.warmup);
         if count == 0 {
             return Ok(());
         }
-        // Other prompts than those that are measured, so that no prefix is cached.
-        let mut requests = prompts.requests(count, self.seed.wrapping_add(1 << 32))?;
-        for request in &mut requests {
-            request.output = Some(request.output.unwrap_or(WARM_TOKENS).min(WARM_TOKENS));
-        }
         let bar = term::spinner("warming up");
-        let mut plan = plan(requests, WARM_TOKENS);
-        plan.concurrency = self.max_concurrency;
-        let failure = until_success(|| client.run(plan.clone(), &mut |_| true));
+        let warmed = client.warm_up(prompts, count, self.seed, self.max_concurrency);
         bar.finish_and_clear();
-        match failure {
-            Some(failure) => bail!("no request to warm up succeeded: {failure}"),
-            None => Ok(()),
-        }
+        Ok(warmed?)
     }
 
     fn arrivals(&self) -> ArrivalProcess {
@@ -327,7 +297,7 @@ impl BenchServeArgs {
             arrivals: self.arrivals(),
             concurrency: self.max_concurrency,
             seed: self.seed,
-            ..plan(requests, 1)
+            ..LoadPlan::at_once(requests, 1)
         };
         // The first signal ends the measurement, and what was measured is shown.
         interrupt::on_first(|| ());
@@ -393,7 +363,7 @@ impl BenchServeArgs {
         let summary = LoadSummary::of(run, &options);
         let form = if self.json { ReportForm::Json } else { self.output.form() };
         let records = self.details.then_some(&run.records[..]);
-        term::print(&render(&summary, settings, records, form, self.table.style())?)?;
+        term::print(&render(&summary, settings, records, form)?)?;
         for (kind, (count, words)) in &summary.failures {
             term::note(&format!("failed: {count} with {kind}, the first: {words}"));
         }
@@ -416,56 +386,4 @@ impl BenchServeArgs {
         let done = summary.completed > 0;
         Ok(if done { CommandOutcome::Ok } else { CommandOutcome::CouldNotRun })
     }
-}
-
-/// Repeats unmeasured requests until one succeeds. Returns the first failure of the last attempt if none does, at once if it has a reason that
-/// does not pass.
-fn until_success(mut send: impl FnMut() -> LoadRun) -> Option<LoadFailure> {
-    let mut attempts = 0;
-    loop {
-        let run = send();
-        attempts += 1;
-        if run.records.iter().any(|record| record.failure.is_none()) {
-            return None;
-        }
-        let failure = run.records.into_iter().find_map(|record| record.failure)?;
-        let passes = matches!(
-            failure.kind,
-            LoadFailureKind::BrokenOff | LoadFailureKind::Status(429 | 502..=599)
-        );
-        if !passes || attempts == MOST_ATTEMPTS {
-            return Some(failure);
-        }
-    }
-}
-
-/// Returns a plan that sends all prompts at once.
-fn plan(prompts: Vec<LoadPrompt>, output: usize) -> LoadPlan {
-    LoadPlan { prompts, output, ..LoadPlan::default() }
-}
-
-fn set(endpoint: &mut EndpointOptions, key: &str, value: &str) -> Result<()> {
-    match key {
-        "model" => endpoint.model = Some(value.to_owned()),
-        "timeout" => endpoint.answer = parse_seconds(value).map_err(anyhow::Error::msg)?,
-        "key-env" => {
-            let secret = variable(value)?;
-            ensure!(secret.is_some(), "the environment variable `{value}` is not set");
-            endpoint.key = secret;
-        }
-        "ca" => {
-            let bytes = registry::file::read(value.as_ref(), registry::file::CONFIG)
-                .with_context(|| format!("cannot read `{value}`"))?;
-            endpoint.trust = TrustedCertificates::Pem(bytes);
-        }
-        "insecure" => match value {
-            "true" => endpoint.trust = TrustedCertificates::Any,
-            "false" => {}
-            _ => bail!("`{value}` is neither `true` nor `false`"),
-        },
-        _ => bail!(
-            "there is no such setting of this client; expected `model`, `timeout`, `key-env`, `ca` or `insecure`"
-        ),
-    }
-    Ok(())
 }

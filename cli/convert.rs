@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand};
-use converter::{ConvertOptions, Error, listed};
+use converter::ConvertOptions;
+use registry::listing;
 
 use crate::findings::converter_error;
 use crate::progress::ConversionTerminal;
@@ -171,19 +172,11 @@ impl ConvertArgs {
     fn verify(&self, which: &ModelArgs, written: &Path) -> Result<CommandOutcome> {
         let target = target::open(which, &self.choice)?;
         let verified = converter::verify(&target, written, &self.options(), &ConversionTerminal);
-        let faults = verified.map_err(|error| match error {
-            Error::NothingToCompare { folder, key, .. } => anyhow::anyhow!(
-                "`{}` has no hashes, and its `{key}` is none that this program writes for the model: nothing can \
-                 be compared; what a folder costs is measured by `parity check {0} --reference DUMP --source {}`",
-                folder.display(),
-                which.model.display()
-            ),
-            other => converter_error(other),
-        })?;
+        let faults = verified.map_err(converter_error)?;
         if faults.is_empty() {
             return Ok(CommandOutcome::Ok);
         }
-        term::note(&listed(&faults));
+        term::note(&listing::joined(&faults));
         Ok(CommandOutcome::Differs)
     }
 }

@@ -10,15 +10,13 @@ use crate::convert::parse_shard;
 use crate::target::parse_dtype;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
+use parity::reference_script;
 use registry::dtype::Dtype;
 use registry::file;
 
 pub(crate) use engine::model_of;
 
-use crate::{CommandOutcome, products, reference_script, term};
-
-/// Script that records chat templates and the tokenizer, which runs by itself.
-const CHAT: &str = include_str!("../parity/reference/chat.py");
+use crate::{CommandOutcome, products, term};
 
 /// Python script, by the name of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -36,7 +34,7 @@ impl ScriptFile {
     fn file(self) -> (&'static str, String) {
         match self {
             Self::Dump => ("dump.py", reference_script::text()),
-            Self::Chat => ("chat.py", CHAT.to_owned()),
+            Self::Chat => ("chat.py", reference_script::CHAT.to_owned()),
         }
     }
 }
@@ -124,7 +122,7 @@ pub(crate) struct DumpArgs {
 impl DumpArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
         if let Some(script) = self.script {
-            term::print(&script.file().1)?;
+            term::print_data(&script.file().1)?;
             return Ok(CommandOutcome::Ok);
         }
         let (Some(model), Some(output)) = (&self.model, &self.output) else {

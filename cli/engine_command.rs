@@ -12,7 +12,7 @@ use registry::dtype::Dtype;
 use registry::table::TextTable;
 use serde_json::json;
 
-use crate::engines::{EngineArgs, ResolvedEngine, catalog};
+use crate::engines::{EngineArgs, ResolvedEngine, catalog, python};
 use crate::findings::model_error;
 use crate::specs;
 use crate::target::parse_dtype;
@@ -63,7 +63,7 @@ impl EngineListArgs {
             let versions = versions.filter(|text| !text.is_empty());
             let evidence = sheet.map(|sheet| sheet.shows.join(", "));
             let evidence = evidence.filter(|text| !text.is_empty());
-            let obstacle = entry.obstacle();
+            let obstacle = entry.obstacle(&python());
             table.row([
                 entry.name.clone(),
                 kind.to_owned(),

@@ -1,6 +1,5 @@
 //! Engines by name: a driver of this process, or a command that implements `docs/engine-protocol.md`.
 
-mod catalog;
 mod start;
 
 use std::path::{Path, PathBuf};
@@ -9,13 +8,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use converter::MeasuringDevice;
+use endpoints::{EndpointOptions, TrustedCertificates};
+use engine::catalog::CatalogEntry;
 use engine::drivers::{DRIVERS, EngineDriver};
 use engine::{Engine, NativeEngine};
 use parity::Dump;
 
 use crate::findings::engine_error;
 
-pub(crate) use catalog::catalog;
 pub(crate) use start::{ChildCommand, python};
 
 /// Name and settings of an engine.
@@ -220,6 +220,17 @@ fn cache_folder() -> Option<PathBuf> {
     Some(cache.join("onboard/kernels"))
 }
 
+/// Lists all engines. Sheets of the user lie in ONBOARD_ENGINES, else in `onboard/engines` of the configuration folder.
+pub(crate) fn catalog() -> Result<Vec<CatalogEntry>> {
+    let folder = folder_variable("ONBOARD_ENGINES").or_else(|| {
+        let config = folder_variable("XDG_CONFIG_HOME");
+        let config = config.or_else(|| Some(folder_variable("HOME")?.join(".config")))?;
+        Some(config.join("onboard/engines"))
+    });
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    Ok(engine::catalog::catalog(folder.as_deref(), &path)?)
+}
+
 /// Returns the folder that an environment variable names.
 fn folder_variable(key: &str) -> Option<PathBuf> {
     std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from)
@@ -275,7 +286,7 @@ pub(crate) fn api_key() -> Result<Option<String>> {
 }
 
 /// Returns an environment variable, unless it is empty.
-pub(crate) fn variable(name: &str) -> Result<Option<String>> {
+fn variable(name: &str) -> Result<Option<String>> {
     match std::env::var(name) {
         Ok(value) => Ok(Some(value.trim().to_owned()).filter(|value| !value.is_empty())),
         Err(std::env::VarError::NotPresent) => Ok(None),
@@ -283,4 +294,29 @@ pub(crate) fn variable(name: &str) -> Result<Option<String>> {
             bail!("the environment variable `{name}` is not UTF-8")
         }
     }
+}
+
+/// Sets an option that all clients of servers have. Returns false for another key.
+pub(crate) fn set_endpoint(options: &mut EndpointOptions, key: &str, value: &str) -> Result<bool> {
+    match key {
+        "model" => options.model = Some(value.to_owned()),
+        "timeout" => options.answer = parse_seconds(value).map_err(anyhow::Error::msg)?,
+        "key-env" => {
+            let secret = variable(value)?;
+            ensure!(secret.is_some(), "the environment variable `{value}` is not set");
+            options.key = secret;
+        }
+        "ca" => {
+            let bytes = registry::file::read(value.as_ref(), registry::file::CONFIG)
+                .with_context(|| format!("cannot read `{value}`"))?;
+            options.trust = TrustedCertificates::Pem(bytes);
+        }
+        "insecure" => match value {
+            "true" => options.trust = TrustedCertificates::Any,
+            "false" => {}
+            _ => bail!("`{value}` is neither `true` nor `false`"),
+        },
+        _ => return Ok(false),
+    }
+    Ok(true)
 }

@@ -5,14 +5,14 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use chat::{Format, OutputEvent, ParserOptions, ReasoningMode};
+use chat::{Format, OutputEvent, ParserOptions, ReasoningMode, Template};
 use clap::{Args, Subcommand};
 use registry::file;
 use registry::suggest;
 use registry::table::TextTable;
 use serde_json::{Value, json};
 
-use crate::{CommandOutcome, chat_template, term};
+use crate::{CommandOutcome, term};
 
 /// Subcommands of `onboard formats`.
 #[derive(Debug, Subcommand)]
@@ -143,7 +143,7 @@ impl ShowFormatArgs {
 
 impl FindFormatArgs {
     fn run(self) -> Result<CommandOutcome> {
-        let template = chat_template::of_path(&self.model)?;
+        let template = template_at(&self.model)?;
         let format = template.format();
         if self.json {
             let places: Vec<Value> = template
@@ -181,7 +181,7 @@ impl ParseOutputArgs {
     fn run(self) -> Result<CommandOutcome> {
         let format = match (&self.tool_format, &self.model) {
             (Some(name), _) => named(name)?,
-            (None, Some(model)) => chat_template::of_path(model)?.format().with_context(|| {
+            (None, Some(model)) => template_at(model)?.format().with_context(|| {
                 format!(
                     "the chat template of `{}` has no known format; name one with --tool-format",
                     model.display()
@@ -219,7 +219,7 @@ impl ParseOutputArgs {
                 "calls": bytes.calls,
             },
         }});
-        term::print(&end.to_string())?;
+        term::print_data(&end.to_string())?;
         Ok(CommandOutcome::Ok)
     }
 }
@@ -237,7 +237,7 @@ fn print(events: &[OutputEvent]) -> Result<()> {
                 json!({ "arguments": { "index": index, "piece": piece } })
             }
         };
-        term::print(&line.to_string())?;
+        term::print_data(&line.to_string())?;
     }
     Ok(())
 }
@@ -272,6 +272,15 @@ fn facts(format: &Format) -> Value {
         "reasoning": reasoning,
         "engines": engines,
     })
+}
+
+/// Reads the template of a model, or a file that holds nothing else (`*.jinja`).
+fn template_at(path: &Path) -> Result<Template> {
+    if path.extension().is_some_and(|end| end == "jinja") {
+        let text = file::read_text(path, file::TEMPLATE)?;
+        return Ok(Template::from_source(&path.display().to_string(), &text, []));
+    }
+    Ok(Template::of_model(path)?)
 }
 
 /// Reads the tools of a request: a list in the form of the OpenAI API, or a map from names to schemas.

@@ -120,7 +120,6 @@ impl ImatrixArgs {
             process_output: self.process_output,
             dtype: self.dtype,
             arithmetic: self.arithmetic.of(&target, self.device.is_cpu())?,
-            arithmetic_label: format!("{:?}", self.arithmetic),
             threads: self.threads,
             device: self.device.of_measurement(),
         };
@@ -133,7 +132,8 @@ impl ImatrixArgs {
 impl MergeArgs {
     fn run(self) -> Result<CommandOutcome> {
         write::refuse_stdout(&self.output)?;
-        join_importance(&self.shards, &self.output, self.force, &ConversionTerminal)?;
+        join_importance(&self.shards, &self.output, self.force, &ConversionTerminal)
+            .map_err(converter_error)?;
         Ok(CommandOutcome::Ok)
     }
 }

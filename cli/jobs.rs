@@ -1,23 +1,21 @@
 //! Implements `onboard jobs`, which divides a long command into pieces for many machines.
 
-mod division;
-mod inputs;
 mod kinds;
-mod plan;
-mod records;
-mod scripts;
 mod submit;
 mod words;
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand, ValueEnum};
+use jobs::{
+    CommandHost, CommandRun, DividedCommand, PieceOutcome, SchedulerOptions, kubernetes,
+    number_ranges, plan_json, plan_text, slurm, unmade_numbers, unmade_reasons,
+};
 use serde_json::json;
 
-use crate::{CommandOutcome, products, term};
-use division::DividedCommand;
-use records::{PieceState, UnmadePiece, ranges};
+use crate::{CommandOutcome, products, term, write};
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
@@ -75,8 +73,15 @@ pub(crate) struct DivisionArgs {
 
 impl DivisionArgs {
     fn divided(&self) -> Result<DividedCommand> {
-        DividedCommand::new(&self.command, self.pieces.into(), self.state.as_deref())
+        let host = CommandHost { kinds: kinds::KINDS, parse: words::parse, write: write_record };
+        let state = self.state.as_deref();
+        Ok(DividedCommand::new(host, &self.command, self.pieces.into(), state)?)
     }
+}
+
+/// Writes a record of a piece.
+fn write_record(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write::atomic(path, bytes).map_err(io::Error::other)
 }
 
 /// Settings of schedulers.
@@ -118,18 +123,25 @@ pub(crate) struct SchedulerArgs {
 }
 
 impl SchedulerArgs {
-    fn program(&self) -> Result<String> {
-        match &self.program {
-            Some(program) => Ok(program.clone()),
-            None => named(std::env::current_exe().context("this program has no path")?),
-        }
-    }
-
-    fn directory(&self) -> Result<String> {
-        match &self.directory {
-            Some(directory) => Ok(directory.clone()),
-            None => named(std::env::current_dir().context("the working directory is gone")?),
-        }
+    fn options(&self) -> Result<SchedulerOptions> {
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None => named(std::env::current_exe().context("this program has no path")?)?,
+        };
+        let directory = match &self.directory {
+            Some(directory) => directory.clone(),
+            None => named(std::env::current_dir().context("the working directory is gone")?)?,
+        };
+        Ok(SchedulerOptions {
+            program,
+            directory,
+            retries: self.retries,
+            options: self.options.clone(),
+            image: self.image.clone(),
+            claim: self.claim.clone(),
+            mount: self.mount.clone(),
+            parallel: self.parallel,
+        })
     }
 }
 
@@ -191,7 +203,7 @@ impl JobsCommand {
         match self {
             Self::Plan(args) => args.run(),
             Self::Run(args) => args.run(),
-            Self::Merge(args) => merge(&args.divided()?),
+            Self::Merge(args) => Ok(run_words(&args.divided()?.merge_of_made()?)),
             Self::Status(args) => args.run(),
             Self::Submit(args) => {
                 let divided = args.division.divided()?;
@@ -208,14 +220,14 @@ impl JobsCommand {
 impl PlanArgs {
     fn run(self) -> Result<CommandOutcome> {
         let divided = self.division.divided()?;
-        let args = &self.scheduler;
         note_absent(&divided);
+        let options = self.scheduler.options()?;
         let text = match self.on {
-            Some(JobScheduler::Slurm) => scripts::slurm(&divided, args)?,
-            Some(JobScheduler::Kubernetes) => scripts::kubernetes(&divided, args)?,
-            Some(JobScheduler::Ray) => format!("{:#}", plan::json(&divided, args)?),
-            None if self.json => format!("{:#}", plan::json(&divided, args)?),
-            None => plan::text(&divided, args)?,
+            Some(JobScheduler::Slurm) => slurm(&divided, &options)?,
+            Some(JobScheduler::Kubernetes) => kubernetes(&divided, &options)?,
+            Some(JobScheduler::Ray) => format!("{:#}", plan_json(&divided, &options)?),
+            None if self.json => format!("{:#}", plan_json(&divided, &options)?),
+            None => plan_text(&divided, &options)?,
         };
         term::print(text.trim_end())?;
         Ok(CommandOutcome::Ok)
@@ -225,25 +237,18 @@ impl PlanArgs {
 impl PieceRunArgs {
     fn run(self) -> Result<CommandOutcome> {
         let divided = self.division.divided()?;
-        let number = match (&self.piece, &self.index_env) {
-            (Some(number), _) => *number,
-            (None, Some(name)) => index(name)?,
-            (None, None) => {
-                for (number, _) in divided.left()? {
-                    let outcome = run_piece(&divided, number)?;
-                    if outcome != CommandOutcome::Ok {
-                        return Ok(outcome);
-                    }
-                }
-                return Ok(CommandOutcome::Ok);
-            }
+        let numbers = match (&self.piece, &self.index_env) {
+            (Some(number), _) => vec![*number],
+            (None, Some(name)) => vec![index(name)?],
+            (None, None) => unmade_numbers(&divided.left()?),
         };
-        ensure!(
-            (1..=divided.count).contains(&number),
-            "piece {number} is not there; the command is divided into {} pieces",
-            divided.count
-        );
-        run_piece(&divided, number)
+        for number in numbers {
+            let outcome = run_piece(&divided, number)?;
+            if outcome != CommandOutcome::Ok {
+                return Ok(outcome);
+            }
+        }
+        Ok(CommandOutcome::Ok)
     }
 }
 
@@ -269,46 +274,26 @@ fn note_absent(divided: &DividedCommand) {
 
 /// Runs a piece in this process, and records its files and inputs.
 fn run_piece(divided: &DividedCommand, number: usize) -> Result<CommandOutcome> {
-    let inputs = divided.inputs()?;
-    let state = divided.state_of(number, &inputs)?;
-    if matches!(state, PieceState::Made) {
-        term::print(&format!("piece {number} of {} is made already", divided.count))?;
-        return Ok(CommandOutcome::Ok);
+    let piece = format!("piece {number} of {}", divided.count);
+    let mut outcome = CommandOutcome::Ok;
+    let made = divided.make(
+        number,
+        |why| term::note(&format!("{piece} is made again: {why}")),
+        |words| run_recorded(words, &mut outcome),
+    )?;
+    match made {
+        PieceOutcome::MadeBefore => term::print(&format!("{piece} is made already"))?,
+        PieceOutcome::Made => term::note(&format!("{piece} is made")),
+        PieceOutcome::Failed => {}
     }
-    divided.refuse_output()?;
-    let claimed = divided.begin()?;
-    if let PieceState::Spoiled(why, files) = state {
-        term::note(&format!("piece {number} of {} is made again: {why}", divided.count));
-        files.iter().try_for_each(|file| remove(file))?;
-    }
-    let words = divided.piece(number)?;
-    let (outcome, written) = products::during(|| run_words(&words));
-    if outcome != CommandOutcome::Ok {
-        if claimed {
-            divided.give_up();
-        }
-        return Ok(outcome);
-    }
-    if let Some(product) = divided.product(number).filter(|product| !product.exists()) {
-        bail!("piece {number} ended well, but `{}` is not there", product.display());
-    }
-    if divided.inputs()? != inputs {
-        written.iter().try_for_each(|file| remove(file))?;
-        bail!(
-            "the inputs changed while piece {number} was made, so its files were removed; run it again"
-        );
-    }
-    divided.note_made(number, inputs, written)?;
-    term::note(&format!("piece {number} of {} is made", divided.count));
     Ok(outcome)
 }
 
-/// Removes a file, which may be gone already.
-fn remove(path: &Path) -> Result<()> {
-    match fs_err::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-        _ => Ok(()),
-    }
+/// Runs a command of this program, and lists the files that it wrote.
+fn run_recorded(words: &[String], outcome: &mut CommandOutcome) -> CommandRun {
+    let (run_outcome, written) = products::during(|| run_words(words));
+    *outcome = run_outcome;
+    CommandRun { succeeded: run_outcome == CommandOutcome::Ok, written }
 }
 
 /// Runs a command of this program.
@@ -321,45 +306,6 @@ fn run_words(words: &[String]) -> CommandOutcome {
     }
 }
 
-fn merge(divided: &DividedCommand) -> Result<CommandOutcome> {
-    let left = divided.left()?;
-    ensure!(
-        left.is_empty(),
-        "{} of {} pieces are not made: {}; run them first{}",
-        left.len(),
-        divided.count,
-        ranges(&numbers(&left)),
-        reasons(&left)
-    );
-    Ok(run_words(&divided.merge()?))
-}
-
-fn numbers(left: &[UnmadePiece]) -> Vec<usize> {
-    left.iter().map(|(number, _)| *number).collect()
-}
-
-/// Returns a line for each piece that has to be made again, with a line break before it.
-fn reasons(left: &[UnmadePiece]) -> String {
-    let lines = left.iter().filter_map(|(number, why)| {
-        Some(format!("\npiece {number} has to be made again: {}", why.as_ref()?))
-    });
-    lines.collect::<Vec<_>>().concat()
-}
-
-/// Returns the words of the merge, with this program's name on the machines.
-fn merge_words(divided: &DividedCommand, args: &SchedulerArgs) -> Result<Vec<String>> {
-    let count = divided.count.to_string();
-    let state = divided.state.display().to_string();
-    let mut words = vec![args.program()?];
-    words.extend(["jobs", "merge", "--pieces", &count, "--state", &state, "--"].map(Into::into));
-    words.extend(divided.words.clone());
-    Ok(words)
-}
-
-fn merge_line(divided: &DividedCommand, args: &SchedulerArgs) -> Result<String> {
-    Ok(plan::line(&merge_words(divided, args)?))
-}
-
 impl StatusArgs {
     fn run(self) -> Result<CommandOutcome> {
         let divided = self.division.divided()?;
@@ -369,7 +315,7 @@ impl StatusArgs {
         if self.json {
             let all = json!({
                 "schema": "onboard-jobs/1", "command": divided.words, "identity": divided.identity(),
-                "of": count, "made": done, "left": numbers(&left),
+                "of": count, "made": done, "left": unmade_numbers(&left),
                 "why": left.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             });
             term::print(&format!("{all:#}"))?;
@@ -378,8 +324,8 @@ impl StatusArgs {
         } else {
             term::print(&format!(
                 "{done} of {count} pieces are made; left: {}{}",
-                ranges(&numbers(&left)),
-                reasons(&left)
+                number_ranges(&unmade_numbers(&left)),
+                unmade_reasons(&left)
             ))?;
         }
         Ok(if left.is_empty() { CommandOutcome::Ok } else { CommandOutcome::Differs })

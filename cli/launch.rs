@@ -4,33 +4,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use chat::TemplateError;
+use chat::{Template, TemplateError};
 use clap::{Args, ValueEnum};
+use endpoints::launch::{self, EngineVersion, PlannedLaunch, parse_mib, read_settings};
 use models::config::ConfigFile;
 use models::local_model::LocalModel;
 use registry::diag::SourceText;
 use registry::dtype::Dtype;
 use registry::model::Model;
-use registry::scalar::Scalar;
-use registry::sheet::apply::{LaunchPlan, LaunchRequest as Asked, apply};
+use registry::sheet::apply::{LaunchRequest, apply};
 use registry::sheet::facts::{ChatFacts, FactInputs, ModelFacts, facts};
 use registry::sheet::gpus::{self, Gpu};
-use registry::sheet::versions::Version;
 use registry::sheet::{self, Sheet};
 
 use crate::findings::{model_error, reported_error};
 use crate::specs;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
-use crate::{CommandOutcome, chat_template, term};
-
-mod command;
-mod containers;
-mod json;
-mod show;
-mod units;
-mod verify;
-
-pub(crate) use command::shell;
+use crate::{CommandOutcome, engines, term};
 
 /// Prints the command that starts an engine, with reasons and a plan of the memory
 #[derive(Debug, Args)]
@@ -113,20 +103,6 @@ enum LaunchFormat {
     K8s,
 }
 
-/// Planned launch.
-struct PlannedLaunch {
-    sheet: Sheet,
-    /// Value of the engine's model flag.
-    model: String,
-    /// True if the value is a local path.
-    local: bool,
-    architecture: String,
-    asked: Asked,
-    /// Version of the engine, and true if the sheet is verified for it.
-    version: (String, bool),
-    outcome: LaunchPlan,
-}
-
 impl LaunchArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
         let sheet = open_sheet(&self.engine)?;
@@ -136,37 +112,50 @@ impl LaunchArgs {
             sheet.engine
         );
         let launched = self.plan_launch(sheet)?;
-        if !launched.version.1 {
+        if !launched.version.verified {
             term::note(&format!("warning: {}", launched.unverified()));
         }
         let refused = !launched.outcome.refusals.is_empty();
         if self.form == LaunchFormat::Json && self.verify.is_none() {
-            term::print(&serde_json::to_string_pretty(&json::show(&launched))?)?;
+            term::print(&serde_json::to_string_pretty(&launch::json(&launched))?)?;
             return Ok(if refused { CommandOutcome::CouldNotRun } else { CommandOutcome::Ok });
         }
         if refused {
             for message in &launched.outcome.refusals {
-                term::note(&show::refusal(message));
+                term::note(&launch::refusal(message));
             }
             return Ok(CommandOutcome::CouldNotRun);
         }
         if let Some(url) = &self.verify {
-            return verify::run(&launched, url, self.form == LaunchFormat::Json);
+            return self.verify(&launched, url);
         }
         let text = match self.form {
-            LaunchFormat::Systemd => units::systemd(&launched),
-            LaunchFormat::Compose => containers::compose(&launched)?,
-            LaunchFormat::K8s => containers::kubernetes(&launched)?,
-            LaunchFormat::Text | LaunchFormat::Json => show::text(&launched),
+            LaunchFormat::Systemd => launch::systemd(&launched),
+            LaunchFormat::Compose => launch::compose(&launched)?,
+            LaunchFormat::K8s => launch::kubernetes(&launched)?,
+            LaunchFormat::Text | LaunchFormat::Json => launch::text(&launched),
         };
         // Output files for other programs have no room for warnings.
         if self.form != LaunchFormat::Text {
             for message in &launched.outcome.warnings {
-                term::note(&format!("warning: {}", show::message_text(message)));
+                term::note(&format!("warning: {}", launch::message_text(message)));
             }
         }
         term::print(text.trim_end())?;
         Ok(CommandOutcome::Ok)
+    }
+
+    /// Compares a server with the launch; exits with 1 if something differs.
+    fn verify(&self, launched: &PlannedLaunch, url: &str) -> Result<CommandOutcome> {
+        let compared = launch::verify(launched, url, engines::api_key()?, &|reason| {
+            term::note(&format!("warning: {reason}"));
+        })?;
+        if self.form == LaunchFormat::Json {
+            term::print(&serde_json::to_string_pretty(&compared.json())?)?;
+        } else {
+            term::print(compared.text().trim_end())?;
+        }
+        Ok(if compared.differs() { CommandOutcome::Differs } else { CommandOutcome::Ok })
     }
 
     fn plan_launch(&self, sheet: Sheet) -> Result<PlannedLaunch> {
@@ -178,16 +167,16 @@ impl LaunchArgs {
         let mtp = self.mtp;
         let about = FactInputs { dtype: Some(dtype), tp: self.tp, stored, gguf, mtp, chat };
         let facts: ModelFacts = facts(&model, &about);
-        let (name, version, verified) = self.version(&sheet)?;
-        let request = Asked {
+        let version = EngineVersion::read(&sheet, self.engine_version.as_ref())?;
+        let request = LaunchRequest {
             dtype: (dtype, self.dtype.is_some()),
             tp: self.tp,
             mtp: self.mtp,
             context: self.context,
             sequences: self.sequences,
             gpu: self.gpu()?,
-            version,
-            asked: self.settings(&sheet)?,
+            version: version.version.clone(),
+            asked: read_settings(&sheet, &self.set)?,
         };
         let outcome = apply(&sheet, &facts, config.parsed(), &request).map_err(|findings| {
             reported_error(&findings, "the sheet cannot be applied to this model")
@@ -198,7 +187,7 @@ impl LaunchArgs {
             local: self.which.model.exists(),
             architecture: model.architecture.clone(),
             asked: request,
-            version: (name, verified),
+            version,
             outcome,
         })
     }
@@ -240,61 +229,11 @@ impl LaunchArgs {
             (None, None) => bail!("which GPU? --gpu NAME, or --gpu-memory SIZE"),
         }
     }
-
-    fn settings(&self, sheet: &Sheet) -> Result<Vec<(String, Scalar)>> {
-        let mut settings: Vec<(String, Scalar)> = Vec::new();
-        for set in &self.set {
-            let (key, value) = set
-                .split_once('=')
-                .with_context(|| format!("`--set {set}` has no `=`; write --set KEY=VALUE"))?;
-            let Some(setting) = sheet.settings.get(key) else {
-                let names = sheet.settings.keys().map(String::as_str);
-                let help = registry::suggest::closest(key, names.clone());
-                let help = help.map(|name| format!("; did you mean `{name}`?"));
-                bail!(
-                    "engine `{}` has no setting `{key}`{}",
-                    sheet.engine,
-                    help.unwrap_or_else(|| format!(
-                        "; it has {}",
-                        names.collect::<Vec<_>>().join(", ")
-                    ))
-                );
-            };
-            ensure!(settings.iter().all(|(name, _)| name != key), "setting `{key}` is given twice");
-            settings.push((key.to_owned(), setting.read(value)?));
-        }
-        Ok(settings)
-    }
-
-    /// Returns the version as text and parsed, and true if the sheet is verified for it.
-    fn version(&self, sheet: &Sheet) -> Result<(String, Option<Version>, bool)> {
-        let Some(name) = self.engine_version.as_ref().or(sheet.checked.as_ref()) else {
-            return Ok(("unknown".to_owned(), None, false));
-        };
-        let version = Version::parse(name).with_context(|| {
-            format!("`{name}` is no version; expected numbers with dots, like 0.5.23")
-        })?;
-        let verified = sheet.versions.as_ref().is_some_and(|range| range.contains(&version));
-        Ok((name.clone(), Some(version), verified))
-    }
-}
-
-impl PlannedLaunch {
-    /// Returns the warning that the sheet is not verified for this version.
-    fn unverified(&self) -> String {
-        let name = &self.version.0;
-        let range = self.sheet.versions.as_ref();
-        let range = range.map_or("no version".to_owned(), |range| format!("`{range}`"));
-        format!(
-            "unverified: the sheet of `{}` is true for {range}, and this is {name}",
-            self.sheet.engine
-        )
-    }
 }
 
 /// Returns the format of the model's chat template, and the engine's parsers for that format.
 fn chat_facts(target: &LocalModel, engine: &str) -> ChatFacts {
-    let template = match chat_template::of_model(&target.dir) {
+    let template = match Template::of_model(&target.dir) {
         Ok(template) => template,
         Err(TemplateError::Missing { .. }) => return ChatFacts::default(),
         Err(error) => {
@@ -342,41 +281,4 @@ pub(crate) fn open_sheet(word: &str) -> Result<Sheet> {
 
 fn read_sheet(source: &Arc<SourceText>) -> Result<Sheet> {
     Sheet::read(source).map_err(|findings| reported_error(&findings, "the sheet cannot be used"))
-}
-
-/// Parses a memory size as MiB. GPU vendors call 2^30 bytes a GB.
-fn parse_mib(text: &str) -> Result<i64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = text[digits.len()..].to_lowercase();
-    let mib = match unit.as_str() {
-        "gb" | "gib" | "g" => 1024.0,
-        "mb" | "mib" | "m" => 1.0,
-        _ => return Err(format!("`{text}` is no size; expected 16GB or 24564MiB")),
-    };
-    let number: f64 = digits.trim().parse().map_err(|_| format!("`{text}` is no size"))?;
-    let size = (number * mib).floor();
-    if !(1.0..=1e9).contains(&size) {
-        return Err(format!("`{text}` is no size of a GPU's memory"));
-    }
-    Ok(size as i64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_mib;
-
-    #[test]
-    fn sizes_are_read_as_mib() {
-        for (text, expected) in [
-            ("16GB", Some(16384)),
-            ("24564MiB", Some(24564)),
-            ("1.5g", Some(1536)),
-            ("16", None),
-            ("-1GB", None),
-            ("nanGB", None),
-            ("1e30GB", None),
-        ] {
-            assert_eq!(parse_mib(text).ok(), expected, "{text}");
-        }
-    }
 }

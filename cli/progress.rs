@@ -46,7 +46,7 @@ impl ConversionObserver for ConversionTerminal {
 }
 
 /// Progress bar, cleared at its end.
-struct ConversionBar(ProgressBar);
+pub(crate) struct ConversionBar(pub(crate) ProgressBar);
 
 impl Progress for ConversionBar {
     fn advance(&self, numbers: u64) {

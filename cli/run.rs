@@ -17,7 +17,7 @@ use crate::findings::{engine_error, warn};
 use crate::sampling::SamplingDefaults;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::token_io::{ModelTokenizer, TokenIo};
-use crate::{CommandOutcome, chat_template, term};
+use crate::{CommandOutcome, term};
 
 mod conversation;
 mod generation;
@@ -129,7 +129,7 @@ impl RunArgs {
         if self.raw || !self.tokens.is_empty() {
             return Ok(None);
         }
-        let opened = chat_template::of_model(&target.dir);
+        let opened = Template::of_model(&target.dir);
         if self.chat || self.system.is_some() {
             let template = opened.context("--chat and --system need a chat template")?;
             return Ok(Some(template));
@@ -247,7 +247,7 @@ impl RunArgs {
             },
         )?;
         if !self.json {
-            term::print(&output.remaining_text())?;
+            term::print_data(&output.remaining_text())?;
             return Ok(CommandOutcome::Ok);
         }
         answer.push_str(&output.remaining_text());
@@ -260,7 +260,7 @@ impl RunArgs {
             "text": (!ids).then_some(answer),
             "ended": ended.word(),
         });
-        term::print(&serde_json::to_string_pretty(&result)?)?;
+        term::print_data(&serde_json::to_string_pretty(&result)?)?;
         Ok(CommandOutcome::Ok)
     }
 }

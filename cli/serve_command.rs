@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use chat::{Format, TokenBytes};
+use chat::{Format, Template, TokenBytes};
 use clap::Args;
 use engine::{ProductArithmetic, SessionOptions};
 use models::local_model::LocalModel;
@@ -19,7 +19,7 @@ use crate::engines::parse_seconds;
 use crate::findings::{engine_error, warn};
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::token_io::{ModelTokenizer, end_tokens};
-use crate::{CommandOutcome, chat_template, interrupt, term};
+use crate::{CommandOutcome, interrupt, term};
 
 /// Serves a model over HTTP, with answers that can be reproduced
 ///
@@ -164,7 +164,7 @@ fn parse_format(name: &str) -> Result<ToolFormat, String> {
 /// Returns the chat template of a model, and the format of its output; without a template, a note says why
 /// there are no conversations.
 fn chat_format(target: &LocalModel, choice: Option<ToolFormat>) -> Option<ChatFormat> {
-    let opened = chat_template::of_model(&target.dir);
+    let opened = Template::of_model(&target.dir);
     let template = match opened.and_then(|template| template.check().map(|()| template)) {
         Ok(template) => template,
         Err(why) => {
@@ -267,12 +267,26 @@ impl ServeArgs {
             ));
         }
         let keyed = if api_key.is_some() { ", for requests with the key" } else { "" };
-        let server = ModelServer::bind(model, self.options(api_key))?;
-        let stop = server.stop_handle();
-        interrupt::on_first(move || {
-            term::note("stopping: running requests finish first; a second signal stops at once");
-            stop.stop();
-        });
+        let outcome = serve::run(model, self.options(api_key), |server| {
+            let stop = server.stop_handle();
+            interrupt::on_first(move || {
+                term::note(
+                    "stopping: running requests finish first; a second signal stops at once",
+                );
+                stop.stop();
+            });
+            self.note_limits(&name, dtype, server);
+            let text = format!("listening on http://{}{keyed}", server.address());
+            Ok::<(), anyhow::Error>(term::print(&text)?)
+        })?;
+        if outcome.cut > 0 {
+            term::note(&format!("{} connections did not finish in time", outcome.cut));
+        }
+        Ok(CommandOutcome::Ok)
+    }
+
+    /// Notes the limits of a server that listens.
+    fn note_limits(&self, name: &str, dtype: Dtype, server: &ModelServer) {
         let (tokens, bytes) = server.cache();
         if let Some(context) = self.context.filter(|context| *context > server.context()) {
             term::note(&format!(
@@ -288,12 +302,6 @@ impl ServeArgs {
             bytes.div_ceil(1 << 20),
             dtype = dtype.name(),
         ));
-        term::print(&format!("listening on http://{}{keyed}", server.address()))?;
-        let outcome = server.run()?;
-        if outcome.cut > 0 {
-            term::note(&format!("{} connections did not finish in time", outcome.cut));
-        }
-        Ok(CommandOutcome::Ok)
     }
 
     fn options(&self, api_key: Option<String>) -> ServeOptions {

@@ -1,17 +1,15 @@
 //! Implements `onboard show`: a model as a spec resolves it, or the contents of a GGUF file.
 
-mod gguf;
-mod json;
-mod model;
-
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use formats::gguf::{GgufSections, show_json, show_text};
 use models::config::ConfigFile;
 use registry::dtype::Dtype;
 use registry::model::Model;
+use registry::model_json::{ModelSections, model_json};
 use registry::print;
 
 use crate::findings::model_error;
@@ -71,23 +69,27 @@ impl ShowArgs {
             && !(self.graph || self.states)
         {
             let both = self.dims == self.weights;
-            let sections =
-                gguf::GgufSections { keys: both || self.dims, tensors: both || self.weights };
-            let show = if self.json { json::show } else { gguf::show };
-            term::print(show(&self.which.model, sections)?.trim_end())?;
+            let sections = GgufSections { keys: both || self.dims, tensors: both || self.weights };
+            let path = &self.which.model;
+            let text = if self.json {
+                serde_json::to_string_pretty(&show_json(path, sections)?)?
+            } else {
+                show_text(path, sections)?
+            };
+            term::print(text.trim_end())?;
             return Ok(CommandOutcome::Ok);
         }
         let (model, model_dtype) = self.model()?;
         let all = !(self.graph || self.weights || self.states || self.dims);
         if self.json {
-            let sections = model::ModelSections {
+            let sections = ModelSections {
                 dims: all || self.dims,
                 weights: all || self.weights,
                 states: all || self.states,
                 graph: all || self.graph,
             };
             let dtype = self.dtype.unwrap_or(model_dtype);
-            term::print(&serde_json::to_string_pretty(&model::show(&model, dtype, sections))?)?;
+            term::print(&serde_json::to_string_pretty(&model_json(&model, dtype, sections))?)?;
             return Ok(CommandOutcome::Ok);
         }
         let mut text = String::new();
@@ -113,7 +115,7 @@ impl ShowArgs {
             }
         }
         if all {
-            text.push_str(&heads(&model, dtype));
+            text.push_str(&print::heads(&model, dtype));
         }
         term::print(text.trim_end())?;
         Ok(CommandOutcome::Ok)
@@ -182,17 +184,4 @@ impl ShowArgs {
         let model = specs::resolve(&specs, &spec, &config, &self.choice.set)?;
         Ok((model, config.dtype().unwrap_or(Dtype::Bf16)))
     }
-}
-
-/// Describes the multi-token prediction head: its inputs, and its own states and program.
-fn heads(model: &Model, dtype: Dtype) -> String {
-    let Some(nextn) = &model.nextn else { return String::new() };
-    let mut text = String::new();
-    for (n, head) in nextn.layers.iter().enumerate() {
-        let _ = writeln!(text, "# head {}, fed tokens and rows of `{}`\n", n + 1, nextn.from);
-        let sections = [print::weights(head), print::states(head, dtype), print::graph(head)];
-        text.push_str(&sections.join("\n"));
-        text.push('\n');
-    }
-    text
 }

@@ -108,7 +108,7 @@ fn looks_like_id(word: &str) -> bool {
 
 #[cfg(feature = "hub")]
 fn fetch(id: &str, revision: &str) -> Result<PathBuf> {
-    crate::hub::HubSettings::from_env().checkpoint(id, revision)
+    crate::hub::checkpoint(id, revision)
 }
 
 #[cfg(not(feature = "hub"))]

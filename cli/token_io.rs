@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use converter::reference_tokenizer;
 use formats::gguf::GgufFile;
 use models::is_gguf;
 use models::local_model::LocalModel;
@@ -13,7 +14,7 @@ use serve::{ServedTokenizer, TextStream};
 use tokenizer::ReferenceTokenizer;
 use tokenizer::check::LlamaTokenizer;
 
-use crate::term;
+use crate::progress::ConversionTerminal;
 
 /// Tokenizer of a model.
 pub(crate) enum ModelTokenizer {
@@ -31,15 +32,17 @@ impl ModelTokenizer {
     /// Returns the tokenizer of a folder or GGUF file; `home` is the folder that it is in.
     pub(crate) fn at(path: &Path, home: &Path) -> Result<Self> {
         if !is_gguf(path) {
-            return Ok(Self::Json(Box::new(tokenizer(home)?)));
+            return Ok(Self::Json(Box::new(reference_tokenizer(&ConversionTerminal, home)?)));
         }
         let file = GgufFile::open(path)?;
         match LlamaTokenizer::new(file.metadata()) {
             Ok(loaded) => Ok(Self::Gguf(Box::new(loaded))),
             // Unsupported kind of tokenizer: the tokenizer beside the file is used.
-            Err(why) => Ok(Self::Json(Box::new(tokenizer(home).with_context(|| {
-                format!("the tokenizer in `{}` is not used: {why}", path.display())
-            })?))),
+            Err(why) => Ok(Self::Json(Box::new(
+                reference_tokenizer(&ConversionTerminal, home).with_context(|| {
+                    format!("the tokenizer in `{}` is not used: {why}", path.display())
+                })?,
+            ))),
         }
     }
 
@@ -76,21 +79,6 @@ impl ModelTokenizer {
             }
         }
     }
-}
-
-/// Reads the tokenizer beside a model.
-pub(crate) fn tokenizer(dir: &Path) -> Result<ReferenceTokenizer> {
-    let Some(tokenizer) = ReferenceTokenizer::read(dir)? else {
-        bail!(
-            "`{}` has no tokenizer.json, so text cannot be read; save one with transformers' \
-             AutoTokenizer.save_pretrained, or give token ids with --tokens 1,2,3",
-            dir.display()
-        );
-    };
-    for note in tokenizer.notes() {
-        term::note(&format!("note: {note}"));
-    }
-    Ok(tokenizer)
 }
 
 /// Input and output form of tokens: ids or text.

@@ -62,6 +62,15 @@ fn a_conversation_goes_on_from_what_was_computed() {
 }
 
 #[test]
+fn commands_of_a_conversation_are_no_messages() {
+    let model = fixture("qwen2");
+    let ran =
+        typed(&model, &["--chat", "--json", "-n", "2"], "/help\n/reset\n /help\n/a/b\n").code(0);
+    assert_eq!(objects(&ran.out).len(), 2, "{}", ran.out);
+    ran.says("/clear forgets what was said").says("`/reset` is no command");
+}
+
+#[test]
 fn a_pipe_continues_text_and_a_flag_renders_it() {
     let model = fixture("qwen2");
     let plain = typed(&model, &["Hello", "-n", "4", "--json"], "").code(0);

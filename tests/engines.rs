@@ -159,7 +159,7 @@ fn engines_are_found_by_sheet_and_on_the_path() {
     fs_err::write(sheets.join("mine.yaml"), "engine: mine\nkind: child\ndtypes: [f32]\n").unwrap();
     here(onboard().args(["engine", "list"]))
         .code(2)
-        .says("mine.yaml`: expected one of `plugin` and `program`");
+        .says("mine.yaml`: line 1: a sheet needs one of `plugin` and `program`");
 }
 
 #[test]

@@ -465,15 +465,20 @@ fn annotations_tests_and_pages_begin_with_the_cause() {
     let folder = tempfile::tempdir().unwrap();
     let model = fixture("llama").display().to_string();
     let line = format!(
-        "parity check {model} --set dims.eps=1e-4 --dtype f32 --no-schedules --diagnose --format github --junit p.xml --html p.html"
+        "parity check {model} --set dims.eps=1e-2 --dtype f32,bf16 --no-schedules --diagnose --format github --junit p.xml --html p.html"
     );
-    let cause = "cause: `eps` of `rms_norm` = 1e-5 instead of 1e-4 (in 7 nodes)";
+    let cause = "cause: `eps` of `rms_norm` = 1e-5 instead of 0.01 (in 7 nodes)";
+    // One run is diagnosed, and the other names its cause.
+    let of_other = cause.replacen("cause", "cause of the f32 run", 1);
     typed(&line, folder.path())
         .code(1)
         .says("title=parity%3A f32 differs::registry/specs/llama.yaml:")
-        .says(&format!(": {cause}%0Afirst divergence: "));
+        .says(&format!(": {cause}%0Afirst divergence: "))
+        .says(&format!("parity%3A bf16 differs::registry/specs/llama.yaml:57: {of_other}%0A"));
     let report = fs_err::read_to_string(folder.path().join("p.xml")).unwrap();
-    assert!(report.contains(&format!("<failure message=\"{cause}; first divergence: ")));
+    for cause in [cause, &of_other] {
+        assert!(report.contains(&format!("<failure message=\"{cause}; first divergence: ")));
+    }
     let page = fs_err::read_to_string(folder.path().join("p.html")).unwrap();
     let text = page.split("<body>").nth(1).unwrap();
     let (before, _) = text.split_once("<table").unwrap();

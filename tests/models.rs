@@ -90,6 +90,7 @@ const LIMITED: &[(&str, &[&str])] = &[
     ("zamba2", &["decode"]),
     // The class has no cache.
     ("openai_gpt", &["decode", "states"]),
+    ("rwkv", &["decode", "states"]),
     // Runs of the reference in 16 bits are as far apart as those of unrelated models.
     ("deepseek_v32", &["runs"]),
     ("glm4_moe_lite", &["runs"]),

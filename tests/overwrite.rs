@@ -259,3 +259,16 @@ fn files_of_the_older_model_that_loaders_read_go() {
         assert!(!names.contains(&gone.to_owned()), "{names:?}");
     }
 }
+
+/// A smaller limit gives more files under other names, beside which the earlier ones stay.
+#[test]
+fn files_of_an_earlier_set_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("m.gguf");
+    for (limit, stale) in [("900k", 0), ("300k", 2)] {
+        let to = ["--to", "gguf:q8_0", "--force", "--split-max-size", limit, "-o"];
+        let ran = run(convert().arg(fixture("llama_256")).args(to).arg(&file)).code(0);
+        assert_eq!(ran.err.matches("-of-").count(), stale, "{}", ran.err);
+        assert_eq!(ran.err.contains("files of another set stay"), stale > 0, "{}", ran.err);
+    }
+}

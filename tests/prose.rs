@@ -34,7 +34,7 @@ const BANNED: [(&str, &str); 12] = [
 ];
 
 /// Folders of sources with the endings of files that hold text of the project.
-const SOURCES_OF_TEXT: [(&str, &str); 17] = [
+const SOURCES_OF_TEXT: [(&str, &str); 19] = [
     ("cli", "rs"),
     ("registry", "rs"),
     ("registry", "yaml"),
@@ -47,6 +47,8 @@ const SOURCES_OF_TEXT: [(&str, &str); 17] = [
     ("parity/reference", "py"),
     ("models", "rs"),
     ("hub", "rs"),
+    ("jobs", "rs"),
+    ("proofs", "rs"),
     ("tests", "rs"),
     ("tests/suite", "test"),
     ("fixtures", "py"),
@@ -301,6 +303,8 @@ fn doc_comments_stay_below_their_ceilings() {
         "parity",
         "models",
         "hub",
+        "jobs",
+        "proofs",
         "tests",
     ] {
         files(&root().join(room), "rs", &mut paths);

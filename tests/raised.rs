@@ -201,7 +201,7 @@ fn goals_that_cannot_be_met_leave_nothing_behind() {
         (&[][..], "cannot be met: with every matrix as it is the divergence is"),
         (&["--plan"], "--plan reads none"),
         (&["--w8a8"], "--w8a8 is for checkpoints of 8 bits"),
-        (&["--to", "gguf:q8_0"], "give one --to at a time"),
+        (&["--to", "gguf:q8_0"], "give --to once"),
         (&["--text", "nowhere.txt"], "nowhere.txt"),
         (&["--reference", "nowhere"], "cannot read the reference `nowhere`"),
     ] {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Folders of the program's sources.
-pub(crate) const SOURCES: [&str; 14] = [
+pub(crate) const SOURCES: [&str; 16] = [
     "chat/src",
     "serve/src",
     "registry/src",
@@ -18,6 +18,8 @@ pub(crate) const SOURCES: [&str; 14] = [
     "parity/src",
     "models/src",
     "hub/src",
+    "jobs/src",
+    "proofs/src",
     "cli",
 ];
 

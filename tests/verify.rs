@@ -12,7 +12,7 @@ use formats::gguf::{GgufFile, GgufTensorSpec};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::tool::{Ran, convert, fixture, json, onboard, run};
+use crate::tool::{Ran, convert, copy_folder, fixture, json, onboard, run};
 use fuse::{CASES, fuse, write};
 
 /// Runs `onboard verify`, which compares an output with its hashes.
@@ -287,4 +287,124 @@ fn files_of_a_folder_that_changed_or_are_missing_are_named() {
     fs_err::remove_file(out.join("model-more.safetensors")).unwrap();
     fs_err::remove_file(out.join("tokenizer.json")).unwrap();
     verify(&out).code(1).says("tokenizer.json` is missing");
+}
+
+/// Without hashes, the source tells what stands beside the tensors.
+#[test]
+fn keys_and_bytes_beside_tensors_are_compared_without_hashes() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("llama_256");
+    let file = dir.path().join("m.gguf");
+    run(convert().arg(&source).args(["--to", "gguf:q8_0", "-o"]).arg(&file)).code(0);
+    fs_err::remove_file(dir.path().join("m.gguf.hashes")).unwrap();
+    compare(&source, &file, &[]).code(0);
+    let sound = fs_err::read(&file).unwrap();
+    let written = GgufFile::open(&file).unwrap();
+    let tokens = written.metadata().strings("tokenizer.ggml.tokens").unwrap().unwrap();
+    let token = tokens.iter().find(|token| token.len() > 3).unwrap();
+    let at = sound.windows(token.len()).position(|bytes| bytes == token.as_bytes()).unwrap();
+    let mut other_token = sound.clone();
+    other_token[at] ^= 1;
+    let mut other_key = sound.clone();
+    let key = b"tokenizer.ggml.bos_token_id";
+    let at = sound.windows(key.len()).position(|bytes| bytes == key).unwrap();
+    other_key[at + key.len() - 1] ^= 1;
+    let appended = [&sound[..], &[0; 64]].concat();
+    let mut filled = sound.clone();
+    filled.extend([7]);
+    for (bytes, fault) in [
+        (other_token, "key `tokenizer.ggml.tokens` has `"),
+        (other_key, "key `tokenizer.ggml.bos_token_id` is missing"),
+        (appended, "64 bytes at "),
+        (filled, "is in no tensor and not zero"),
+    ] {
+        fs_err::write(&file, bytes).unwrap();
+        compare(&source, &file, &[]).code(1).says(fault);
+    }
+}
+
+#[test]
+fn files_beside_the_weights_of_a_folder_are_compared_without_hashes() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("llama_256");
+    let out = dir.path().join("out");
+    run(convert().arg(&source).args(["--to", "fp8", "-o"]).arg(&out)).code(0);
+    fs_err::remove_file(out.join("onboard.hashes")).unwrap();
+    compare(&source, &out, &[]).code(0).says("no hashes");
+    for (name, from, to, fault) in [
+        ("tokenizer.json", "\"type\"", "\"typ\"", "tokenizer.json` has other bytes"),
+        ("config.json", "\"rms_norm_eps\": ", "\"rms_norm_eps\": 1", "`rms_norm_eps` is `"),
+        ("config.json", "{", "{\"more\": 1,", "`more` is `1`, expected absent"),
+    ] {
+        let path = out.join(name);
+        let text = fs_err::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{name}");
+        fs_err::write(&path, text.replacen(from, to, 1)).unwrap();
+        compare(&source, &out, &[]).code(1).says(fault);
+        fs_err::write(&path, text).unwrap();
+    }
+    fs_err::remove_file(out.join("tokenizer.json")).unwrap();
+    compare(&source, &out, &[]).code(1).says("tokenizer.json` is missing");
+}
+
+#[test]
+fn a_file_is_renamed_with_its_hashes() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("m.gguf");
+    let renamed = dir.path().join("other.gguf");
+    run(convert().arg(fixture("llama_256")).args(["--to", "gguf:q8_0", "-o"]).arg(&file)).code(0);
+    fs_err::rename(&file, &renamed).unwrap();
+    verify(&renamed).code(2).says("has no hashes");
+    verify(&file).code(2).says("is not found");
+    fs_err::rename(dir.path().join("m.gguf.hashes"), dir.path().join("other.gguf.hashes")).unwrap();
+    verify(&renamed).code(0);
+    let mut bytes = fs_err::read(&renamed).unwrap();
+    bytes.push(0);
+    fs_err::write(&renamed, bytes).unwrap();
+    verify(&renamed).code(1).says("bytes");
+}
+
+/// A process that writes a shard hashes the small files of the folder with it.
+#[test]
+fn a_shard_of_a_folder_is_verified_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    for shard in ["1/2", "2/2"] {
+        let to = ["--to", "fp8", "--shard", shard, "-o"];
+        run(convert().arg(fixture("llama_256")).args(to).arg(&out)).code(0);
+    }
+    verify(&out.join("model-00001-of-00002.safetensors")).code(0).prints("as written: 1 file");
+}
+
+/// Configs of wrapped models have no keys added for engines, and modelopt describes its format in a file.
+#[test]
+fn folders_of_wrapped_models_and_of_modelopt_are_compared_without_hashes() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, format) in [("gemma3", "fp8"), ("llama_256", "fp8:modelopt")] {
+        let source = fixture(name);
+        let out = dir.path().join(name);
+        run(convert().arg(&source).args(["--to", format, "-o"]).arg(&out)).code(0);
+        fs_err::remove_file(out.join("onboard.hashes")).unwrap();
+        compare(&source, &out, &[]).code(0);
+    }
+    let source = fixture("llama_256");
+    let beside = dir.path().join("llama_256/hf_quant_config.json");
+    fs_err::write(&beside, "{}").unwrap();
+    compare(&source, &dir.path().join("llama_256"), &[]).code(1).says("other bytes");
+}
+
+/// Numbers that JSON lacks stand in configs as Python writes them.
+#[test]
+fn a_config_with_infinity_is_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    let out = dir.path().join("out");
+    copy_folder(&fixture("mamba2"), &source);
+    let config = source.join("config.json");
+    let text = fs_err::read_to_string(&config).unwrap();
+    let mut values: Value = serde_json::from_str(&text).unwrap();
+    values["time_step_limit"] = serde_json::json!([0.0, "INFINITE"]);
+    fs_err::write(&config, values.to_string().replace("\"INFINITE\"", "Infinity")).unwrap();
+    run(convert().arg(&source).args(["--to", "bf16", "-o"]).arg(&out)).code(0);
+    compare(&source, &out, &[]).code(0);
 }

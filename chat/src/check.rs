@@ -10,6 +10,10 @@ use crate::json::OrderedJson;
 use crate::request::{ChatRequest, RequestError};
 use crate::template::{Template, TemplateError};
 
+mod model;
+
+pub use model::{ModelChatCheck, ModelChatError};
+
 /// Name of the record in a dump.
 pub const RECORD: &str = "chat.json";
 /// Most findings of one kind that are listed.

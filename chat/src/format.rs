@@ -44,6 +44,7 @@ impl Format {
 
     /// Finds the format that a chat template writes: the one with most text of its marks in the template.
     pub fn find(template: &str) -> Option<&'static Self> {
+        let template = &without_comments(template);
         let mut best = None;
         for format in builtin() {
             let Some(length) = format.is_in(template) else { continue };
@@ -57,6 +58,7 @@ impl Format {
     /// True if a template has the words of the format's marks of reasoning. A format of calls may have marks that only
     /// some of its models write.
     pub fn has_reasoning(&self, template: &str) -> bool {
+        let template = &without_comments(template);
         self.reasoning.as_ref().is_some_and(|marks| {
             let words = marks.open.split(|c: char| !c.is_alphanumeric() && c != '_');
             words.filter(|word| !word.is_empty()).all(|word| template.contains(word))
@@ -89,6 +91,18 @@ impl Format {
     pub fn parser(&'static self, options: &ParserOptions) -> OutputParser {
         OutputParser::new(self, options)
     }
+}
+
+/// Returns a template without its comments, which no model ever sees.
+fn without_comments(template: &str) -> String {
+    let mut text = String::with_capacity(template.len());
+    let mut after = template;
+    while let Some((before, comment)) = after.split_once("{#") {
+        text.push_str(before);
+        after = comment.split_once("#}").map_or("", |(_, after)| after);
+    }
+    text.push_str(after);
+    text
 }
 
 /// Returns the formats that the program embeds. Tests read each of them, so none is left out.
@@ -196,6 +210,11 @@ mod tests {
         // The longer marks decide: a template of tags has the marks of JSON calls and of reasoning too.
         let tags = "<think></think><tool_call><function=f><parameter=p></parameter></function></tool_call>";
         let json = "<think></think><tool_call>{\"name\"}</tool_call>";
+        // A comment is no part of what is written.
+        assert_eq!(Format::find(&format!("{{#- {tags} #}}{{{{ messages }}}}{{# {json}")), None);
+        assert!(
+            !Format::find(json).unwrap().has_reasoning("{# <think> #}{{ messages }}<tool_call>")
+        );
         let sections = [tags, json]
             .map(|template| Format::find(template).map(|format| format.section.is_some()));
         assert_eq!(sections, [Some(true), Some(false)]);

@@ -1,33 +1,9 @@
 //! Table of the commands that can be divided into pieces.
 
-/// Command that can be divided into pieces, each of which a machine makes alone.
-///
-/// Words of a piece and of the merge are templates. `{i}` is the number of the piece, from 1, `{n}` the number
-/// of pieces, and `{output}` the command's output. A word behind `?` is left out if the command has it.
-/// A word that is `{command}`, `{products}`, `{set}` or `{force}` alone is replaced by the words of the
-/// command, the products of all pieces, the first file of a set, or `--force` if the command has it.
-#[derive(Debug)]
-pub(super) struct DivisibleCommand {
-    /// First words of the command.
-    pub name: &'static [&'static str],
-    /// Words that a piece has in addition.
-    pub piece: &'static [&'static str],
-    /// Output of a piece; none if all pieces are given the command's.
-    pub piece_output: Option<&'static str>,
-    /// File that is there once a piece is made; none if its name is not known before.
-    pub product: Option<&'static str>,
-    /// Flags that a divided command does not have: those of a piece, and those that write no product.
-    pub refused: &'static [&'static str],
-    /// True if the merge writes the output. A piece is refused while a file is in its place.
-    pub merge_writes: bool,
-    /// Command that checks that all pieces are there, and joins them.
-    pub merge: &'static [&'static str],
-    /// Result of the merge, for people.
-    pub result: &'static str,
-}
+use jobs::DivisibleCommand;
 
 /// Commands that can be divided.
-pub(super) const KINDS: [DivisibleCommand; 3] = [
+pub(super) const KINDS: &[DivisibleCommand] = &[
     DivisibleCommand {
         name: &["convert"],
         piece: &["--shard", "{i}/{n}", "?--resume"],
@@ -59,17 +35,3 @@ pub(super) const KINDS: [DivisibleCommand; 3] = [
         result: "the file is written",
     },
 ];
-
-/// Returns the kind of a command by its first words.
-pub(super) fn kind_of(words: &[String]) -> Option<&'static DivisibleCommand> {
-    KINDS.iter().find(|kind| {
-        words.len() >= kind.name.len() && kind.name.iter().zip(words).all(|(a, b)| a == b)
-    })
-}
-
-/// Returns the names of the commands, for messages.
-pub(super) fn names() -> String {
-    let quoted: Vec<String> =
-        KINDS.iter().map(|kind| format!("`{}`", kind.name.join(" "))).collect();
-    quoted.join(", ")
-}

@@ -4,9 +4,9 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use jobs::{DividedCommand, SchedulerOptions, kubernetes, plan_json, slurm};
 
-use super::division::DividedCommand;
-use super::{JobScheduler, SchedulerArgs, plan, scripts};
+use super::{JobScheduler, SchedulerArgs};
 use crate::{CommandOutcome, term};
 
 /// Script that runs pieces as tasks of Ray.
@@ -18,22 +18,27 @@ pub(super) fn submit(
     on: JobScheduler,
     args: &SchedulerArgs,
 ) -> Result<CommandOutcome> {
+    let options = args.options()?;
     match on {
-        JobScheduler::Ray => return ray(divided, args),
+        JobScheduler::Ray => return ray(divided, args, &options),
         JobScheduler::Slurm => {
             let mut command = Command::new("sbatch");
-            feed(&mut command, &scripts::slurm(divided, args)?)?;
+            feed(&mut command, &slurm(divided, &options)?)?;
         }
         JobScheduler::Kubernetes => {
             let mut command = Command::new("kubectl");
-            feed(command.args(["apply", "-f", "-"]), &scripts::kubernetes(divided, args)?)?;
+            feed(command.args(["apply", "-f", "-"]), &kubernetes(divided, &options)?)?;
         }
     }
-    term::print(&format!("when all pieces are made: {}", super::merge_line(divided, args)?))?;
+    term::print(&format!("when all pieces are made: {}", divided.merge_line(&options.program)))?;
     Ok(CommandOutcome::Ok)
 }
 
-fn ray(divided: &DividedCommand, args: &SchedulerArgs) -> Result<CommandOutcome> {
+fn ray(
+    divided: &DividedCommand,
+    args: &SchedulerArgs,
+    options: &SchedulerOptions,
+) -> Result<CommandOutcome> {
     let folder = tempfile::Builder::new().prefix("onboard-jobs-").tempdir()?;
     let _watched = crate::interrupt::watch_whole(folder.path());
     let script = folder.path().join("ray_pieces.py");
@@ -44,8 +49,8 @@ fn ray(divided: &DividedCommand, args: &SchedulerArgs) -> Result<CommandOutcome>
     if let Some(address) = &args.address {
         command.args(["--address", address]);
     }
-    feed(&mut command, &plan::json(divided, args)?.to_string())?;
-    term::print(&format!("all pieces are made; then: {}", super::merge_line(divided, args)?))?;
+    feed(&mut command, &plan_json(divided, options)?.to_string())?;
+    term::print(&format!("all pieces are made; then: {}", divided.merge_line(&options.program)))?;
     Ok(CommandOutcome::Ok)
 }
 

@@ -1,91 +1,68 @@
 //! Parses the words of a command with the parser that runs them.
 
-use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context as _, Result};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, CommandFactory as _, ValueHint};
+use jobs::{ParsedWords, PathArgument, without_dots};
 
 use crate::OnboardCli;
 
-/// Arguments that a command line has.
-#[derive(Debug, Default)]
-pub(super) struct ParsedWords {
-    /// Values of each given argument, by the long name of its flag or else its own name. Paths have no `.` parts.
-    pub values: BTreeMap<String, Vec<String>>,
-    /// Values of the output, as they are given.
-    pub outputs: Vec<String>,
-    /// Paths that the command reads.
-    pub reads: Vec<PathArgument>,
-}
-
-/// Path among the arguments of a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PathArgument {
-    pub path: String,
-    /// True for a program, which is no input of the results.
-    pub is_program: bool,
-}
-
-impl ParsedWords {
-    /// Parses words, which begin behind the program's name.
-    pub(super) fn parse(words: &[String]) -> Result<Self> {
-        let line = std::iter::once("onboard").chain(words.iter().map(String::as_str));
-        let mut command = OnboardCli::command();
-        let parsed = command.try_get_matches_from_mut(line).map_err(|error| {
-            let text = error.to_string();
-            // The first paragraph; usage and hints follow.
-            let lines: Vec<&str> =
-                text.lines().map(str::trim).take_while(|l| !l.is_empty()).collect();
-            anyhow::anyhow!("{}", lines.join(" ").trim_start_matches("error: "))
-        })?;
-        let mut matches: &ArgMatches = &parsed;
-        let mut command: &Command = &command;
-        while let Some((name, inner)) = matches.subcommand() {
-            command = command.find_subcommand(name).context("a command without declaration")?;
-            matches = inner;
-        }
-        let mut result = Self::default();
-        for argument in command.get_arguments() {
-            let id = argument.get_id().as_str();
-            if matches.value_source(id) != Some(ValueSource::CommandLine) {
-                continue;
-            }
-            let raw = matches.get_raw(id).into_iter().flatten();
-            let values: Vec<String> = raw.map(|value| value.to_string_lossy().into()).collect();
-            let hint = argument.get_value_hint();
-            let is_path = matches!(
-                hint,
-                ValueHint::AnyPath
-                    | ValueHint::FilePath
-                    | ValueHint::DirPath
-                    | ValueHint::ExecutablePath
-            );
-            if id == "output" {
-                result.outputs.clone_from(&values);
-            }
-            let values: Vec<String> = values
-                .into_iter()
-                .map(|value: String| if is_path { without_dots(&value) } else { value })
-                .collect();
-            if id != "output" {
-                let reads = values.iter().filter(|value| is_path || Path::new(value).exists());
-                result.reads.extend(reads.map(|path| PathArgument {
-                    path: path.clone(),
-                    is_program: hint == ValueHint::ExecutablePath,
-                }));
-            }
-            result.values.insert(argument.get_long().unwrap_or(id).to_owned(), values);
-        }
-        Ok(result)
+/// Parses words, which begin behind the program's name.
+pub(super) fn parse(words: &[String]) -> Result<ParsedWords, jobs::Error> {
+    let line = std::iter::once("onboard").chain(words.iter().map(String::as_str));
+    let mut command = OnboardCli::command();
+    let parsed = command.try_get_matches_from_mut(line).map_err(|error| {
+        let text = error.to_string();
+        // The first paragraph; usage and hints follow.
+        let lines: Vec<&str> = text.lines().map(str::trim).take_while(|l| !l.is_empty()).collect();
+        refused(lines.join(" ").trim_start_matches("error: "))
+    })?;
+    let mut matches: &ArgMatches = &parsed;
+    let mut command: &Command = &command;
+    while let Some((name, inner)) = matches.subcommand() {
+        let inner_command = command.find_subcommand(name);
+        command = inner_command.ok_or_else(|| refused("a command without declaration"))?;
+        matches = inner;
     }
+    let mut result = ParsedWords::default();
+    for argument in command.get_arguments() {
+        let id = argument.get_id().as_str();
+        if matches.value_source(id) != Some(ValueSource::CommandLine) {
+            continue;
+        }
+        let raw = matches.get_raw(id).into_iter().flatten();
+        let values: Vec<String> = raw.map(|value| value.to_string_lossy().into()).collect();
+        let hint = argument.get_value_hint();
+        let is_path = matches!(
+            hint,
+            ValueHint::AnyPath
+                | ValueHint::FilePath
+                | ValueHint::DirPath
+                | ValueHint::ExecutablePath
+        );
+        if id == "output" {
+            result.outputs.clone_from(&values);
+        }
+        let values: Vec<String> = values
+            .into_iter()
+            .map(|value: String| if is_path { without_dots(&value) } else { value })
+            .collect();
+        if id != "output" {
+            let reads = values.iter().filter(|value| is_path || Path::new(value).exists());
+            result.reads.extend(reads.map(|path| PathArgument {
+                path: path.clone(),
+                is_program: hint == ValueHint::ExecutablePath,
+            }));
+        }
+        result.values.insert(argument.get_long().unwrap_or(id).to_owned(), values);
+    }
+    Ok(result)
 }
 
-/// Removes `.` parts and trailing slashes of a path.
-pub(super) fn without_dots(path: &str) -> String {
-    let parts = Path::new(path).components().filter(|part| *part != Component::CurDir);
-    parts.collect::<PathBuf>().display().to_string()
+/// Returns the error of words that are no command.
+fn refused(message: &str) -> jobs::Error {
+    jobs::Error::Refused { message: message.to_owned() }
 }
 
 #[cfg(test)]
@@ -93,7 +70,7 @@ mod tests {
     use super::*;
 
     fn parsed(line: &str) -> ParsedWords {
-        ParsedWords::parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>()).unwrap()
+        parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>()).unwrap()
     }
 
     #[test]
@@ -119,7 +96,7 @@ mod tests {
     #[test]
     fn errors_hold_their_whole_first_paragraph() {
         let words = ["imatrix", "m"].map(str::to_owned);
-        let error = ParsedWords::parse(&words).unwrap_err().to_string();
+        let error = parse(&words).unwrap_err().to_string();
         assert!(error.contains("--output <FILE>") && error.contains("--text"), "{error}");
     }
 }

@@ -1,14 +1,9 @@
 //! `parity check --chat`: the chat template and the tokenizer of a model, against a dump's record.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
-use chat::Template;
-use chat::check::{ChatRecord, ChatReport, ChatTokensError, RecordError};
-use formats::gguf::GgufFile;
-use tokenizer::ReferenceTokenizer;
-use tokenizer::check::LlamaTokenizer;
+use anyhow::{Result, ensure};
+use chat::check::{ChatRecord, ChatReport, ModelChatCheck};
 
 use super::ParityCheckArgs;
 use crate::{CommandOutcome, term, write};
@@ -21,8 +16,11 @@ impl ParityCheckArgs {
             "--chat writes text or --json; leave out --html and --junit"
         );
         let model = &self.which.model;
-        let record = self.chat_record(model)?;
-        let report = check_model(model, &record)?;
+        let record = ChatRecord::of_model(model, self.reference.as_deref())?;
+        let ModelChatCheck { report, without_tokens } = record.check_model(model)?;
+        if let Some(why) = without_tokens {
+            term::note(&format!("note: tokens are not compared: {why}"));
+        }
         let json = serde_json::to_string_pretty(&report)? + "\n";
         match &self.json {
             Some(path) if path.as_os_str() == "-" => term::print(&json)?,
@@ -36,69 +34,6 @@ impl ParityCheckArgs {
         }
         Ok(if report.differs() { CommandOutcome::Differs } else { CommandOutcome::Ok })
     }
-
-    /// Reads the record: of --reference, or of the model's own dump.
-    fn chat_record(&self, model: &Path) -> Result<ChatRecord> {
-        Ok(read_record(model, self.reference.as_deref())?)
-    }
-}
-
-/// Reads the record of a dump, or of the model's own one.
-pub(crate) fn read_record(
-    model: &Path,
-    reference: Option<&Path>,
-) -> Result<ChatRecord, RecordError> {
-    let home = if model.is_dir() { model } else { model.parent().unwrap_or(model) };
-    let candidates: Vec<PathBuf> = match reference {
-        Some(dump) => vec![dump.to_owned()],
-        None => vec![home.join("reference"), home.join("dump")],
-    };
-    let recorded = candidates.iter().find(|dump| dump.join(chat::check::RECORD).is_file());
-    ChatRecord::read(recorded.unwrap_or(&candidates[0]))
-}
-
-/// Compares a checkpoint or a GGUF file with a record.
-pub(crate) fn check_model(model: &Path, record: &ChatRecord) -> Result<ChatReport> {
-    if model.is_dir() { check_folder(model, record) } else { check_file(model, record) }
-}
-
-fn failure(error: impl std::fmt::Display) -> ChatTokensError {
-    ChatTokensError(error.to_string())
-}
-
-/// Compares the files of a checkpoint.
-fn check_folder(model: &Path, record: &ChatRecord) -> Result<ChatReport> {
-    let template = match Template::open(model) {
-        Ok(template) => Some(template),
-        Err(chat::TemplateError::Missing { .. }) => None,
-        Err(error) => return Err(error.into()),
-    };
-    let tokenizer = ReferenceTokenizer::read(model)?;
-    let Some(tokenizer) = tokenizer else {
-        term::note("note: there is no tokenizer.json, so tokens are not compared");
-        return Ok(record.check(template.as_ref(), None));
-    };
-    let encode = |text: &str, around: bool| tokenizer.encode(text, around).map_err(failure);
-    Ok(record.check(template.as_ref(), Some(&encode)))
-}
-
-/// Compares the keys of a GGUF file.
-fn check_file(model: &Path, record: &ChatRecord) -> Result<ChatReport> {
-    let file = GgufFile::open(model)
-        .with_context(|| format!("cannot read `{}` as a GGUF file", model.display()))?;
-    let template = Template::from_gguf(model, file.metadata());
-    let tokenizer = match LlamaTokenizer::new(file.metadata()) {
-        Ok(tokenizer) => tokenizer,
-        Err(why) => {
-            term::note(&format!("note: tokens are not compared: {why}"));
-            return Ok(record.check(template.as_ref(), None));
-        }
-    };
-    let encode = |text: &str, around: bool| {
-        let ids = if around { tokenizer.prompt(text) } else { tokenizer.conversation(text) };
-        ids.map_err(failure)
-    };
-    Ok(record.check(template.as_ref(), Some(&encode)))
 }
 
 /// Prints a report as text.

@@ -1,10 +1,7 @@
 //! `parity check MODEL --engine http://HOST:PORT`: checks a server by its responses.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, bail, ensure};
-use endpoints::{EndpointOptions, TrustedCertificates};
+use endpoints::EndpointOptions;
 use models::coverage::TensorCoverage;
 use parity::beside::{beside, open_dump};
 use parity::evidence::{CheckTimes, EvidenceOptions, check_server};
@@ -13,7 +10,7 @@ use registry::dtype::Dtype;
 use tokenizer::ReferenceTokenizer;
 
 use super::ParityCheckArgs;
-use crate::engines::{api_key, native, parse_seconds, variable};
+use crate::engines::{api_key, native, set_endpoint};
 use crate::findings::check_error;
 use crate::target;
 use crate::{CommandOutcome, term};
@@ -149,39 +146,18 @@ fn count(value: &str, limit: usize) -> Result<usize> {
 impl ClientSettings {
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         match key {
-            "model" => self.options.model = Some(value.to_owned()),
             "driver" => self.options.driver = Some(value.to_owned()),
-            "timeout" => self.options.answer = seconds(value)?,
             "top" => self.options.top = count(value, 1 << 20)?,
             "tokens" => self.tokens = count(value, 4096)?,
             "parallel" => self.parallel = count(value, 256)?,
-            "key-env" => {
-                let secret = variable(value)?;
-                ensure!(secret.is_some(), "the environment variable `{value}` is not set");
-                self.options.key = secret;
-            }
-            "ca" => {
-                let path = PathBuf::from(value);
-                let bytes = registry::file::read(&path, registry::file::CONFIG)
-                    .with_context(|| format!("cannot read `{value}`"))?;
-                self.options.trust = TrustedCertificates::Pem(bytes);
-            }
-            "insecure" => match value {
-                "true" => self.options.trust = TrustedCertificates::Any,
-                "false" => {}
-                _ => bail!("`{value}` is neither `true` nor `false`"),
-            },
-            _ => bail!(
+            _ => ensure!(
+                set_endpoint(&mut self.options, key, value)?,
                 "there is no such setting of a server; expected `model`, `driver`, `timeout`, `top`, `tokens`, `parallel`, \
                  `key-env`, `ca` or `insecure`"
             ),
         }
         Ok(())
     }
-}
-
-fn seconds(value: &str) -> Result<Duration> {
-    parse_seconds(value).map_err(anyhow::Error::msg)
 }
 
 /// Prints how the time was spent.

@@ -39,6 +39,15 @@ struct Answer {
     generation: GeneratedTokens,
 }
 
+/// Commands of a conversation.
+const HELP: &str = "/clear forgets what was said, /help prints this, /exit (/quit, /bye) or the end of the input ends; Ctrl-C ends an answer";
+
+/// True for a line that is one word behind a slash. Paths have more slashes, and questions more words.
+fn is_command(line: &str) -> bool {
+    let word = line.trim_end().strip_prefix('/');
+    word.is_some_and(|word| !word.is_empty() && word.chars().all(char::is_alphabetic))
+}
+
 /// Answers one prompt, or a line of standard input after the other.
 pub(super) fn hold(
     args: &RunArgs,
@@ -51,7 +60,7 @@ pub(super) fn hold(
     let defaults = SamplingDefaults::of(target);
     if let Some(penalty) = defaults.repetition_penalty {
         term::note(&format!(
-            "note: the model recommends a repetition penalty of {penalty}, which is not applied"
+            "note: the model recommends a repetition penalty of {penalty:?}, which is not applied"
         ));
     }
     let codec: Arc<dyn ServedTokenizer> = Arc::new(tokenizer);
@@ -94,21 +103,26 @@ impl Conversation<'_> {
     fn answer_lines(&mut self) -> Result<()> {
         let asks = std::io::stdin().is_terminal();
         if asks {
-            term::note(
-                "/clear forgets what was said, /exit or the end of the input ends; Ctrl-C ends an answer",
-            );
+            term::note(HELP);
         }
         loop {
             if asks {
                 term::prompt(">>> ");
             }
             let Some(line) = next_line()? else { break };
-            match line.trim() {
+            // A space before a word makes it a message.
+            match line.trim_end() {
                 "" => {}
-                "/exit" | "/bye" => break,
+                "/exit" | "/bye" | "/quit" => break,
                 "/clear" => self.begin(),
+                "/help" | "/?" => term::note(HELP),
+                word if is_command(&line) => {
+                    term::note(&format!(
+                        "`{word}` is no command; to send it as a message, write a space before it\n{HELP}"
+                    ));
+                }
                 text => {
-                    let answer = self.answer(text)?;
+                    let answer = self.answer(text.trim_start())?;
                     self.finish(&answer)?;
                 }
             }
@@ -168,7 +182,7 @@ impl Conversation<'_> {
         let tail = stream.finish();
         answer_text.push_str(&tail);
         if !silent {
-            term::print(&tail)?;
+            term::print_data(&tail)?;
         }
         // The last token was not fed, unless a token after it ended the answer or the user did.
         let fed = match generation.ended {
@@ -213,7 +227,7 @@ impl Conversation<'_> {
                 "text": answer.text,
                 "ended": ended.word(),
             });
-            term::print(&serde_json::to_string_pretty(&result)?)?;
+            term::print_data(&serde_json::to_string_pretty(&result)?)?;
         } else if ended == GenerationEnd::Context {
             term::note("note: the answer ends where the context of the model does");
         }

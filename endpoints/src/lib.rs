@@ -23,6 +23,7 @@ mod error;
 mod facts;
 mod http;
 mod json;
+pub mod launch;
 pub mod load;
 mod options;
 mod row;

@@ -237,25 +237,21 @@ mod tests {
     #[test]
     fn a_bad_sheet_says_what_it_lacks() {
         for (text, want) in [
-            ("[]", "expected a map with `engine`, `ops`, `states` and `dtypes`"),
-            ("engine: x\nops: [a]\nstates: []", "`dtypes` is missing; expected a list of names"),
-            ("engine: x\nops: a", "`ops` is not a list of names"),
-            (
-                "engin: x",
-                "unknown key `engin`; expected `engine`, `ops`, `states`, `dtypes`, `architectures`, `formats`, `features`, `apart`, `kind`, `about`, `ran_with`, `plugin`, `program`, `modules`, `install`, `shows`",
-            ),
-            (
-                "engine: x\ndtypes: []\nkind: far",
-                "`kind` is `far`; expected `in_process` or `child`",
-            ),
+            ("[]", "line 1: expected a sheet: a map of keys"),
+            ("engine: x\nops: [a]\nstates: []", "line 1: a sheet needs `dtypes`"),
+            ("engine: x\nops: a", "line 1: a sheet needs `states`, line 1: a sheet needs `dtypes`"),
+            ("engine: x\nops: a\nstates: []\ndtypes: []", "line 2: expected a list"),
+            ("engin: x", "line 1: a sheet has no key `engin` (did you mean `engine`?)"),
+            ("engine: x\ndtypes: []\nkind: far", "line 3: `kind` cannot be `far`"),
             (
                 "engine: x\ndtypes: []\nkind: child",
-                "expected one of `plugin` and `program` for `kind: child`, and none otherwise",
+                "line 1: a sheet needs one of `plugin` and `program`",
             ),
-            ("engine: x\ndtypes: []\nkind: child\nprogram: a", "`program` is not a list of texts"),
-            ("engine: x\narchitectures: [a]", "`dtypes` is missing; expected a list of names"),
+            ("engine: x\ndtypes: []\nkind: child\nprogram: a", "expected a list"),
+            ("engine: x\narchitectures: [a]", "line 1: a sheet needs `dtypes`"),
         ] {
-            assert_eq!(EngineSheet::parse(text).unwrap_err().to_string(), want, "{text}");
+            let error = EngineSheet::parse(text).unwrap_err().to_string();
+            assert!(error.contains(want), "{text}: {error}");
         }
     }
 }

@@ -5,6 +5,7 @@
 //! wrote to standard error last stands in the error.
 
 mod conformance;
+mod launch;
 mod process;
 mod session;
 mod wire;
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 use crate::{Engine, Error, ModelSource, Session, SessionOptions};
 
 pub use conformance::{ConformanceResult, conformance};
+pub use launch::{CommandSettings, EngineCommandError, write_modules};
 pub use process::end_all;
 
 use session::ChildSession;

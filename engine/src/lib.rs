@@ -26,7 +26,9 @@
 //! ```
 
 pub mod angles;
+pub mod bench;
 pub mod capability;
+pub mod catalog;
 pub mod child;
 pub mod device;
 pub mod draft;

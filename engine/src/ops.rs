@@ -21,6 +21,7 @@ mod device;
 mod differ;
 mod elementwise;
 mod embed;
+mod expert_linear;
 mod experts;
 mod gated_norm;
 mod gaussian_topk;
@@ -32,6 +33,7 @@ mod lightning;
 mod linear;
 mod norm;
 mod position;
+mod previous;
 mod rg_lru;
 mod rope;
 mod route;
@@ -41,6 +43,7 @@ mod shape;
 mod ssd_scan;
 mod ssm1_scan;
 mod streams;
+mod wkv;
 mod xielu;
 
 pub use args::Args;
@@ -55,6 +58,7 @@ const FILES: &[fn(&mut Kernels)] = &[
     differ::kernels,
     elementwise::kernels,
     embed::kernels,
+    expert_linear::kernels,
     experts::kernels,
     gated_norm::kernels,
     gaussian_topk::kernels,
@@ -66,6 +70,7 @@ const FILES: &[fn(&mut Kernels)] = &[
     linear::kernels,
     norm::kernels,
     position::kernels,
+    previous::kernels,
     rg_lru::kernels,
     rope::kernels,
     route::kernels,
@@ -73,6 +78,7 @@ const FILES: &[fn(&mut Kernels)] = &[
     ssd_scan::kernels,
     ssm1_scan::kernels,
     streams::kernels,
+    wkv::kernels,
     xielu::kernels,
 ];
 

@@ -106,7 +106,7 @@ pub fn check(graph: &Graph) -> Result<(), Error> {
         let shapes: Vec<usize> = state.parts.iter().map(|p| p.shape.len()).collect();
         let fits = match state.kind {
             StateKind::Attention => shapes.len() == 2,
-            StateKind::Latent => shapes == [2, 2] && state.window.is_none(),
+            StateKind::Latent => shapes == [2, 2],
             StateKind::Index => shapes == [2] && state.window.is_none(),
             StateKind::Conv => shapes == [2],
             StateKind::Recurrent => !shapes.is_empty(),
@@ -182,6 +182,11 @@ impl Slot {
     pub fn commit(&mut self, position: usize) {
         self.position = position;
         self.pasts().for_each(Past::commit);
+        for memory in &mut self.memories {
+            if let Memory::Latent(latent) = memory {
+                latent.expanded.commit();
+            }
+        }
     }
 
     /// Takes back what a failed step appended.
@@ -268,8 +273,10 @@ impl Slot {
                 }
                 Memory::Latent(l) => {
                     for (part, history) in [&l.latent, &l.shared].into_iter().enumerate() {
-                        let shape = [&[self.position][..], &state.parts[part].shape].concat();
-                        values.push(part_value(id, state, part, shape, history.tail(0)));
+                        let data = history.tail(l.visible());
+                        let rows = self.position - l.visible();
+                        let shape = [&[rows][..], &state.parts[part].shape].concat();
+                        values.push(part_value(id, state, part, shape, data));
                     }
                 }
                 Memory::Index(keys) => {

@@ -4,7 +4,8 @@
 //! * [`Client::list`] requests the commit and the files of a revision;
 //! * [`Client::fetch`] puts one file into the cache, resumed and verified;
 //! * [`cache::ModelCache`] implements the folder layout that both programs share, and compares what other programs put
-//!   there with its hash.
+//!   there with its hash;
+//! * [`HubSettings::checkpoint`] fetches all files of a checkpoint.
 //!
 //! Every response is untrusted. The token is sent only to the hub's own origin, every wait has a timeout,
 //! and a file is renamed to its final name only after its size and hash have been compared.
@@ -25,6 +26,7 @@
 mod address;
 pub mod cache;
 mod checked;
+mod checkpoint;
 mod client;
 mod connection;
 mod download;
@@ -35,13 +37,16 @@ mod lock;
 mod names;
 mod options;
 mod retry;
+mod settings;
 mod verify;
 
+pub use checkpoint::{CheckpointError, FetchObserver};
 pub use client::{Client, Listing};
 pub use error::Error;
 pub use event::Event;
 pub use names::{check_file, check_revision, is_id};
 pub use options::HubOptions;
+pub use settings::HubSettings;
 
 /// Escapes control characters in text from a hub and shortens long text, so that it is safe to show.
 pub(crate) fn shown(text: &str) -> String {

@@ -14,6 +14,7 @@ use crate::spec_text::sections;
 use crate::specs::Specs;
 
 mod rename;
+pub mod summary;
 
 use rename::Renames;
 

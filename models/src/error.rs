@@ -60,6 +60,9 @@ pub enum Error {
     #[error("there is no file `{}`", path.display())]
     NoFile { path: PathBuf },
 
+    #[error("cannot read the weights")]
+    UnreadWeights { source: checkpoints::checkpoint::Error },
+
     #[error("there is no folder `{}`", path.display())]
     NoFolder { path: PathBuf },
 

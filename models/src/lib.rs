@@ -4,7 +4,7 @@
 //!   [`config::ConfigFile`];
 //! * [`open::open`] opens a folder, a safetensors file or a GGUF file as a [`local_model::LocalModel`];
 //! * [`coverage::TensorCoverage`] pairs the weights of a model with the tensors of a checkpoint;
-//! * [`draft::draft`] drafts a spec for an architecture that no spec matches.
+//! * [`add::add`] opens a checkpoint with a spec that matches, or drafts one with [`draft::draft`].
 //!
 //! Warnings are returned as values, and an [`Error`] holds the findings that caused it. A folder of the
 //! checkpoint must be local; the caller fetches models from hubs.
@@ -25,6 +25,7 @@
 //! # }
 //! ```
 
+pub mod add;
 pub mod config;
 pub mod coverage;
 pub mod draft;
@@ -34,6 +35,7 @@ pub mod gguf;
 pub mod local_model;
 pub mod open;
 mod opened;
+pub mod plugin;
 pub mod spec_text;
 pub mod specs;
 

@@ -8,7 +8,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use engine::{ModelSource, NativeEngine};
+use engine::ModelSource;
 use onboard_parity::{CheckOptions, Dump, check};
 use registry::config::Config;
 use registry::diag::Finding;
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (model, _) = resolve(&spec, &config, &OpSet::builtin()).map_err(failed)?;
 
     let source = ModelSource { model: Arc::new(model), dir: &dir };
-    let report = check(&NativeEngine::new(), &source, &dump, &CheckOptions::default())?;
+    let report = check(&source, &dump, &CheckOptions::default())?;
     println!("{}", onboard_parity::report::text(&report));
     Ok(())
 }

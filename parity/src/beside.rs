@@ -32,6 +32,6 @@ fn open_by(
     };
     match open(&path) {
         Ok(dump) => Ok((path, dump)),
-        Err(why) => Err(Error::Reference { dump: path, why }),
+        Err(why) => Err(Error::Reference { dump: path, why: Box::new(why) }),
     }
 }

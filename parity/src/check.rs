@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use checkpoints::Checkpoint;
-use engine::{Engine, InputRounding, ModelSource, Session, SessionFeatures};
+use engine::{Engine, InputRounding, ModelSource, NativeEngine, Session, SessionFeatures};
 use registry::dtype::Dtype;
 use registry::graph::Node;
 use registry::model::Model;
@@ -47,9 +47,7 @@ use subject::{about, identify, not_exposed, not_finite};
 pub(crate) use summary::summarize;
 use summary::{coverage, downgrade_explained};
 
-/// Compares an engine's runs of a model with a dump. If the reference rounded keys and values to 8 bits,
-/// the engine does so too. Otherwise 8-bit states are not an error of the engine: the model is compared
-/// without them, and their effect is reported in rows of its own.
+/// Compares the native engine's runs of a model with a dump, as [`check_engine`] does for any engine.
 ///
 /// ```
 /// use std::path::Path;
@@ -67,10 +65,21 @@ use summary::{coverage, downgrade_explained};
 /// let source = engine::ModelSource { model: Arc::new(model), dir: &dir };
 /// let dump = Dump::open(&dir.join("reference")).unwrap();
 /// let options = CheckOptions { dtypes: vec![Dtype::F32], ..CheckOptions::default() };
-/// let report = check(&engine::NativeEngine::new(), &source, &dump, &options).unwrap();
+/// let report = check(&source, &dump, &options).unwrap();
 /// assert_eq!(report.verdict(), Verdict::Pass);
 /// ```
 pub fn check(
+    model: &ModelSource<'_>,
+    dump: &Dump,
+    options: &CheckOptions,
+) -> Result<Report, Error> {
+    check_engine(&NativeEngine::new(), model, dump, options)
+}
+
+/// Compares an engine's runs of a model with a dump. If the reference rounded keys and values to 8 bits,
+/// the engine does so too. Otherwise 8-bit states are not an error of the engine: the model is compared
+/// without them, and their effect is reported in rows of its own.
+pub fn check_engine(
     engine: &dyn Engine,
     source: &ModelSource<'_>,
     dump: &Dump,
@@ -313,6 +322,10 @@ fn compare_unchanged(
         }
     }
     report.limits = limits(model, dump, features, &report.runs);
+    if !options.schedules && features.steps {
+        let why = "not run, as the option `no-schedules` says".to_owned();
+        report.limit(Limit { kind: Unproven::Schedules, why, runs: Vec::new() });
+    }
     compare_head(engine, source, dump, options, &mut report)?;
     Ok(report)
 }

@@ -249,20 +249,24 @@ impl Dump {
         weights: (&Checkpoint, &str),
     ) -> Result<(), Error> {
         let model = &self.manifest.model;
+        let recorded = &self.manifest.checkpoint;
         let (path, config_sha256) = config;
         let (checkpoint, weights_sha256) = weights;
-        for (what, got, want) in [
-            ("the SHA-256 of `config.json`", config_sha256, &model.config_sha256),
-            ("the fingerprint of the weights", weights_sha256, &model.weights_sha256),
-        ] {
-            if !got.eq_ignore_ascii_case(want) {
-                let change = changed::first_change(&self.manifest.checkpoint, path, checkpoint);
-                let change = change
-                    .unwrap_or_else(|| format!("{what} is {got} here and {want} in the dump"));
-                return Err(Error::OtherModel { dir: self.dir.clone(), change });
-            }
+        let is_config_equal = config_sha256.eq_ignore_ascii_case(&model.config_sha256)
+            || changed::is_same_config(recorded, path);
+        let are_weights_equal = weights_sha256.eq_ignore_ascii_case(&model.weights_sha256);
+        if is_config_equal && are_weights_equal {
+            return Ok(());
         }
-        Ok(())
+        let change = changed::first_change(recorded, path, checkpoint).unwrap_or_else(|| {
+            let (what, actual, expected) = if is_config_equal {
+                ("the fingerprint of the weights", weights_sha256, &model.weights_sha256)
+            } else {
+                ("the SHA-256 of `config.json`", config_sha256, &model.config_sha256)
+            };
+            format!("{what} is {actual} here and {expected} in the dump")
+        });
+        Err(Error::OtherModel { dir: self.dir.clone(), change })
     }
 
     /// Returns the log-probabilities of a phase; none for a decode phase without steps.

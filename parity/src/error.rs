@@ -36,7 +36,7 @@ pub enum Error {
         dump: PathBuf,
         /// Reason.
         #[source]
-        why: dump::Error,
+        why: Box<dump::Error>,
     },
     /// The reference has no run in a requested dtype.
     #[error("the dump `{dump}` has no {wanted} run; it has {have}")]

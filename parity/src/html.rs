@@ -8,7 +8,7 @@ use crate::diagnose::Diagnosis;
 use crate::dump::Phase;
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::junit::escape;
-use crate::report::{Divergence, Report, RunReport, ignored, place_in_sequence, restores};
+use crate::report::{Divergence, Report, RunReport, ignored, restores};
 use crate::schedules::ScheduleRow;
 use chart::{Chart, Series};
 
@@ -232,7 +232,7 @@ fn finding(run: &RunReport, first: &Divergence) -> String {
         "<div class=\"card bad\"><p>First divergence in {}: <b class=\"mono\">{}</b></p><p>{}, prompt <code>{}</code>, {}</p><p>{}</p>",
         escape(&run.label()),
         escape(&first.subject.to_string()),
-        place_in_sequence(first.phase, first.step, None),
+        first.place(),
         escape(&first.prompt),
         escape(first.mode.inputs()),
         prose(&first.message)

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use crate::gate::{Mode, Verdict};
-use crate::report::{Report, RunReport, causes, place_in_sequence};
+use crate::report::{Report, RunReport, causes};
 use crate::schedules::ScheduleRow;
 
 /// One test case.
@@ -58,12 +58,8 @@ fn run(report: &Report, run: &RunReport) -> TestCase {
     let outcome = match (run.verdict(), run.headline()) {
         (Verdict::Fail, Some(first)) => {
             let line = format!("{cause}first divergence: {}: {}", first.subject, first.message);
-            let mut details = format!(
-                "{}, prompt {}, {}\n",
-                place_in_sequence(first.phase, first.step, None),
-                first.prompt,
-                first.mode.inputs()
-            );
+            let mut details =
+                format!("{}, prompt {}, {}\n", first.place(), first.prompt, first.mode.inputs());
             for hint in &first.hints {
                 let _ = writeln!(details, "hint: {hint}");
             }

@@ -15,7 +15,7 @@
 //!
 //! # fn run(source: &engine::ModelSource<'_>) -> Result<(), Box<dyn std::error::Error>> {
 //! let dump = Dump::open(Path::new("checkpoints/mine/reference"))?;
-//! let report = check(&engine::NativeEngine::new(), source, &dump, &CheckOptions::default())?;
+//! let report = check(source, &dump, &CheckOptions::default())?;
 //! println!("{}", onboard_parity::report::text(&report));
 //! # Ok(())
 //! # }
@@ -56,13 +56,14 @@ mod places;
 pub mod quantized;
 pub mod record;
 pub mod recorded_logprobs;
+pub mod reference_script;
 pub mod report;
 pub mod route;
 pub mod rule;
 pub mod run;
 pub mod schedules;
 
-pub use check::{CheckOptions, Error, check, check_schedules, of_layers};
+pub use check::{CheckOptions, Error, check, check_engine, check_schedules, of_layers};
 pub use dump::Dump;
 pub use gate::Verdict;
 pub use report::Report;

@@ -16,6 +16,10 @@ pub enum Unproven {
     States,
     /// Whole runs, judged by the reference's ensemble.
     Runs,
+    /// Tokens that the reference chose by itself.
+    Greedy,
+    /// Other chunks, slots and batches of the same tokens.
+    Schedules,
     /// The `nextn` head.
     Head,
     /// The files of the dump.
@@ -29,6 +33,8 @@ impl Unproven {
             Self::Ops => "ops",
             Self::States => "states",
             Self::Runs => "whole runs",
+            Self::Greedy => "greedy tokens",
+            Self::Schedules => "schedules",
             Self::Head => "the `nextn` head",
             Self::Dump => "the dump",
         }

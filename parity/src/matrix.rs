@@ -1,6 +1,6 @@
 //! Runs many checks: models by engines by dtypes, compared with a committed scoreboard.
 //!
-//! [`plan`] parses the plan; the caller runs it; a [`Board`] stores the outcomes.
+//! [`plan`] parses the plan, a [`MatrixRun`] runs it, and a [`Board`] stores the outcomes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub mod plan;
+mod run;
 mod show;
 
+pub use run::{MatrixError, MatrixRun};
 pub use show::{html, junit, text};
 
 /// Version of the scoreboard format.

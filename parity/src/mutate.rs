@@ -13,6 +13,7 @@ mod faults;
 mod faulty;
 mod judge;
 mod outcomes;
+mod show;
 mod slots;
 mod structure;
 mod tables;
@@ -27,7 +28,7 @@ use registry::dtype::Dtype;
 use registry::model::Model;
 use registry::ops::OpSet;
 
-use crate::check::{self, CheckOptions, check};
+use crate::check::{self, CheckOptions, check_engine};
 use crate::diagnose::{DiagnoseOptions, diagnose};
 use crate::dump::{Dump, Phase, Prompt};
 use crate::edit::Change;
@@ -43,6 +44,7 @@ use judge::{judge, named};
 pub use counts::{ClassCounts, counts};
 pub use diagnosis::MutantDiagnosis;
 pub use outcomes::{ClosestGate, Fate, MistakeClass, MutantOutcome, MutationReport, SCHEMA};
+pub use show::text;
 
 /// Mistake to inject.
 enum Mistake {
@@ -209,7 +211,7 @@ pub fn mutate(
             dtypes: vec![dtype],
             ..CheckOptions::default()
         };
-        let report = check(engine, source, dump, &plain)?;
+        let report = check_engine(engine, source, dump, &plain)?;
         if report.verdict() == Verdict::Fail {
             return Err(Error::Fails { dtype, first: named(&report).unwrap_or_default() });
         }
@@ -286,10 +288,10 @@ fn check_with(
             let mut model = Model::clone(&source.model);
             change.apply(&mut model);
             let edited = ModelSource { model: Arc::new(model), dir: source.dir };
-            check(engine, &edited, dump, options)
+            check_engine(engine, &edited, dump, options)
         }
         Mistake::Fault(fault) => {
-            check(&FaultyEngine::new(engine, fault.clone()), source, dump, options)
+            check_engine(&FaultyEngine::new(engine, fault.clone()), source, dump, options)
         }
     }
 }

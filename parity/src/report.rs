@@ -213,6 +213,13 @@ pub struct Divergence {
     pub hints: Vec<String>,
 }
 
+impl Divergence {
+    /// Returns the phase and the position or step in words.
+    pub fn place(&self) -> String {
+        place_in_sequence(self.phase, self.step, None)
+    }
+}
+
 impl RunReport {
     /// Returns the dtype, and the part that was run unless it is the model.
     pub fn label(&self) -> String {
@@ -251,6 +258,7 @@ impl Report {
     pub(crate) fn limit(&mut self, limit: Limit) {
         if !self.limits.contains(&limit) {
             self.limits.push(limit);
+            self.limits.sort_by_key(|limit| limit.kind);
         }
     }
 
@@ -272,9 +280,15 @@ impl Report {
         self.diagnosis.as_ref().filter(|_| diagnosed)
     }
 
-    /// Returns the cause of a run's failure in one line; none if no diagnosis of the run found one.
+    /// Returns the cause of a run's failure in one line; none if no diagnosis found one. One run is diagnosed, and the others
+    /// that fail name its cause as that of the diagnosed run.
     pub fn cause_of(&self, run: &RunReport) -> Option<String> {
-        self.diagnosis_of(run).and_then(causes::headline)
+        let cause = causes::headline(self.diagnosis.as_ref()?)?;
+        if self.diagnosis_of(run).is_some() {
+            return Some(format!("cause: {cause}"));
+        }
+        let diagnosed = self.first_failing().filter(|first| first.part == run.part)?;
+        Some(format!("cause of the {} run: {cause}", diagnosed.label()))
     }
 
     /// Returns the exit code: 0 if both agree, 1 if they differ. Code 2, "could not run", is an error, not

@@ -3,6 +3,7 @@
 //! Files from strangers name as many tensors, keys and prompts as they like, and names are as long as they like.
 
 use std::borrow::Cow;
+use std::error::Error;
 use std::fmt::Display;
 
 /// Most findings, or items that have a line each, in one text.
@@ -20,11 +21,29 @@ pub fn items<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     }
 }
 
+/// Returns the text of an error and of its causes on one line.
+pub fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
 /// Returns the first [`LINES`] items, and a text about the others if there are some.
 pub fn lines<T>(items: &[T]) -> (&[T], Option<String>) {
     let first = &items[..items.len().min(LINES)];
     let omitted = items.len() - first.len();
     (first, (omitted > 0).then(|| format!("... and {omitted} more")))
+}
+
+/// Returns the first [`LINES`] texts as lines, and a line about the others if there are some.
+pub fn joined(texts: &[String]) -> String {
+    let (first, omitted) = lines(texts);
+    let first = first.iter().map(String::as_str);
+    first.chain(omitted.as_deref()).collect::<Vec<_>>().join("\n")
 }
 
 /// Most characters of a name or a value of a file that a message quotes.

@@ -231,6 +231,19 @@ fn shape_text(shape: &[usize]) -> String {
     format!("[{}]", dims.join(", "))
 }
 
+/// Describes the multi-token prediction head: its inputs, and its own states and program.
+pub fn heads(model: &Model, dtype: Dtype) -> String {
+    let Some(nextn) = &model.nextn else { return String::new() };
+    let mut text = String::new();
+    for (n, head) in nextn.layers.iter().enumerate() {
+        let _ = writeln!(text, "# head {}, fed tokens and rows of `{}`\n", n + 1, nextn.from);
+        let sections = [weights(head), states(head, dtype), graph(head)];
+        text.push_str(&sections.join("\n"));
+        text.push('\n');
+    }
+    text
+}
+
 /// Formats sorted indices as ranges: `0, 2-5, 8`.
 pub fn ranges(indices: &[usize]) -> String {
     let mut parts: Vec<(usize, usize)> = Vec::new();

@@ -225,9 +225,9 @@ pub fn builtin() -> impl Iterator<Item = (&'static str, Arc<SourceText>)> {
     })
 }
 
-/// True for a key that a sheet may have.
-pub fn knows(key: &str) -> bool {
-    decode::KEYS.contains(&key) || CAPABILITY.contains(&key)
+/// Returns the keys that a sheet may have.
+pub fn known_keys() -> Vec<&'static str> {
+    decode::KEYS.iter().chain(&CAPABILITY).copied().collect()
 }
 
 #[cfg(test)]

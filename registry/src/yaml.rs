@@ -19,7 +19,10 @@ use crate::text::MappedText;
 
 mod block;
 mod flow;
+mod reader;
 mod scalar;
+
+pub use reader::TreeReader;
 
 /// Nesting beyond which a file is refused: readers of the tree recurse.
 pub const MAX_DEPTH: usize = 24;

@@ -244,7 +244,7 @@ fn checked(name: &str, value: f32, good: bool, expected: &str) -> Result<f32, Ap
     if good {
         return Ok(value);
     }
-    Err(ApiError::field(name, format!("`{name}` is {value}; expected {expected}")))
+    Err(ApiError::field(name, format!("`{name}` is {value:?}; expected {expected}")))
 }
 
 impl SamplingFields {
@@ -302,7 +302,7 @@ pub(crate) fn bias(
             ApiError::field("logit_bias", message)
         })?;
         if !(-100.0..=100.0).contains(&bias) {
-            let message = format!("`logit_bias` of {id} is {bias}; expected -100 to 100");
+            let message = format!("`logit_bias` of {id} is {bias:?}; expected -100 to 100");
             return Err(ApiError::field("logit_bias", message));
         }
         all.push((number, bias));

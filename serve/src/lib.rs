@@ -63,5 +63,5 @@ pub use codec::{CodecError, ServedTokenizer};
 pub use error::ServeError;
 pub use model::{ChatFormat, ServedModel};
 pub use options::ServeOptions;
-pub use server::{ModelServer, ServeOutcome, StopHandle};
+pub use server::{ModelServer, ServeOutcome, StopHandle, run};
 pub use text_stream::TextStream;

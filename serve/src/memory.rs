@@ -21,7 +21,7 @@ impl SlotMemory {
         for state in &session.model().graph.states {
             let bytes = size(state) * state.dtype.resolve(session.dtype()).size() as u64;
             match (state.kind, state.window) {
-                (StateKind::Attention, Some(window)) => {
+                (StateKind::Attention | StateKind::Latent, Some(window)) => {
                     fixed = fixed.saturating_add(bytes.saturating_mul(2 * window as u64));
                 }
                 (StateKind::Attention | StateKind::Latent | StateKind::Index, _) => {

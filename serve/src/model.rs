@@ -34,6 +34,21 @@ pub struct ServedModel {
     pub memory: Option<u64>,
 }
 
+impl ServedModel {
+    /// Returns a model whose prompts are token ids, and which no token ends.
+    pub fn new(name: &str, session: Box<dyn Session>) -> Self {
+        Self {
+            name: name.to_owned(),
+            session,
+            codec: None,
+            chat: None,
+            ends: Vec::new(),
+            arithmetic: "exact",
+            memory: None,
+        }
+    }
+}
+
 impl std::fmt::Debug for ServedModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ServedModel").field("name", &self.name).finish_non_exhaustive()

@@ -16,22 +16,23 @@ pub(crate) fn check(options: &ServeOptions, request: &Request) -> Result<(), Api
     if options.api_key.is_some() {
         return Ok(());
     }
-    // A request line with a whole address counts before the header.
-    let host = request.uri().authority().map(axum::http::uri::Authority::as_str);
-    if let Some(host) = host.or_else(|| header_text(request, header::HOST))
-        && !allows(options, host)
-    {
+    // The address of a request line, and every header of a kind: readers differ in the one that counts.
+    let authority = request.uri().authority().map(axum::http::uri::Authority::as_str);
+    let mut hosts = authority.into_iter().chain(header_texts(request, header::HOST));
+    if let Some(host) = hosts.find(|host| !allows(options, host)) {
         return Err(refused("Host", host));
     }
-    match header_text(request, header::ORIGIN) {
-        Some(origin) if !allows(options, site(origin)) => Err(refused("Origin", origin)),
-        _ => Ok(()),
+    let mut origins = header_texts(request, header::ORIGIN);
+    match origins.find(|origin| !allows(options, site(origin))) {
+        Some(origin) => Err(refused("Origin", origin)),
+        None => Ok(()),
     }
 }
 
-/// Returns the text of a header; it is empty if the header is no text.
-fn header_text(request: &Request, name: HeaderName) -> Option<&str> {
-    request.headers().get(name).map(|value| value.to_str().unwrap_or_default())
+/// Returns the texts of all headers of a name; one is empty if the header is no text.
+fn header_texts(request: &Request, name: HeaderName) -> impl Iterator<Item = &str> {
+    let values = request.headers().get_all(name).iter();
+    values.map(|value| value.to_str().unwrap_or_default())
 }
 
 /// Returns the host and port of an origin.
@@ -75,8 +76,8 @@ fn refused(header: &str, value: &str) -> ApiError {
         StatusCode::FORBIDDEN,
         "other_site",
         format!(
-            "the header `{header}: {value}` is of another site; expected localhost, a loopback address, or the name \
-             of the option `host`: start the server with the option `allow-host NAME`, or with a key, to serve other names"
+            "the header `{header}: {value}` is of another site; expected localhost, a loopback address, or a name that the \
+             server was started for: whoever runs it can allow more names, or set a key"
         ),
     )
 }
@@ -122,5 +123,24 @@ mod tests {
         }
         assert_eq!(site("https://a.example:1"), "a.example:1");
         assert_eq!(site("null"), "null");
+    }
+
+    #[test]
+    fn every_header_counts() {
+        let local = options("127.0.0.1", &[]);
+        for (uri, headers, served) in [
+            ("/", &[("host", "localhost")][..], true),
+            ("/", &[("host", "localhost"), ("host", "evil.example")], false),
+            ("http://evil.example/", &[("host", "localhost")], false),
+            ("http://localhost/", &[("host", "evil.example")], false),
+            ("/", &[("origin", "http://localhost"), ("origin", "http://evil.example")], false),
+        ] {
+            let mut request = Request::builder().uri(uri);
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            let request = request.body(axum::body::Body::empty()).unwrap();
+            assert_eq!(check(&local, &request).is_ok(), served, "{uri} {headers:?}");
+        }
     }
 }

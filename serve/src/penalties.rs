@@ -35,7 +35,7 @@ impl PenaltyFields {
         let repetition = self.repetition.unwrap_or(1.0);
         if !(repetition > 0.0 && repetition <= MOST_REPETITION) {
             let message = format!(
-                "`repetition_penalty` is {repetition}; expected above 0, at most {MOST_REPETITION}"
+                "`repetition_penalty` is {repetition:?}; expected above 0, at most {MOST_REPETITION}"
             );
             return Err(ApiError::field("repetition_penalty", message));
         }
@@ -49,7 +49,7 @@ impl PenaltyFields {
 fn subtrahend(name: &str, value: Option<f64>) -> Result<f32, ApiError> {
     let value = value.unwrap_or(0.0);
     if !(-2.0..=2.0).contains(&value) {
-        return Err(ApiError::field(name, format!("`{name}` is {value}; expected -2 to 2")));
+        return Err(ApiError::field(name, format!("`{name}` is {value:?}; expected -2 to 2")));
     }
     Ok(value as f32)
 }
@@ -128,8 +128,8 @@ mod tests {
         for (presence, frequency, repetition, words) in [
             (2.5, 0.0, 1.0, "`presence_penalty` is 2.5; expected -2 to 2"),
             (0.0, f64::NAN, 1.0, "`frequency_penalty` is NaN"),
-            (0.0, 0.0, 0.0, "`repetition_penalty` is 0; expected above 0"),
-            (0.0, 0.0, 1e9, "`repetition_penalty` is 1000000000"),
+            (0.0, 0.0, 0.0, "`repetition_penalty` is 0.0; expected above 0"),
+            (0.0, 0.0, 1e300, "`repetition_penalty` is 1e300; "),
         ] {
             let error = check(presence, frequency, repetition).unwrap_err();
             assert!(error.contains(words), "{error}");

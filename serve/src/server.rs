@@ -196,6 +196,39 @@ impl ModelServer {
     }
 }
 
+/// Serves a model until it is stopped. `started` gets the server once it listens; an error of it ends the call.
+///
+/// ```
+/// use std::{path::Path, sync::Arc};
+///
+/// use engine::{Engine as _, ModelSource, NativeEngine, SessionOptions};
+/// use onboard_serve::{ServeError, ServeOptions, ServedModel};
+/// use registry::{config::Config, library::Library, ops::OpSet, resolve::resolve};
+///
+/// let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/llama_256");
+/// let config = Config::read(&dir.join("config.json")).unwrap();
+/// let library = Library::builtin();
+/// let spec = library.load(library.find(&config)[0], &[]).unwrap();
+/// let (model, _) = resolve(&spec, &config, &OpSet::builtin()).unwrap();
+/// let source = ModelSource { model: Arc::new(model), dir: &dir };
+/// let session = NativeEngine::new().open(&source, &SessionOptions::default()).unwrap();
+/// let options = ServeOptions { port: 0, ..ServeOptions::default() };
+/// let served = onboard_serve::run(ServedModel::new("mine", session), options, |server| {
+///     server.stop_handle().stop();
+///     Ok::<(), ServeError>(())
+/// });
+/// assert_eq!(served.unwrap().cut, 0);
+/// ```
+pub fn run<E: From<ServeError>>(
+    model: ServedModel,
+    options: ServeOptions,
+    started: impl FnOnce(&ModelServer) -> Result<(), E>,
+) -> Result<ServeOutcome, E> {
+    let server = ModelServer::bind(model, options)?;
+    started(&server)?;
+    Ok(server.run()?)
+}
+
 /// Runs the scheduler to its end, then refuses new requests. Returns the words of a panic.
 fn run_engine(
     scheduler: Scheduler,

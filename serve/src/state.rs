@@ -162,11 +162,14 @@ impl ServerState {
     ) -> Result<T, ApiError> {
         let _memory = self.memory_of(bytes)?;
         let permit = Arc::clone(&self.rendering).acquire_owned().await.ok();
-        let control = RenderControl::until(Instant::now() + self.options.template_time);
+        let control = RenderControl::default();
         let mut unread = UnreadRendering { control: control.clone(), done: false };
         let metrics = Arc::clone(&self.metrics);
+        let time = self.options.template_time;
         let rendered = self.on_thread(permit, move || {
             metrics.renderings.add(1);
+            // Waiting for a thread is no time of the template.
+            let control = control.with_deadline(Instant::now() + time);
             let rendered = render(&control);
             metrics.renderings.subtract(1);
             if control.is_cancelled() {

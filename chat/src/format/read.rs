@@ -5,7 +5,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use registry::diag::{Finding, SourceText};
 use registry::suggest;
-use registry::yaml::{self, YamlMap, YamlNode, YamlValue};
+use registry::yaml::{self, TreeReader, YamlMap, YamlNode};
 
 use super::data::{EngineParsers, Format, PairValue, ReasoningMarks, SectionMarks, ValueTrim};
 use super::parts::CallKeys;
@@ -48,40 +48,41 @@ pub(super) fn read(source: &Arc<SourceText>) -> Result<Format, Vec<Finding>> {
     let tree = yaml::read(source)?;
     let mut reader = FormatReader::default();
     let format = reader.format(&tree);
-    match format {
-        Some(format) if reader.findings.is_empty() => Ok(format),
-        _ => Err(reader.findings),
-    }
+    // A format without a finding is there.
+    reader.tree.finish(format)?.ok_or_else(Vec::new)
 }
 
 #[derive(Default)]
 struct FormatReader {
-    findings: Vec<Finding>,
+    tree: TreeReader,
 }
 
 impl FormatReader {
     fn format(&mut self, tree: &YamlNode) -> Option<Format> {
-        let map = self.map(tree, "a format", &FORMAT)?;
-        let name = self.needed(map, "format", tree, "a format");
+        let map = self.tree.map(tree, "a format", &FORMAT)?;
+        let name = self.tree.needed(map, "format", tree, "a format");
         let pair = map.get("pair").and_then(|entry| self.pattern(&entry.value, true));
         let mut calls = Vec::new();
         if let Some(entry) = map.get("calls") {
-            for item in self.list(&entry.value) {
+            for item in self.tree.list(&entry.value) {
                 if let Some(pattern) = self.pattern(item, false) {
                     if pattern.has(Hole::Pairs) && !map.contains_key("pair") {
                         let finding = Finding::error(&item.at, "`{pairs}` needs the key `pair`");
-                        self.findings
+                        self.tree
+                            .findings
                             .push(finding.help("write the pattern of one pair behind `pair`"));
                     }
                     if pattern.has(Hole::Object) && !map.contains_key("strings") {
                         let finding =
                             Finding::error(&item.at, "`{object}` needs the key `strings`");
-                        self.findings
+                        self.tree
+                            .findings
                             .push(finding.help("write the mark around strings behind `strings`"));
                     }
                     if pattern.has(Hole::Tags) && !map.contains_key("tags") {
                         let finding = Finding::error(&item.at, "`{tags}` needs the key `tags`");
-                        self.findings
+                        self.tree
+                            .findings
                             .push(finding.help("write the mark before each tag behind `tags`"));
                     }
                     calls.push(pattern);
@@ -92,26 +93,22 @@ impl FormatReader {
         let section = self.inner(map, "section", "a section", &SECTION, Self::section);
         if !map.contains_key("calls") && !map.contains_key("reasoning") {
             let finding = Finding::error(&tree.at, "a format needs `calls` or `reasoning`");
-            self.findings.push(finding.help("write the patterns of its tool calls behind `calls`"));
+            self.tree
+                .findings
+                .push(finding.help("write the patterns of its tool calls behind `calls`"));
         }
         let mut find = Vec::new();
         if let Some(entry) = map.get("find") {
-            for item in self.list(&entry.value) {
-                find.push(self.texts(item));
+            for item in self.tree.list(&entry.value) {
+                find.push(self.tree.strings(item));
             }
         }
         let mut engines = IndexMap::new();
-        if let Some(entry) = map.get("engines")
-            && let Some(inner) = self.any_map(&entry.value)
-        {
-            for (engine, entry) in inner {
-                if let Some(parsers) = self.map(&entry.value, "an engine's parsers", &ENGINE) {
-                    let parsers = EngineParsers {
-                        tools: self.text(parsers, "tools"),
-                        reasoning: self.text(parsers, "reasoning"),
-                    };
-                    engines.insert(engine.clone(), parsers);
-                }
+        for (engine, node) in self.tree.entries(map, "engines") {
+            if let Some(parsers) = self.tree.map(&node, "an engine's parsers", &ENGINE) {
+                let tools = self.tree.string(parsers, "tools");
+                let reasoning = self.tree.string(parsers, "reasoning");
+                engines.insert(engine.name, EngineParsers { tools, reasoning });
             }
         }
         let value =
@@ -130,10 +127,10 @@ impl FormatReader {
             by_name: false,
         });
         Some(Format {
-            name: name?,
-            about: self.text(map, "about").unwrap_or_default(),
+            name: name?.name,
+            about: self.tree.string(map, "about").unwrap_or_default(),
             find,
-            without: map.get("without").map(|entry| self.texts(&entry.value)).unwrap_or_default(),
+            without: self.tree.strings_of(map, "without"),
             engines,
             reasoning,
             section,
@@ -141,8 +138,8 @@ impl FormatReader {
             pair,
             value,
             keys,
-            name_prefix: self.text(map, "name_prefix").unwrap_or_default(),
-            between: self.text(map, "between").unwrap_or_default(),
+            name_prefix: self.tree.string(map, "name_prefix").unwrap_or_default(),
+            between: self.tree.string(map, "between").unwrap_or_default(),
             strings: self.mark(map, "strings").unwrap_or_default(),
             tags: self.mark(map, "tags").unwrap_or_default(),
             fallback: map.contains_key("fallback") && self.flag(map, "fallback"),
@@ -166,14 +163,12 @@ impl FormatReader {
     }
 
     fn value(&mut self, map: &YamlMap) -> PairValue {
-        let trim = self.choice(map, "trim", &TRIMS).unwrap_or(ValueTrim::Nothing);
-        let untyped = self.choice(map, "untyped", &TYPES).unwrap_or(ValueType::Text);
+        let trim = self.tree.choice(map, "trim", &TRIMS).unwrap_or(ValueTrim::Nothing);
+        let untyped = self.tree.choice(map, "untyped", &TYPES).unwrap_or(ValueType::Text);
         let mut types = IndexMap::new();
-        if let Some(entry) = map.get("types")
-            && let Some(inner) = self.any_map(&entry.value)
-        {
+        if let Some(inner) = map.get("types").and_then(|entry| self.tree.any_map(&entry.value)) {
             for word in inner.keys() {
-                if let Some(kind) = self.choice(inner, word, &TYPES) {
+                if let Some(kind) = self.tree.choice(inner, word, &TYPES) {
                     types.insert(word.clone(), kind);
                 }
             }
@@ -182,31 +177,29 @@ impl FormatReader {
         if let Some(entry) = map.get("wrap") {
             match self.marks(&entry.value).as_slice() {
                 [open, close] => wrap = Some((open.clone(), close.clone())),
-                _ => self.expected(&entry.value, "a list of two marks"),
+                _ => self.tree.expected(&entry.value, "a list of two marks"),
             }
         }
         PairValue { trim, untyped, wrap, types }
     }
 
     fn keys(&mut self, map: &YamlMap) -> CallKeys {
-        let mut words =
-            |key: &str| map.get(key).map(|entry| self.texts(&entry.value)).unwrap_or_default();
-        let name = words("name");
-        let arguments = words("arguments");
+        let name = self.tree.strings_of(map, "name");
+        let arguments = self.tree.strings_of(map, "arguments");
         CallKeys { name, arguments, by_name: self.flag(map, "by_name") }
     }
 
     /// Reads a pattern and checks that its holes are those of a call or of a pair.
     fn pattern(&mut self, node: &YamlNode, pair: bool) -> Option<CallPattern> {
-        let text = self.scalar(node)?;
-        let pattern = match CallPattern::parse(&text) {
+        let text = self.tree.text(node)?.value();
+        let pattern = match CallPattern::parse(text) {
             Ok(pattern) => pattern,
             Err(error) => {
                 let mut finding = Finding::error(&node.at, error.to_string());
                 if let CallPatternError::Unknown(word) = &error {
                     finding.help = suggest::help(word, CallPattern::words());
                 }
-                self.findings.push(finding);
+                self.tree.findings.push(finding);
                 return None;
             }
         };
@@ -214,7 +207,9 @@ impl FormatReader {
             Some(wrong) => (if pair { "a pair" } else { "a call" }, wrong),
             None => return Some(pattern),
         };
-        self.findings.push(Finding::error(&node.at, format!("this pattern of {what} {wrong}")));
+        self.tree
+            .findings
+            .push(Finding::error(&node.at, format!("this pattern of {what} {wrong}")));
         None
     }
 
@@ -227,61 +222,21 @@ impl FormatReader {
         read: fn(&mut Self, &YamlNode, &YamlMap) -> Option<T>,
     ) -> Option<T> {
         let node = &map.get(key)?.value;
-        let inner = self.map(node, what, known)?;
+        let inner = self.tree.map(node, what, known)?;
         read(self, node, inner)
     }
 
-    fn map<'n>(&mut self, node: &'n YamlNode, what: &str, known: &[&str]) -> Option<&'n YamlMap> {
-        let map = self.any_map(node)?;
-        for entry in map.values().filter(|entry| !known.contains(&entry.key.value())) {
-            let message = format!("{what} has no key `{}`", entry.key.value());
-            let mut finding = Finding::error(&entry.key.span(), message);
-            finding.help = suggest::help(entry.key.value(), known.iter().copied());
-            self.findings.push(finding);
-        }
-        Some(map)
-    }
-
-    fn any_map<'n>(&mut self, node: &'n YamlNode) -> Option<&'n YamlMap> {
-        let map = node.map();
-        if map.is_none() {
-            self.expected(node, "a map");
-        }
-        map
-    }
-
-    fn list<'n>(&mut self, node: &'n YamlNode) -> &'n [YamlNode] {
-        if let YamlValue::List(items) = &node.value {
-            return items;
-        }
-        self.expected(node, "a list");
-        &[]
-    }
-
-    fn texts(&mut self, node: &YamlNode) -> Vec<String> {
-        self.list(node).iter().filter_map(|item| self.scalar(item)).collect()
-    }
-
     fn marks(&mut self, node: &YamlNode) -> Vec<String> {
-        let items = self.list(node).iter();
-        items.filter_map(|item| self.scalar(item).filter(|text| self.is_mark(item, text))).collect()
-    }
-
-    fn scalar(&mut self, node: &YamlNode) -> Option<String> {
-        let text = node.text().map(|text| text.value().to_owned());
-        if text.is_none() {
-            self.expected(node, "a text");
-        }
-        text
-    }
-
-    fn text(&mut self, map: &YamlMap, key: &str) -> Option<String> {
-        self.scalar(&map.get(key)?.value)
+        self.tree.list(node).iter().filter_map(|item| self.mark_of(item)).collect()
     }
 
     fn mark(&mut self, map: &YamlMap, key: &str) -> Option<String> {
-        let node = &map.get(key)?.value;
-        self.scalar(node).filter(|text| self.is_mark(node, text))
+        self.mark_of(&map.get(key)?.value)
+    }
+
+    fn mark_of(&mut self, node: &YamlNode) -> Option<String> {
+        let text = self.tree.text(node)?.value();
+        self.is_mark(node, text).then(|| text.to_owned())
     }
 
     /// Reports a text that cannot be a mark.
@@ -291,18 +246,11 @@ impl FormatReader {
             && !text.starts_with(char::is_whitespace);
         if !sound {
             let finding = Finding::error(&node.at, "this text cannot be a mark");
-            self.findings.push(
+            self.tree.findings.push(
                 finding.label(format!("expected 1 to {MAX_MARK} bytes that begin with no space")),
             );
         }
         sound
-    }
-
-    fn needed(&mut self, map: &YamlMap, key: &str, at: &YamlNode, what: &str) -> Option<String> {
-        if !map.contains_key(key) {
-            self.findings.push(Finding::error(&at.at, format!("{what} needs `{key}`")));
-        }
-        self.text(map, key)
     }
 
     fn needed_mark(
@@ -312,30 +260,14 @@ impl FormatReader {
         at: &YamlNode,
         what: &str,
     ) -> Option<String> {
-        self.needed(map, key, at, what)?;
+        if !map.contains_key(key) {
+            self.tree.needed(map, key, at, what)?;
+        }
         self.mark(map, key)
     }
 
     fn flag(&mut self, map: &YamlMap, key: &str) -> bool {
-        self.choice(map, key, &[("true", true), ("false", false)]).unwrap_or_default()
-    }
-
-    fn choice<T: Copy>(&mut self, map: &YamlMap, key: &str, known: &[(&str, T)]) -> Option<T> {
-        let node = &map.get(key)?.value;
-        let text = self.scalar(node)?;
-        let value = known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
-        if value.is_none() {
-            let mut finding = Finding::error(&node.at, format!("`{key}` cannot be `{text}`"));
-            let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-            finding.help = suggest::help(&text, names);
-            self.findings.push(finding);
-        }
-        value
-    }
-
-    fn expected(&mut self, node: &YamlNode, what: &str) {
-        let finding = Finding::error(&node.at, format!("expected {what}"));
-        self.findings.push(finding.label(format!("found {}", node.kind())));
+        self.tree.choice(map, key, &[("true", true), ("false", false)]).unwrap_or_default()
     }
 }
 

@@ -24,6 +24,12 @@ impl RenderControl {
         Self { deadline: Some(deadline), cancelled: Arc::default() }
     }
 
+    /// Returns a control with the same cancellation, which ends renderings at this time too.
+    #[must_use]
+    pub fn with_deadline(&self, deadline: Instant) -> Self {
+        Self { deadline: Some(deadline), cancelled: Arc::clone(&self.cancelled) }
+    }
+
     /// Ends renderings that are under way, and those that begin later.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);

@@ -317,7 +317,7 @@ fn declared(output: &GgufOutput, tensors: &[PlannedTensor<'_>]) -> Vec<GgufTenso
 }
 
 /// Returns the name of a set: the path without `.gguf`.
-fn prefix(path: &Path) -> PathBuf {
+pub fn prefix(path: &Path) -> PathBuf {
     if path.extension().is_some_and(|end| end == "gguf") {
         path.with_extension("")
     } else {

@@ -49,7 +49,7 @@ impl CalibrationOptions {
         Ok(())
     }
 
-    /// Returns an error if calibrated scales of the source would be dropped without a flag. Prints a note
+    /// Returns an error if calibrated scales of the source would be dropped without an option that allows it. Notes
     /// if no format can store them.
     pub(crate) fn refuse_lost(
         &self,
@@ -72,7 +72,7 @@ impl CalibrationOptions {
             if let Some(format) = format {
                 bail!(
                     "the checkpoint has {first}: a conversion to `{}` would leave them out; measure them again with \
-                     {flag} the option `calibrate FILE`, or allow it with the option `drop-scales`",
+                     {flag} and the option `calibrate FILE`, or allow it with the option `drop-scales`",
                     format.name()
                 );
             }

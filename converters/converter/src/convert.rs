@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use conversion::folder::FolderFormat;
 use conversion::gguf::{self as plan, GgufOutput, GgufPlan};
+use formats::gguf::split;
 use models::coverage::TensorCoverage;
 use models::local_model::LocalModel;
+use registry::listing;
 
 use crate::deviations::{loader_rules, verify_file};
 use crate::error::{Result, bail, ensure};
-use crate::folder::{self, FolderOutcome};
+use crate::folder;
 use crate::folder_verify::verify_folder;
 use crate::format::{self, GgufFormat};
 use crate::gguf_model::GgufModel;
@@ -23,8 +25,8 @@ use crate::show_plan;
 
 /// Outcome of a conversion.
 ///
-/// The files are those of the plan, in order, without the files beside them such as a config. A conversion that only plans
-/// lists the files that it would write. The divergence is measured on the written files, if one was to be met.
+/// The files are those of the plan, or of its shard, in order, without the files beside them such as a config. A conversion that
+/// only plans lists the files that it would write. The divergence is measured on the written files, if one was to be met.
 ///
 /// ```
 /// use onboard_converter::ConversionOutcome;
@@ -86,7 +88,7 @@ impl ConvertOptions {
         if self.goal.is_set() {
             let [format] = &formats[..] else {
                 bail!(
-                    "the option `target-kl` chooses the types of one file; give one `to` at a time"
+                    "the option `target-kl` chooses the types of one file; give the option `to` once"
                 );
             };
             let name = &format.name;
@@ -131,10 +133,7 @@ pub fn convert(
 ) -> Result<ConversionOutcome> {
     let run = ConversionRun { options, observer };
     match options.formats()? {
-        RequestedFormats::Folder(format) => {
-            let FolderOutcome { files, divergence } = folder::run(run, target, format)?;
-            Ok(ConversionOutcome { files, divergence })
-        }
+        RequestedFormats::Folder(format) => folder::run(run, target, format),
         RequestedFormats::Gguf(formats) => run.write_files(target, &formats),
     }
 }
@@ -194,8 +193,10 @@ impl ConversionRun<'_> {
             let files = self.lay_out(&source, &mut draft)?;
             planned.push((draft.output, files));
         }
-        let planned_files = planned.iter().flat_map(|(_, files)| files);
-        let files = planned_files.map(|file| file.path.clone()).collect();
+        let planned_files = planned
+            .iter()
+            .flat_map(|(_, files)| options.of_shard(files.iter().map(|file| file.path.clone())));
+        let files = planned_files.collect();
         let mut outcome = ConversionOutcome { files, divergence: None };
         if options.plan {
             let text = if options.json {
@@ -239,6 +240,24 @@ impl ConversionRun<'_> {
         }
         self.execute(&work, source.checkpoint, target, || {
             work.files.iter().try_for_each(|file| loader_rules(&file.path))
-        })
+        })?;
+        for (output, files) in planned {
+            self.note_other_sets(output, files)?;
+        }
+        Ok(())
+    }
+
+    /// Names the files of an earlier set with the same name and another count of files, which nothing replaces.
+    fn note_other_sets(&self, output: &GgufOutput, files: &[GgufPlan]) -> Result<()> {
+        let mut stale = split::files_of_sets(&plan::prefix(&output.path))?;
+        stale.retain(|path| files.iter().all(|file| file.path != *path));
+        if !stale.is_empty() {
+            let names = stale.iter().map(|path| format!("`{}`", path.display()));
+            self.observer.note(&format!(
+                "note: files of another set stay: {}; remove them if nothing reads them",
+                listing::items(names)
+            ));
+        }
+        Ok(())
     }
 }

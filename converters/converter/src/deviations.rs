@@ -1,5 +1,4 @@
-//! Checks a GGUF file against its checkpoint: its hashes, its keys, and
-//! the bytes of its blocks.
+//! Checks a GGUF file against its checkpoint: its hashes, its keys, and the bytes of its blocks.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,7 +9,7 @@ use conversion::Measure;
 use conversion::blocks::{self, BlockComparison};
 use conversion::gguf::{Arithmetic, PlannedTensor};
 use formats::codec::BlockType;
-use formats::gguf::{FusedTensor, GgufFile};
+use formats::gguf::{FusedTensor, GgufFile, MetadataValue};
 use formats::imatrix::Imatrix;
 use models::local_model::LocalModel;
 use registry::gguf::key_differences;
@@ -22,7 +21,7 @@ use crate::error::{Context as _, Result, bail, several};
 use crate::gguf_model::{GgufModel, checkpoint};
 use crate::observer::ConversionObserver;
 use crate::options::ConvertOptions;
-use crate::verified::hashed;
+use crate::verified::compare_hashes;
 
 /// Checks a file against the rules of its loader.
 pub(crate) fn loader_rules(path: &Path) -> Result<()> {
@@ -187,10 +186,67 @@ fn as_file<'c>(
 /// Lists the keys of a file that differ from those of its checkpoint.
 fn keys(model: &GgufModel<'_>, file: &GgufFile) -> Result<Vec<String>> {
     let arch = file.metadata().str("general.architecture")?.unwrap_or_default();
-    let other = (arch != model.gguf.arch)
+    let arch_fault = (arch != model.gguf.arch)
         .then(|| format!("the architecture is `{arch}`, expected `{}`", model.gguf.arch));
     let keys = key_differences(&model.gguf, &formats::gguf::evidence(file, arch));
-    Ok(other.into_iter().chain(keys).collect())
+    Ok(arch_fault.into_iter().chain(keys).collect())
+}
+
+/// Lists the keys of the tokenizer that differ from those of its checkpoint.
+fn tokenizer_keys(model: &GgufModel<'_>, file: &GgufFile) -> Vec<String> {
+    let keys = model.tokenizer.iter();
+    keys.filter_map(|(key, expected)| tokenizer_fault(key, file.metadata().get(key), expected))
+        .collect()
+}
+
+/// Describes the difference of a key of the tokenizer. Programs that write files leave out flags that are false.
+fn tokenizer_fault(
+    key: &str,
+    actual: Option<&MetadataValue>,
+    expected: &MetadataValue,
+) -> Option<String> {
+    match actual {
+        None if *expected == MetadataValue::Bool(false) => None,
+        None => Some(format!("key `{key}` is missing")),
+        Some(actual) => {
+            value_difference(actual, expected).map(|what| format!("key `{key}` {what}"))
+        }
+    }
+}
+
+/// Describes the first difference between two values of a key.
+fn value_difference(actual: &MetadataValue, expected: &MetadataValue) -> Option<String> {
+    if actual == expected {
+        return None;
+    }
+    let (MetadataValue::Array(items), MetadataValue::Array(expected_items)) = (actual, expected)
+    else {
+        return Some(format!("is {}; the model's would be {}", brief(actual), brief(expected)));
+    };
+    if items.kind() != expected_items.kind() || items.len() != expected_items.len() {
+        return Some(format!(
+            "is {} {} values; the model's would be {} {}",
+            items.len(),
+            items.kind(),
+            expected_items.len(),
+            expected_items.kind()
+        ));
+    }
+    let n = (0..items.len()).find(|&n| items.get(n) != expected_items.get(n))?;
+    let item = items.get(n).as_ref().map(brief)?;
+    let expected_item = expected_items.get(n).as_ref().map(brief)?;
+    Some(format!("has {item} at {n}; the model's would have {expected_item}"))
+}
+
+/// Returns a value as a message shows it.
+fn brief(value: &MetadataValue) -> String {
+    match value {
+        MetadataValue::String(text) => format!("`{}`", formats::shown(text)),
+        MetadataValue::Bool(flag) => flag.to_string(),
+        MetadataValue::F32(x) => x.to_string(),
+        MetadataValue::F64(x) => x.to_string(),
+        other => other.integer().map_or_else(|| other.kind_name(), |n| n.to_string()),
+    }
 }
 
 /// Measures the errors of a file's tensors against the checkpoint that it was made of.
@@ -219,7 +275,7 @@ pub(crate) fn verify_file(
     if path.extension().is_some_and(|end| end == "safetensors") {
         bail!("`{}` is a part of a folder; name its folder", path.display());
     }
-    let hashed = hashed(path)?;
+    let hashed = compare_hashes(path)?;
     let checkpoint = checkpoint(target)?;
     let file = GgufFile::open(path)?;
     let model = as_file(observer, target, &checkpoint, arithmetic, &file)?;
@@ -230,10 +286,14 @@ pub(crate) fn verify_file(
     let determined = is_determined(&distances);
     faults.extend(distances.iter().filter_map(|one| one.fault(determined)));
     faults.extend(keys(&model, &file)?);
+    if hashed.is_none() {
+        faults.extend(tokenizer_keys(&model, &file));
+        faults.extend(file.stray_bytes());
+    }
     if !determined {
         observer.note(
             "note: an importance matrix or another program made these blocks; each is compared with the error that its type \
-             explains, and with its bytes if the same the option `imatrix` is given",
+             explains, and with its bytes if the option `imatrix` gives the same matrix",
         );
     }
     match hashed {

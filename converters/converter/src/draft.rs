@@ -61,7 +61,7 @@ impl ConversionRun<'_> {
         }
         if !self.options.types.identity() {
             keys.set(gguf::CONFIG_KEY, source.config.as_str());
-            // What the config alone would not lead to.
+            // Facts that the config does not determine.
             let spec = &source.spec;
             if !spec.builtin {
                 keys.set(gguf::SPEC_KEY, format!("{} {}", spec.name, spec.sha256));

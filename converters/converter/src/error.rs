@@ -46,7 +46,7 @@ pub enum Error {
     /// A folder cannot be compared: it has no hashes, and no format explains its config.
     #[error(
         "`{}` has no hashes, and its `{key}` is none that this program writes for the model: nothing can be compared; \
-         `parity check` measures what a folder costs against the dump of its source `{}`",
+         what a folder costs is measured by `parity check` with the option `reference DUMP` and the option `source {}`",
         folder.display(), source_model.display()
     )]
     NothingToCompare {
@@ -177,22 +177,11 @@ macro_rules! bail {
 /// Returns from the function with a refusal unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
-        if !$condition {
+        let holds: bool = $condition;
+        if !holds {
             return Err($crate::error::refused(format!($($message)+)));
         }
     };
 }
 
 pub(crate) use {bail, ensure};
-
-/// Returns the text of an error and of its causes on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}

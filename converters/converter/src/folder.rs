@@ -1,6 +1,6 @@
 //! Checkpoint formats such as `fp8`: writes a checkpoint as a folder of safetensors that engines load.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use checkpoints::Checkpoint;
 use checkpoints::checkpoint::INDEX;
@@ -13,7 +13,9 @@ use models::config::long_name;
 use models::coverage::TensorCoverage;
 use models::local_model::LocalModel;
 use registry::dtype::Dtype;
+use serde_json::Value;
 
+use crate::convert::ConversionOutcome;
 use crate::engine_keys;
 use crate::error::{Context as _, Result, ensure, several};
 use crate::folder_plan::FolderPlan;
@@ -24,24 +26,18 @@ use crate::run::ConversionRun;
 use crate::set_id;
 
 mod show;
-mod side_files;
+pub(crate) mod side_files;
 mod target_kl;
 
 /// File that engines read first.
-const CONFIG: &str = "config.json";
+pub(crate) const CONFIG: &str = "config.json";
 
-/// Folder that was written or planned, and its measured divergence.
-pub(crate) struct FolderOutcome {
-    pub(crate) files: Vec<PathBuf>,
-    pub(crate) divergence: Option<f64>,
-}
-
-/// Writes one folder, or prints the plan.
+/// Writes one folder, or hands its plan to the observer.
 pub(crate) fn run(
     run: ConversionRun<'_>,
     target: &LocalModel,
     format: FolderFormat,
-) -> Result<FolderOutcome> {
+) -> Result<ConversionOutcome> {
     let options = run.options;
     let calibration = &options.calibration;
     let checkpoint = target.checkpoint()?;
@@ -80,15 +76,15 @@ pub(crate) fn run(
     plan.items = folder::items(format, &plan.tensors, &plan.choices, None, &plan.scales);
     let set_id = run.set_key(|| set_id::of_folder(&plan))?;
     plan.files = folder::lay_out(output, &plan.items, plan.limit(options), &set_id)?;
-    let files = plan.files.iter().map(|file| file.path.clone()).collect();
-    let mut outcome = FolderOutcome { files, divergence: None };
+    let files = options.of_shard(plan.files.iter().map(|file| file.path.clone()));
+    let mut outcome = ConversionOutcome { files, divergence: None };
     if options.plan {
         run.observer.print(&if options.json { show::json(&plan)? } else { show::text(&plan) })?;
         return Ok(outcome);
     }
     ensure!(
         plan.quantized() > 0 || !format.quantizes(),
-        "no matrix of `{}` can become {}; `the option `plan`` says why for each",
+        "no matrix of `{}` can become {}; the option `plan` says why for each",
         target.dir.display(),
         format.name()
     );
@@ -97,7 +93,7 @@ pub(crate) fn run(
         if let Some(goal) = goal {
             goal.end(run.observer);
         }
-        return Ok(FolderOutcome { files: Vec::new(), divergence: None });
+        return Ok(outcome);
     }
     let beside = side_files::files(run.observer, &plan)?;
     side_files::note_code(run.observer, &plan)?;
@@ -133,8 +129,7 @@ pub(crate) fn plan<'c>(
     output: bool,
 ) -> Result<FolderPlan<'c>> {
     let model = &target.model;
-    let (weights, _) = flows(checkpoint, &model.graph.weights, &model.rules)
-        .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
+    let (weights, _) = flows(checkpoint, &model.graph.weights, &model.rules).map_err(several)?;
     let options = ListingOptions { apart: format.quantizes(), output };
     let tensors = folder::tensors(checkpoint, model, &weights, options)?;
     let choices = format.choose(&tensors, &model.quant);
@@ -209,11 +204,20 @@ fn reopen(plan: &FolderPlan<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the config of the new checkpoint.
+/// Returns the text of the new checkpoint's config.
 pub(crate) fn config_text(
     observer: &dyn ConversionObserver,
     plan: &FolderPlan<'_>,
 ) -> Result<String> {
+    let json = config_value(observer, plan)?;
+    Ok(texts_as_words(format!("{json:#}\n")))
+}
+
+/// Returns the config of the new checkpoint.
+pub(crate) fn config_value(
+    observer: &dyn ConversionObserver,
+    plan: &FolderPlan<'_>,
+) -> Result<Value> {
     let mut json = if plan.target.is_gguf() {
         gguf_source::config(plan.target)?
     } else {
@@ -238,5 +242,5 @@ pub(crate) fn config_text(
     }
     // As transformers writes it, and whatever crates make of the order of keys.
     json.sort_all_objects();
-    Ok(texts_as_words(format!("{json:#}\n")))
+    Ok(json)
 }

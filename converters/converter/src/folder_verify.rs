@@ -1,31 +1,33 @@
-//! Compares a folder with its hashes and with the bytes that its format
-//! makes of the checkpoint.
+//! Compares a folder with its hashes, and with the bytes that its format makes of the checkpoint.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use checkpoints::Checkpoint;
 use conversion::Work;
 use conversion::folder::{self, FolderFormat};
-use formats::FileDtype;
+use formats::{FileDtype, shown};
+use models::config::ConfigFile;
 use models::local_model::LocalModel;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::error::{Context as _, Error, Result};
-use crate::folder::{config_text, items, plan};
+use crate::error::{Error, Result};
+use crate::folder::{CONFIG, config_value, items, plan, side_files};
 use crate::folder_plan::FolderPlan;
 use crate::run::ConversionRun;
-use crate::verified::hashed;
+use crate::verified::compare_hashes;
 
 /// Key of the config that names the format.
 const QUANTIZATION: &str = "quantization_config";
 
+/// Compares a folder with its checkpoint, and returns the faults of the folder.
 pub(crate) fn verify_folder(
     run: ConversionRun<'_>,
     target: &LocalModel,
     path: &Path,
 ) -> Result<Vec<String>> {
     let checkpoint = target.checkpoint()?;
-    let verified = hashed(path)?;
+    let verified = compare_hashes(path)?;
     let mut faults = verified.as_ref().map(|files| files.faults.clone()).unwrap_or_default();
     let opened = Checkpoint::open(path);
     let written = match opened {
@@ -34,7 +36,8 @@ pub(crate) fn verify_folder(
         Err(_) if !faults.is_empty() => return report(run, 0, faults),
         Err(error) => return Err(error.into()),
     };
-    let matching = format_of(run, target, &checkpoint, &written, path)?;
+    let config = ConfigFile::read(&path.join(CONFIG))?.value()?;
+    let matching = format_of(run, target, &checkpoint, (&written, &config), path)?;
     let Some(plan) = matching else {
         if verified.is_none() {
             return Err(Error::NothingToCompare {
@@ -50,6 +53,11 @@ pub(crate) fn verify_folder(
     };
     let (compared, differences) = differences(run, &plan, &written)?;
     faults.extend(differences);
+    if verified.is_none() {
+        run.observer.note("note: no hashes lie in the folder");
+        faults.extend(side_differences(&plan)?);
+        faults.extend(config_faults(plan, &config)?);
+    }
     report(run, compared, faults)
 }
 
@@ -73,20 +81,17 @@ fn format_of<'c>(
     run: ConversionRun<'_>,
     target: &'c LocalModel,
     checkpoint: &'c Checkpoint,
-    written: &Checkpoint,
+    (written, config): (&Checkpoint, &Value),
     path: &Path,
 ) -> Result<Option<FolderPlan<'c>>> {
-    let config = path.join("config.json");
-    let bytes = registry::file::read(&config, registry::file::CONFIG)?;
-    let config: Value = serde_json::from_slice(&bytes)
-        .with_context(|| format!("`{}` is not JSON", config.display()))?;
+    let outputs: &[bool] = if run.options.quantize_output { &[true] } else { &[false, true] };
     let mut nearest: Option<(usize, FolderPlan<'c>)> = None;
     for (_, format, _) in FolderFormat::all() {
         let format = format.of_source(checkpoint);
-        for output in [run.options.quantize_output, true] {
+        for &output in outputs {
             let mut plan = plan(target, checkpoint, format, path, output)?;
             keep_stored(&mut plan, written);
-            let planned: Value = serde_json::from_str(&config_text(run.observer, &plan)?)?;
+            let planned = config_value(&(), &plan)?;
             let same_dtype = format.quantizes() || planned.get("dtype") == config.get("dtype");
             if planned.get(QUANTIZATION) != config.get(QUANTIZATION) || !same_dtype {
                 continue;
@@ -98,6 +103,51 @@ fn format_of<'c>(
         }
     }
     Ok(nearest.map(|(_, plan)| plan))
+}
+
+/// Lists the files beside the weights that are not those which the checkpoint gives.
+fn side_differences(plan: &FolderPlan<'_>) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for side in side_files::of_source(&(), plan)?.into_iter().chain(side_files::of_format(plan)) {
+        let file = side.path.display();
+        if !side.path.exists() {
+            faults.push(format!("`{file}` is missing"));
+        } else if registry::file::read(&side.path, registry::file::COPIED)? != side.bytes {
+            faults.push(format!("`{file}` has other bytes than the checkpoint gives"));
+        }
+    }
+    Ok(faults)
+}
+
+/// Lists the keys of a config that are not those which the checkpoint gives, with the keys of engines or without.
+fn config_faults(mut plan: FolderPlan<'_>, config: &Value) -> Result<Vec<String>> {
+    let differences = config_differences(config, &config_value(&(), &plan)?);
+    if differences.is_empty() || plan.target.config.parsed().is_wrapped() {
+        return Ok(differences);
+    }
+    plan.compat = true;
+    let with_added_keys = config_differences(config, &config_value(&(), &plan)?);
+    Ok(if with_added_keys.len() < differences.len() { with_added_keys } else { differences })
+}
+
+/// Lists the keys of a config that differ from those that the checkpoint gives.
+fn config_differences(actual: &Value, expected: &Value) -> Vec<String> {
+    let empty = Map::new();
+    let actual = actual.as_object().unwrap_or(&empty);
+    let expected = expected.as_object().unwrap_or(&empty);
+    let names: BTreeSet<&String> = actual.keys().chain(expected.keys()).collect();
+    let differing = names.into_iter().filter(|name| actual.get(*name) != expected.get(*name));
+    let differences = differing.map(|name| {
+        let actual = brief(actual.get(name));
+        let expected = brief(expected.get(name));
+        format!("`{CONFIG}`: `{}` is {actual}, expected {expected}", shown(name))
+    });
+    differences.collect()
+}
+
+/// Returns a value of a config as a message shows it.
+fn brief(value: Option<&Value>) -> String {
+    value.map_or_else(|| "absent".to_owned(), |value| format!("`{}`", shown(&value.to_string())))
 }
 
 /// Returns the number of unquantized tensors that the folder has in another dtype.

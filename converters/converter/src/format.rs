@@ -35,7 +35,7 @@ impl GgufFormat {
         let Some(name) = text.strip_prefix("gguf:") else {
             bail!(
                 "the format `{text}` is not known, or not one of several; expected gguf:TYPE, as in \
-                 gguf:q4_k_m, or one checkpoint format such as fp8 (`the option `to help`` lists them)"
+                 gguf:q4_k_m, or one checkpoint format such as fp8 (the option `to help` lists them)"
             );
         };
         let target = mix::MixTarget::parse(name)?;
@@ -189,7 +189,7 @@ impl TypeOptions {
             let pattern = choice.pattern();
             ensure!(
                 fits,
-                "the option `tensor-type` `{pattern}`: no tensor has such a name; `the option `plan`` lists them"
+                "the option `tensor-type` `{pattern}`: no tensor has such a name; the option `plan` lists them"
             );
         }
         let overrides = mix::Overrides {

@@ -67,23 +67,19 @@ impl<'c> GgufModel<'c> {
                 findings: vec![refused],
             });
         }
-        let (mut weights, _) = flows(checkpoint, &file_weights, &model.rules)
-            .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
-        let beside = idle(checkpoint, gguf.idle(&file_weights), &model.rules)
-            .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
+        let (mut weights, _) = flows(checkpoint, &file_weights, &model.rules).map_err(several)?;
+        let beside = idle(checkpoint, gguf.idle(&file_weights), &model.rules).map_err(several)?;
         for (weight, sourced) in beside {
             file_weights.push(weight);
             weights.push(sourced);
         }
-        let gguf =
-            plan::with_scalars(gguf, &file_weights, &weights).map_err(|faults| no_gguf(faults))?;
-        let tensors = plan::tensors(&gguf, &file_weights, &weights, arithmetic)
-            .map_err(|faults| no_gguf(faults))?;
+        let gguf = plan::with_scalars(gguf, &file_weights, &weights).map_err(no_gguf)?;
+        let tensors = plan::tensors(&gguf, &file_weights, &weights, arithmetic).map_err(no_gguf)?;
         let mut warnings = plan::unknown(&gguf, &tensors);
         warnings.extend(gguf.doubts.iter().map(|doubt: &String| {
             format!("llama.cpp will not run the file as it is meant: {doubt}")
         }));
-        // Arithmetic in the source's dtype belongs to --identity.
+        // Arithmetic in the source's dtype belongs to a route of llama.cpp.
         let identity = arithmetic == Arithmetic::OfSource;
         let tokenizer = if target.is_gguf() {
             gguf_source::carried_keys(observer, target)?

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use engine::{Engine, InputRounding, ModelSource, NativeEngine, ProductArithmetic, SessionOptions};
 use models::local_model::LocalModel;
 use parity::Dump;
-use parity::beside::beside;
+use parity::beside::open_dump;
 use parity::cost::{ReferenceLogprobs, cost};
 use parity::recorded_logprobs::RecordedLogprobs;
 use registry::dtype::Dtype;
 use sha2::{Digest as _, Sha256};
 
 use crate::chunked_text::{self, ChunkedText};
-use crate::error::{Context as _, Result, bail, ensure};
+use crate::error::{Error, Result, bail, ensure, refused};
 use crate::measured::MeasuredDivergences;
 use crate::observer::ConversionObserver;
 use crate::options::{GoalOptions, MeasuringDevice};
@@ -54,7 +54,7 @@ impl GoalOptions {
         Ok(())
     }
 
-    /// Returns the goal, if the flags set one. A text is run here.
+    /// Returns the goal, if the options set one. A text is run here.
     pub(crate) fn goal(
         &self,
         run: ConversionRun<'_>,
@@ -119,21 +119,14 @@ impl GoalOptions {
     }
 
     fn dump(&self, target: &LocalModel) -> Result<Dump> {
-        let path = self.reference.clone().or_else(|| beside(&target.dir));
-        let path = path.with_context(|| {
-            format!(
-                "{}; or measure against the model itself: the option `text FILE`",
-                parity::Error::NoReference { place: target.dir.clone() }
-            )
-        })?;
-        let dump = Dump::open_whole(&path)
-            .with_context(|| format!("cannot read the reference `{}`", path.display()))?;
+        let opened = open_dump(&target.dir, self.reference.as_deref());
+        let (path, dump) = opened.map_err(with_text_instead)?;
         let rows = dump.manifest.vocab;
         let vocab = target.model.vocab;
         ensure!(
             dump.runs().contains(&Dtype::F32),
             "the dump `{}` has no f32 run, which is what is measured against; write it again with \
-             `parity dump the option `dtypes f32``, or give the option `text FILE`",
+             `parity dump` and the option `dtypes f32`, or give the option `text FILE`",
             path.display()
         );
         ensure!(
@@ -142,6 +135,16 @@ impl GoalOptions {
             path.display()
         );
         Ok(dump)
+    }
+}
+
+/// Names the text that may stand in place of a missing dump.
+fn with_text_instead(error: parity::Error) -> Error {
+    match error {
+        parity::Error::NoReference { .. } => {
+            refused(format!("{error}; or measure against the model itself: the option `text FILE`"))
+        }
+        other => other.into(),
     }
 }
 

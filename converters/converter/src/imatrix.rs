@@ -57,8 +57,6 @@ pub struct ImatrixOptions {
     pub dtype: Option<Dtype>,
     /// Products of matrices.
     pub arithmetic: ProductArithmetic,
-    /// Words that tell shards with other products apart.
-    pub arithmetic_label: String,
     /// Number of worker threads; one per core by default.
     pub threads: Option<usize>,
     /// Device of the measurement.
@@ -219,8 +217,8 @@ impl ImportanceRun<'_> {
         }
         hash.update(&target.spec.sha256);
         let dtype = self.dtype(target);
-        let label = &self.options.arithmetic_label;
-        hash.update(format!("{dtype} {label} {}", self.options.process_output));
+        let products = products_word(self.options.arithmetic);
+        hash.update(format!("{dtype} {products} {}", self.options.process_output));
         if self.options.device != MeasuringDevice::Cpu {
             hash.update("device");
         }
@@ -230,6 +228,15 @@ impl ImportanceRun<'_> {
             }
         }
         Ok(format!("{:x}", hash.finalize()))
+    }
+}
+
+/// Returns the word for the products of matrices. Repacked weights give the same numbers.
+fn products_word(arithmetic: ProductArithmetic) -> &'static str {
+    match arithmetic {
+        ProductArithmetic::Exact => "exact",
+        ProductArithmetic::Q8 { .. } => "q8",
+        ProductArithmetic::Library => "library",
     }
 }
 

@@ -4,7 +4,7 @@
 //! chooses the types of tensors, and writes everything in one pass. Two steps run the model itself. A divergence goal
 //! ([`GoalOptions`]) finds the types that keep the outputs near those of a reference, and a calibration
 //! ([`CalibrationOptions`]) measures scales on a text. [`verify`] compares written files with the model that they were made of,
-//! and [`hashed`] with the hashes beside them. [`measure_importance`] makes an importance matrix.
+//! and [`compare_hashes`] with the hashes beside them. [`measure_importance`] makes an importance matrix.
 //!
 //! The library never prints. A [`ConversionObserver`] gets remarks, results and progress; `()` is the silent one.
 //!
@@ -69,4 +69,4 @@ pub use options::{
     CalibrationOptions, ConvertOptions, GoalOptions, MeasuringDevice, PeerRoute, TypeOptions,
 };
 pub use output::refuse_existing;
-pub use verified::{VerifiedFiles, expected, hashed, listed, unsound};
+pub use verified::{VerifiedFiles, compare_hashes, hashes_path, read_fault};

@@ -73,6 +73,13 @@ impl ConvertOptions {
         Self { to: vec![format.to_owned()], output: vec![output.into()], ..Self::default() }
     }
 
+    /// Returns the files of the shard; all if there is none.
+    pub(crate) fn of_shard(&self, files: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+        let numbered = files.enumerate();
+        let of_shard = numbered.filter(|(n, _)| self.shard.is_none_or(|(no, _)| no == *n));
+        of_shard.map(|(_, path)| path).collect()
+    }
+
     /// Returns the number of worker threads.
     pub(crate) fn threads(&self) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

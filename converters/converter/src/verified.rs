@@ -7,6 +7,7 @@ use conversion::hashes::{self, FOLDER, HashedFile};
 use formats::codec;
 use formats::gguf::{GgufFile, GgufTensor};
 use formats::output::folder_of;
+use registry::listing;
 
 use crate::error::{Context as _, Error, Result};
 
@@ -23,23 +24,13 @@ pub struct VerifiedFiles {
     pub faults: Vec<String>,
 }
 
-/// Joins faults, and counts those beyond the first ones.
-pub fn listed(faults: &[String]) -> String {
-    const MOST: usize = 20;
-    let mut lines: Vec<String> = faults.iter().take(MOST).cloned().collect();
-    if faults.len() > MOST {
-        lines.push(format!("and {} more", faults.len() - MOST));
-    }
-    lines.join("\n")
-}
-
 /// Returns the path of the hashes of a file or folder.
-pub fn expected(path: &Path) -> PathBuf {
+pub fn hashes_path(path: &Path) -> PathBuf {
     if path.is_dir() { path.join(FOLDER) } else { hashes::path_for(path) }
 }
 
 /// Compares a file, the files of a set, or a folder with the hashes beside them; none if there are none.
-pub fn hashed(path: &Path) -> Result<Option<VerifiedFiles>> {
+pub fn compare_hashes(path: &Path) -> Result<Option<VerifiedFiles>> {
     if path.is_dir() {
         return folder(path);
     }
@@ -67,14 +58,24 @@ pub fn hashed(path: &Path) -> Result<Option<VerifiedFiles>> {
 /// Returns the hashes of a single file, from the file beside it or from that of its folder.
 fn hashes_of(path: &Path) -> Result<Option<HashedFile>> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let places = [hashes::path_for(path), folder_of(path).join(FOLDER)];
-    for place in places.iter().filter(|place| place.exists()) {
-        let hashed_file = hashes::read(place)?.into_iter().find(|file| file.name == name);
-        if hashed_file.is_some() {
-            return Ok(hashed_file);
+    let beside = hashes::path_for(path);
+    if beside.exists() {
+        let mut files = hashes::read(&beside)?;
+        // A process that wrote a shard of a folder hashed the small files with it.
+        if let Some(at) = files.iter().position(|file| file.name == name) {
+            return Ok(Some(files.swap_remove(at)));
+        }
+        // Hashes that were renamed with their file have its old name.
+        if let [file] = &mut files[..] {
+            file.name = name.into_owned();
+            return Ok(files.pop());
         }
     }
-    Ok(None)
+    let of_folder = folder_of(path).join(FOLDER);
+    if !of_folder.exists() {
+        return Ok(None);
+    }
+    Ok(hashes::read(&of_folder)?.into_iter().find(|file| file.name == name))
 }
 
 /// Compares every file that the hashes in a folder name.
@@ -124,7 +125,7 @@ pub(crate) fn sound(file: &GgufFile, info: &GgufTensor) -> Result<()> {
 }
 
 /// Returns the reason why readers would refuse a file that is as it was written.
-pub fn unsound(path: &Path) -> Option<String> {
+pub fn read_fault(path: &Path) -> Option<String> {
     let opened = if path.is_dir() {
         let has_weights = path.join(checkpoints::checkpoint::INDEX).exists()
             || path.join(checkpoints::checkpoint::SINGLE).exists();
@@ -139,7 +140,7 @@ pub fn unsound(path: &Path) -> Option<String> {
     } else {
         Ok(())
     };
-    opened.err().map(|why| crate::error::chain(&why))
+    opened.err().map(|why| listing::error_chain(&why))
 }
 
 /// True for the name of a file of tensors.

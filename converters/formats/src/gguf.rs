@@ -19,6 +19,8 @@ pub mod metadata;
 mod reader;
 mod rules;
 pub mod scalars;
+mod show;
+mod show_json;
 pub mod split;
 pub mod value;
 
@@ -29,6 +31,8 @@ pub use fused::{FusedPart, FusedTensor};
 pub use header::GgufHeader;
 pub use layout::{DimsStyle, GgufLayout, GgufTensorSpec};
 pub use metadata::Metadata;
+pub use show::{GgufSections, show_text};
+pub use show_json::show_json;
 pub use value::{MetadataArray, MetadataKind, MetadataValue};
 
 use crate::codec::BlockType;

@@ -5,7 +5,9 @@ use std::sync::{Arc, LazyLock};
 
 use formats::shown;
 use registry::diag::{Finding, SourceText};
-use registry::yaml::{self, YamlMap, YamlNode, YamlValue};
+use registry::listing;
+use registry::text::MappedText;
+use registry::yaml::{self, TreeReader, YamlMap, YamlNode};
 
 use crate::ops::Kernels;
 
@@ -29,31 +31,12 @@ impl EngineKind {
     }
 }
 
-/// Fault of a sheet. Texts from the file are escaped and shortened, ready to print.
+/// Everything that is wrong with a sheet, with lines. Texts from the file are escaped and shortened, ready to print.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the message says what each field is")]
-#[non_exhaustive]
-pub enum SheetError {
-    #[error("{why}")]
-    Yaml { why: String },
-    #[error("expected a map with `engine`, `ops`, `states` and `dtypes`")]
-    NotMap,
-    #[error("unknown key `{key}`; expected `{}`", registry::sheet::CAPABILITY.join("`, `"))]
-    UnknownKey { key: String },
-    #[error("`engine` is missing; expected its name")]
-    NoEngine,
-    #[error("`{key}` is missing; expected a list of names")]
-    Missing { key: &'static str },
-    #[error("`{key}` is not a list of names")]
-    NotNames { key: &'static str },
-    #[error("`{key}` is not text")]
-    NotText { key: &'static str },
-    #[error("`{key}` is not a list of texts")]
-    NotTexts { key: &'static str },
-    #[error("`kind` is `{found}`; expected `in_process` or `child`")]
-    Kind { found: String },
-    #[error("expected one of `plugin` and `program` for `kind: child`, and none otherwise")]
-    Program,
+#[error("{why}")]
+pub struct SheetError {
+    /// The findings in one line.
+    why: String,
 }
 
 /// The capability sheet of an engine.
@@ -127,118 +110,82 @@ impl EngineSheet {
     /// `formats` in place of the first two.
     pub fn parse(text: &str) -> Result<Self, SheetError> {
         let source = Arc::new(SourceText { path: "the sheet".to_owned(), text: text.to_owned() });
-        let tree =
-            yaml::read(&source).map_err(|findings| SheetError::Yaml { why: reasons(&findings) })?;
-        let entries = tree.map().ok_or(SheetError::NotMap)?;
-        if let Some(key) = entries.keys().find(|key| !registry::sheet::knows(key)) {
-            return Err(SheetError::UnknownKey { key: shown(key) });
-        }
-        let engine = text_of(entries, "engine")?;
-        let kind = match text_of(entries, "kind")?.as_deref() {
-            None | Some("in_process") => EngineKind::InProcess,
-            Some("child") => EngineKind::Child,
-            Some(other) => return Err(SheetError::Kind { found: shown(other) }),
-        };
-        let plugin = text_of(entries, "plugin")?;
-        let command = texts_of(entries, "program")?;
+        let tree = yaml::read(&source).map_err(|findings| SheetError::new(&findings))?;
+        let mut reader = TreeReader::default();
+        let sheet = Self::read(&mut reader, &tree);
+        let sheet = reader.finish(sheet).map_err(|findings| SheetError::new(&findings))?;
+        sheet.ok_or_else(|| SheetError::new(&[]))
+    }
+
+    fn read(reader: &mut TreeReader, tree: &YamlNode) -> Option<Self> {
+        let map = reader.map(tree, "a sheet", &registry::sheet::known_keys())?;
+        let engine = reader.needed(map, "engine", tree, "a sheet");
+        let kind = reader.choice(map, "kind", &KINDS).unwrap_or_default();
+        let plugin = reader.string(map, "plugin");
+        let command = reader.strings_of(map, "program");
         let starts = usize::from(plugin.is_some()) + usize::from(!command.is_empty());
         if starts != usize::from(kind == EngineKind::Child) {
-            return Err(SheetError::Program);
+            let message =
+                "a sheet needs one of `plugin` and `program` for `kind: child`, and none otherwise";
+            reader.findings.push(Finding::error(&tree.at, message));
         }
-        // An engine that opens files by itself is given no graph, so it has neither.
-        let opens_files = entries.contains_key("architectures") || kind == EngineKind::Child;
-        Ok(Self {
-            engine: engine.ok_or(SheetError::NoEngine)?,
-            ops: names_of(entries, "ops", !opens_files)?,
-            states: names_of(entries, "states", !opens_files)?,
-            dtypes: names_of(entries, "dtypes", true)?,
-            architectures: names_of(entries, "architectures", false)?,
-            formats: names_of(entries, "formats", false)?,
-            features: names_of(entries, "features", false)?,
-            apart: names_of(entries, "apart", false)?,
+        // An engine that opens files by itself is given no graph, so it has neither ops nor states.
+        let opens_files = map.contains_key("architectures") || kind == EngineKind::Child;
+        let needed: &[&str] = if opens_files { &["dtypes"] } else { &["ops", "states", "dtypes"] };
+        for key in needed.iter().filter(|key| !map.contains_key(**key)) {
+            reader.findings.push(Finding::error(&tree.at, format!("a sheet needs `{key}`")));
+        }
+        Some(Self {
+            engine: engine?.name,
+            ops: ops(reader, map),
+            states: names(reader, map, "states"),
+            dtypes: names(reader, map, "dtypes"),
+            architectures: names(reader, map, "architectures"),
+            formats: names(reader, map, "formats"),
+            features: names(reader, map, "features"),
+            apart: names(reader, map, "apart"),
             kind,
-            about: text_of(entries, "about")?.unwrap_or_default(),
-            ran_with: text_of(entries, "ran_with")?.unwrap_or_default(),
+            about: reader.string(map, "about").unwrap_or_default(),
+            ran_with: reader.string(map, "ran_with").unwrap_or_default(),
             plugin,
             command,
-            modules: texts_of(entries, "modules")?,
-            install: texts_of(entries, "install")?,
-            shows: texts_of(entries, "shows")?,
+            modules: reader.strings_of(map, "modules"),
+            install: reader.strings_of(map, "install"),
+            shows: reader.strings_of(map, "shows"),
         })
     }
 }
 
-/// Returns the names of a list and of the lists in it; none if the list is missing and not required.
-fn names_of(
-    entries: &YamlMap,
-    key: &'static str,
-    required: bool,
-) -> Result<BTreeSet<String>, SheetError> {
-    let Some(entry) = entries.get(key) else {
-        return if required { Err(SheetError::Missing { key }) } else { Ok(BTreeSet::new()) };
+/// Kinds of engines by their words.
+const KINDS: [(&str, EngineKind); 2] =
+    [("in_process", EngineKind::InProcess), ("child", EngineKind::Child)];
+
+impl SheetError {
+    fn new(findings: &[Finding]) -> Self {
+        Self { why: listing::items(findings.iter().map(line)) }
+    }
+}
+
+/// Returns a finding in one line.
+fn line(finding: &Finding) -> String {
+    let place = finding.at.as_ref().map(|at| format!("line {}: ", at.line())).unwrap_or_default();
+    let help = finding.help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
+    shown(&format!("{place}{}{help}", finding.message))
+}
+
+/// Reads the ops of an engine: names, or the word for the kernels of this program.
+fn ops(reader: &mut TreeReader, map: &YamlMap) -> BTreeSet<String> {
+    let word = map.get("ops").and_then(|entry| entry.value.text()).map(MappedText::value);
+    let kernels = match word {
+        Some("kernels") => Kernels::default(),
+        Some("device_kernels") => Kernels::of_devices(),
+        _ => return names(reader, map, "ops"),
     };
-    let kernels = match text(&entry.value) {
-        Some("kernels") => Some(Kernels::default()),
-        Some("device_kernels") => Some(Kernels::of_devices()),
-        _ => None,
-    };
-    if let Some(kernels) = kernels.filter(|_| key == "ops") {
-        return Ok(kernels.names().map(str::to_owned).collect());
-    }
-    let mut names = BTreeSet::new();
-    gather(&entry.value, &mut names).ok_or(SheetError::NotNames { key })?;
-    Ok(names)
+    kernels.names().map(str::to_owned).collect()
 }
 
-/// Returns the text of a key; none if it is missing.
-fn text_of(entries: &YamlMap, key: &'static str) -> Result<Option<String>, SheetError> {
-    let Some(entry) = entries.get(key) else { return Ok(None) };
-    let text = text(&entry.value).ok_or(SheetError::NotText { key })?;
-    Ok(Some(text.to_owned()))
-}
-
-/// Returns the texts of a list; none if it is missing.
-fn texts_of(entries: &YamlMap, key: &'static str) -> Result<Vec<String>, SheetError> {
-    let Some(entry) = entries.get(key) else { return Ok(Vec::new()) };
-    let texts = items(&entry.value)
-        .and_then(|items| items.iter().map(|item| Some(text(item)?.to_owned())).collect());
-    texts.ok_or(SheetError::NotTexts { key })
-}
-
-/// Adds the texts of a list and of the lists in it; none if anything else is there.
-fn gather(node: &YamlNode, names: &mut BTreeSet<String>) -> Option<()> {
-    for item in items(node)? {
-        match text(item) {
-            Some(name) => {
-                names.insert(name.to_owned());
-            }
-            None => gather(item, names)?,
-        }
-    }
-    Some(())
-}
-
-/// Returns the text of a scalar.
-fn text(node: &YamlNode) -> Option<&str> {
-    Some(node.text()?.value())
-}
-
-/// Returns the items of a list.
-fn items(node: &YamlNode) -> Option<&[YamlNode]> {
-    match &node.value {
-        YamlValue::List(items) => Some(items),
-        _ => None,
-    }
-}
-
-/// Returns what is wrong with the YAML of a sheet, with lines.
-fn reasons(findings: &[Finding]) -> String {
-    let lines: Vec<String> = findings
-        .iter()
-        .map(|finding: &Finding| match &finding.at {
-            Some(at) => format!("line {}: {}", at.line(), shown(&finding.message)),
-            None => shown(&finding.message),
-        })
-        .collect();
-    lines.join("; ")
+/// Reads the names of a list and of the lists in it.
+fn names(reader: &mut TreeReader, map: &YamlMap, key: &str) -> BTreeSet<String> {
+    let items = reader.list_of(map, key).iter();
+    items.flat_map(|item| reader.names(item)).collect()
 }

@@ -11,6 +11,8 @@ mod causal_conv;
 mod codes;
 mod elementwise;
 mod embed;
+mod expert_linear;
+mod expert_matrices;
 mod experts;
 mod gated_norm;
 mod index_topk;
@@ -42,6 +44,7 @@ pub(super) const FILES: &[fn(&mut Kernels)] = &[
     causal_conv::kernels,
     elementwise::kernels,
     embed::kernels,
+    expert_linear::kernels,
     experts::kernels,
     gated_norm::kernels,
     index_topk::kernels,

@@ -1,5 +1,5 @@
 //! Arithmetic number by number: `add sub mul div` of two values, `scale offset divide inverse`
-//! with a number, `weight_scale`, `weight_add`, `softcap`, `clamp`, `cast`.
+//! with a number, `weight_scale`, `weight_add`, `weight_blend`, `softcap`, `clamp`, `cast`.
 
 use registry::dtype::Dtype;
 
@@ -17,6 +17,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("inverse", ScalarElementwise::inverse);
     kernels.add("weight_scale", weight_scale);
     kernels.add("weight_add", weight_add);
+    kernels.add("weight_blend", weight_blend);
     kernels.add("add", BinaryElementwise { f: BinaryKind::Add });
     kernels.add("sub", BinaryElementwise { f: BinaryKind::Sub });
     kernels.add("mul", BinaryElementwise { f: BinaryKind::Mul });
@@ -151,6 +152,40 @@ fn with_weight(ctx: &mut Ctx<'_>, f: impl Fn(f32, f32) -> f32 + Sync) -> Result<
         round(dtype, y);
     });
     ctx.set(0, y)
+}
+
+/// Returns for each number of a row of `x` the place of its number in the one weight of the node.
+pub(super) fn weight_places(ctx: &Ctx<'_>, x: &[usize]) -> Result<Vec<usize>, Error> {
+    let (Some(id), 1) = (ctx.node().weights.values().next(), ctx.node().weights.len()) else {
+        return Err(ctx.error("it has one weight"));
+    };
+    let shape = &ctx.graph.weights[id.0].shape;
+    let row = x.get(1..).unwrap_or_default();
+    spread(row, shape).ok_or_else(|| ctx.error(format!("a weight {shape:?} does not fit {row:?}")))
+}
+
+/// Adds the shares of two values, `x * w + y * (1 - w)`, each step rounded.
+pub(super) fn weight_blend(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let y = ctx.input(1)?;
+    if x.shape() != y.shape() {
+        return Err(ctx.error(format!("{:?} and {:?} do not fit", x.shape(), y.shape())));
+    }
+    let dtype = ctx.output_dtype(0);
+    let weight = ctx.need_vector("weight")?;
+    let at = weight_places(ctx, x.shape())?;
+    let complements: Vec<f32> = weight.iter().map(|w| round1(dtype, 1.0 - w)).collect();
+    let width = x.width();
+    let second = y.view();
+    let second: &[f32] = &second;
+    let blended = rows::map(&x.view(), width, width, |row, x, out| {
+        let y = &second[row * width..][..width];
+        for (((out, x), y), at) in out.iter_mut().zip(x).zip(y).zip(&at) {
+            *out =
+                round1(dtype, round1(dtype, x * weight[*at]) + round1(dtype, y * complements[*at]));
+        }
+    });
+    ctx.set(0, blended)
 }
 
 /// `c * tanh(x / c)`, each step rounded.

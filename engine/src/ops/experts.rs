@@ -30,12 +30,42 @@ struct GatedActivation {
     /// The sigmoid's slope, where the gate is `g * sigmoid(alpha * g)` and the other has 1 added.
     alpha: Option<f32>,
     dtype: Dtype,
+    /// Dtype that the activation is rounded to before the product.
+    inner: Dtype,
 }
 
 /// Rows of one expert: `(row, which of its choices)`.
 type ExpertRows = Vec<(usize, usize)>;
 
+/// The rows that each expert gets, without experts that get none.
+pub(super) struct ExpertUses {
+    /// Experts in the order of their numbers.
+    pub(super) uses: Vec<(usize, ExpertRows)>,
+    /// Rows whose router saw NaN.
+    pub(super) lost: BTreeSet<usize>,
+}
+
+impl ExpertUses {
+    /// Sorts the choices of all rows, `k` of each, among `all` experts.
+    pub(super) fn of(ctx: &Ctx<'_>, chosen: &[f32], k: usize, all: usize) -> Result<Self, Error> {
+        let mut lost = BTreeSet::new();
+        let mut by_expert: Vec<ExpertRows> = vec![ExpertRows::new(); all];
+        for (at, place) in chosen.iter().enumerate() {
+            if place.is_nan() {
+                lost.insert(at / k);
+                continue;
+            }
+            let expert = route::index(*place, all)
+                .ok_or_else(|| ctx.error(format!("there is no expert {place}")))?;
+            by_expert[expert].push((at / k, at));
+        }
+        let uses = by_expert.into_iter().enumerate().filter(|(_, uses)| !uses.is_empty());
+        Ok(Self { uses: uses.collect(), lost })
+    }
+}
+
 /// The arguments of a mixture.
+#[expect(clippy::struct_excessive_bools, reason = "each is an argument with two words")]
 pub(super) struct Experts {
     pub(super) n: usize,
     pub(super) ffn: usize,
@@ -45,6 +75,8 @@ pub(super) struct Experts {
     pub(super) on_input: bool,
     pub(super) plain: bool,
     pub(super) once: bool,
+    /// True if the activation of the gate is not rounded before the product.
+    pub(super) fine: bool,
     pub(super) identities: usize,
 }
 
@@ -59,6 +91,7 @@ impl Experts {
             on_input: args.one_of("weigh", &[("output", false), ("input", true)])?,
             plain: args.one_of("form", &[("glu", false), ("plain", true)])?,
             once: args.one_of("sum", &[("each", false), ("once", true)])?,
+            fine: args.one_of("inner", &[("each", false), ("once", true)])?,
             identities: args.count("identities")?,
         })
     }
@@ -69,7 +102,7 @@ impl Kernel for Experts {
         let x = ctx.input(0)?;
         let chosen = ctx.input(1)?;
         let weights = ctx.input(2)?;
-        let &Self { n, ffn, act, limit, alpha, on_input, plain, once, identities } = self;
+        let &Self { n, ffn, act, limit, alpha, on_input, plain, once, fine, identities } = self;
         let hidden = x.width();
         let k = chosen.width();
         let rows = x.rows();
@@ -77,25 +110,10 @@ impl Kernel for Experts {
         if chosen.rows() != rows || weights.shape() != chosen.shape() {
             return Err(ctx.error("values and choices differ in rows"));
         }
-        let gate = GatedActivation { act, limit, alpha, dtype };
+        let inner = if fine { Dtype::F32 } else { dtype };
+        let gate = GatedActivation { act, limit, alpha, dtype, inner };
         // Experts without weights, which give back what they get, come behind the others.
-        let all = n + identities;
-        let mut uses: Vec<(usize, ExpertRows)> = Vec::new();
-        // Rows whose router saw NaN.
-        let mut lost = BTreeSet::new();
-        {
-            let mut by_expert: Vec<ExpertRows> = vec![ExpertRows::new(); all];
-            for (at, place) in chosen.view().iter().enumerate() {
-                if place.is_nan() {
-                    lost.insert(at / k);
-                    continue;
-                }
-                let expert = route::index(*place, all)
-                    .ok_or_else(|| ctx.error(format!("there is no expert {place}")))?;
-                by_expert[expert].push((at / k, at));
-            }
-            uses.extend(by_expert.into_iter().enumerate().filter(|(_, uses)| !uses.is_empty()));
-        }
+        let ExpertUses { uses, lost } = ExpertUses::of(ctx, &chosen.view(), k, n + identities)?;
         // What is added in f32 is not rounded before.
         let each = if once { Dtype::F32 } else { dtype };
         let x = x.view();
@@ -200,7 +218,7 @@ fn mlp(
 }
 
 /// Returns a matrix of an expert, which has to be of this shape, and shows the rows that it is about to multiply.
-fn expert_matrix<'a>(
+pub(super) fn expert_matrix<'a>(
     ctx: &Ctx<'a>,
     (part, expert): (&str, usize),
     [outputs, inputs]: [usize; 2],
@@ -245,7 +263,7 @@ impl GatedActivation {
                 *g = round1(dtype, round1(dtype, u + 1.0) * activated);
             }
         } else {
-            (self.act)(dtype, gate);
+            (self.act)(self.inner, gate);
             gate.iter_mut().zip(&up).for_each(|(g, u)| *g *= u);
             round(dtype, gate);
         }
@@ -272,12 +290,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_activation_is_rounded_before_the_product_or_with_it() {
+        // silu(0.5) is 0.311229...: times 3 it is 0.933688..., and 0.310546875 in bf16.
+        for (inner, want) in [(Dtype::Bf16, 0.929_687_5), (Dtype::F32, 0.933_593_75)] {
+            let act = activation::by_name("silu").expect("there is one");
+            let gate = GatedActivation { act, inner, ..relu_gate(None, None, Dtype::Bf16) };
+            let mut y = [0.5];
+            gate.apply(&mut y, vec![3.0]);
+            assert_eq!(y, [want], "{inner:?}");
+        }
+    }
+
     fn relu_gate(limit: Option<f32>, alpha: Option<f32>, dtype: Dtype) -> GatedActivation {
         GatedActivation {
             act: activation::by_name("relu").expect("there is one"),
             limit,
             alpha,
             dtype,
+            inner: dtype,
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::attend::{AttendReach, AttendWindow};
 use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::attention::{
@@ -52,15 +53,27 @@ struct LatentTask<'a> {
     keys: Option<usize>,
 }
 
-/// The factor on scores, and the size of a value.
+/// The factor on scores, the size of a value, and the positions that a query sees.
 pub(super) struct LatentAttend {
     pub(super) scale: f32,
     pub(super) value: usize,
+    pub(super) reach: AttendReach,
 }
 
 impl LatentAttend {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { scale: args.number("scale")?, value: args.count("v_dim")? })
+        let window = args.count_or_null("window")?;
+        if window == Some(0) {
+            return Err(args.error("a window is at least 1 position"));
+        }
+        let window = window.map(|size| AttendWindow { size, chunked: false });
+        let reach = AttendReach { window, prefix: false };
+        Ok(Self { scale: args.number("scale")?, value: args.count("v_dim")?, reach })
+    }
+
+    /// True if a state with this window keeps all that a query sees.
+    pub(super) fn fits(&self, kept: Option<usize>) -> bool {
+        kept.is_none_or(|kept| self.reach.window.is_some_and(|window| window.size <= kept))
     }
 
     /// Returns the sizes for a query, the widths of a latent and of the shared key, and a weight of so many inputs and
@@ -97,6 +110,13 @@ impl Kernel for LatentAttend {
         let sizes = self.sizes(q.shape(), (c.width(), r.width()), (weight.inputs, weight.outputs));
         let sizes = sizes.map_err(|why| ctx.error(why))?;
         let HeadSizes { heads, nope, shared, value } = sizes;
+        let sinks = ctx.vector("sinks");
+        if sinks.is_some_and(|sinks| sinks.len() != heads) {
+            return Err(ctx.error("there is one sink per head"));
+        }
+        if !self.fits(ctx.state().and_then(|state| state.window)) {
+            return Err(ctx.error("it would see more than its state keeps"));
+        }
         let rank = c.width();
         let width = sizes.width();
         let size = nope + shared;
@@ -150,8 +170,9 @@ impl Kernel for LatentAttend {
             let selecting = tasks.iter().filter_map(|task| Some((task.keys?, task.start)));
             selecting.map(|(row, position)| (row, picks.of_row(row, position))).collect()
         });
+        let shared = SharedInputs { rule: &rule, sizes, q, reach: self.reach, sinks };
         let blocks: Vec<AttendBlock<'_>> =
-            tasks.iter().map(|task| block(task, &rule, sizes, q, &keys)).collect();
+            tasks.iter().map(|task| shared.block(task, &keys)).collect();
         let outputs = attention::attend(&rule, &blocks);
         let out = heads * value;
         let mut y = vec![0.0; view.len() / (heads * size).max(1) * out];
@@ -229,31 +250,45 @@ impl SelectedKeys<'_> {
     }
 }
 
-/// Returns the queries of a task, and the columns of the keys and values that they see.
-fn block<'a>(
-    task: &LatentTask<'a>,
-    rule: &AttentionParams,
+/// The inputs and parameters that all tasks share.
+struct SharedInputs<'a> {
+    rule: &'a AttentionParams,
     sizes: HeadSizes,
     q: &'a [f32],
-    selected: &'a BTreeMap<usize, Vec<usize>>,
-) -> AttendBlock<'a> {
-    let HeadSizes { heads, nope, value, .. } = sizes;
-    let column = task.head * (nope + value);
-    let Latent { expanded, shared, .. } = task.memory;
-    let selected = task.keys.and_then(|row| selected.get(&row));
-    let head = CachedHead {
-        keys: [expanded.columns(column, nope), shared.columns(0, shared.width())],
-        values: [expanded.columns(column + nope, value), expanded.columns(0, 0)],
-        selected: selected.map(Vec::as_slice),
-    };
-    let rows = task.rows.clone().enumerate();
-    let queries = rows.filter_map(|(n, row)| {
-        let at = (row * heads + task.head) * rule.key_dim;
-        let to = selected.map_or(task.start + n + 1, Vec::len);
-        // Selected keys are those of models without packed documents.
-        let from = if selected.is_some() { 0 } else { task.mask.document_of(task.start + n) };
-        // A row that sees nothing gives zeros.
-        (to > 0).then(|| Query { q: &q[at..at + rule.key_dim], from, to, ..Query::default() })
-    });
-    AttendBlock { head, queries: queries.collect() }
+    reach: AttendReach,
+    sinks: Option<&'a [f32]>,
+}
+
+impl<'a> SharedInputs<'a> {
+    /// Returns the queries of a task, and the columns of the keys and values that they see.
+    fn block(
+        &self,
+        task: &LatentTask<'a>,
+        selected: &'a BTreeMap<usize, Vec<usize>>,
+    ) -> AttendBlock<'a> {
+        let HeadSizes { heads, nope, value, .. } = self.sizes;
+        let column = task.head * (nope + value);
+        let Latent { expanded, shared, .. } = task.memory;
+        let selected = task.keys.and_then(|row| selected.get(&row));
+        let head = CachedHead {
+            keys: [expanded.columns(column, nope), shared.columns(0, shared.width())],
+            values: [expanded.columns(column + nope, value), expanded.columns(0, 0)],
+            selected: selected.map(Vec::as_slice),
+        };
+        let size = self.rule.key_dim;
+        let sink = self.sinks.map(|sinks| sinks[task.head]);
+        let rows = task.rows.clone().enumerate();
+        let queries = rows.filter_map(|(n, row)| {
+            let at = (row * heads + task.head) * size;
+            // Selected keys are those of models without packed documents.
+            let seen = match selected {
+                Some(selected) => 0..selected.len(),
+                None => self.reach.seen(task.mask, task.start + n),
+            };
+            let query = Query { q: &self.q[at..at + size], sink, ..Query::default() };
+            // A row that sees nothing gives zeros.
+            (!seen.is_empty()).then_some(Query { from: seen.start, to: seen.end, ..query })
+        });
+        AttendBlock { head, queries: queries.collect() }
+    }
 }

@@ -124,12 +124,22 @@ impl Kernel for Sinusoid {
     }
 }
 
-/// `x * (1 + scale * ln(1 + floor((position + shift) / every)))`: queries far along are sharper.
+/// The growth of a factor with positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Growth {
+    /// `1 + scale * ln(1 + floor((position + shift) / every))`.
+    Log,
+    /// `(1 + (position + shift) / every) ** scale`.
+    Power,
+}
+
+/// A value times a factor that grows with the position: queries far along are sharper.
 pub(super) struct Temperature {
     scale: f32,
     every: f32,
     shift: f32,
     wide: bool,
+    growth: Growth,
 }
 
 impl Temperature {
@@ -139,19 +149,25 @@ impl Temperature {
             every: args.number("every")?,
             shift: args.number("shift")?,
             wide: args.one_of("factor", &[("rounded", false), ("f32", true)])?,
+            growth: args.one_of("form", &[("log", Growth::Log), ("power", Growth::Power)])?,
         })
     }
-}
 
-impl Temperature {
+    /// Computes the factor of a position.
+    fn factor(&self, position: usize) -> f32 {
+        let ratio = (position as f32 + self.shift) / self.every;
+        match self.growth {
+            Growth::Log => 1.0 + self.scale * (1.0 + ratio.floor()).ln(),
+            Growth::Power => (self.scale * ratio.ln_1p()).exp(),
+        }
+    }
+
     /// Computes the factors of the step's rows, of which there are `rows`.
     pub(super) fn factors(&self, ctx: &Ctx<'_>, rows: usize) -> Result<Vec<f32>, Error> {
-        let &Self { scale, every, shift, wide } = self;
-        let grid = if wide { registry::dtype::Dtype::F32 } else { ctx.output_dtype(0) };
-        let factors: Vec<f32> = positions(ctx)
-            .into_iter()
-            .map(|p| round1(grid, 1.0 + scale * (1.0 + ((p as f32 + shift) / every).floor()).ln()))
-            .collect();
+        let grid = if self.wide { registry::dtype::Dtype::F32 } else { ctx.output_dtype(0) };
+        let positions = positions(ctx);
+        let factors: Vec<f32> =
+            positions.into_iter().map(|position| round1(grid, self.factor(position))).collect();
         if factors.len() == rows {
             return Ok(factors);
         }
@@ -169,5 +185,21 @@ impl Kernel for Temperature {
             round(dtype, y);
         });
         ctx.set(0, y)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Growth, Temperature};
+
+    #[test]
+    fn factors_grow_with_positions() {
+        let log =
+            Temperature { scale: 0.5, every: 4.0, shift: 0.0, wide: true, growth: Growth::Log };
+        assert_eq!([0, 3, 4].map(|at| log.factor(at)), [1.0, 1.0, 1.0 + 0.5 * 2.0_f32.ln()]);
+        let power = Temperature { shift: 1.0, growth: Growth::Power, ..log };
+        for (at, want) in [(0, 1.25_f32.sqrt()), (2, 1.75_f32.sqrt()), (3, 2.0_f32.sqrt())] {
+            assert!((power.factor(at) - want).abs() < 1e-6, "{at}");
+        }
     }
 }

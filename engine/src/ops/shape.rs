@@ -1,4 +1,4 @@
-//! `heads`, `merge`, `split`, `concat`, `slice`: numbers move, none changes.
+//! `heads`, `merge`, `split`, `concat`, `slice`, `copies`, `regroup`: numbers move, none changes.
 
 use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
@@ -10,6 +10,8 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("split", split);
     kernels.add("concat", concat);
     kernels.prepared("slice", Slice::prepare);
+    kernels.add("copies", copies);
+    kernels.prepared("regroup", Regroup::prepare);
 }
 
 /// Gives the numbers the output's shape.
@@ -53,6 +55,54 @@ impl Kernel for Slice {
     }
 }
 
+/// Repeats each row along a new first axis.
+pub(super) fn copies(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let n = ctx.output_shape(0)?.first().copied().unwrap_or(1);
+    let view = x.view();
+    let rows = view.chunks_exact(x.width().max(1));
+    let y = rows.flat_map(|row| row.repeat(n)).collect();
+    ctx.set(0, y)
+}
+
+/// Groups of heads that change places with the heads of a group.
+pub(super) struct Regroup {
+    groups: usize,
+}
+
+impl Regroup {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { groups: args.count("n")? })
+    }
+
+    /// Returns for each place the head that goes there.
+    pub(super) fn heads(&self, shape: &[usize]) -> Result<Vec<usize>, String> {
+        let &[_, heads, _] = shape else { return Err("it moves heads".to_owned()) };
+        let groups = self.groups;
+        if groups == 0 || heads % groups != 0 {
+            return Err(format!("{heads} heads are no {groups} groups"));
+        }
+        let size = heads / groups;
+        Ok((0..heads).map(|place| place % groups * size + place / groups).collect())
+    }
+}
+
+impl Kernel for Regroup {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let heads = self.heads(x.shape()).map_err(|why| ctx.error(why))?;
+        let size = last(x.shape());
+        let view = x.view();
+        let mut y = Vec::with_capacity(view.len());
+        for row in view.chunks_exact(x.width().max(1)) {
+            for head in &heads {
+                y.extend_from_slice(&row[head * size..][..size]);
+            }
+        }
+        ctx.set(0, y)
+    }
+}
+
 /// Inputs one after another along the last axis.
 pub(super) fn concat(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let inputs: Vec<GraphValue> =
@@ -86,4 +136,24 @@ fn columns(ctx: &Ctx<'_>, x: &GraphValue, from: usize, width: usize) -> Result<V
         y.extend_from_slice(&line[from..from + width]);
     }
     Ok(y)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Regroup;
+
+    #[test]
+    fn groups_change_places_with_heads() {
+        assert_eq!(six_heads(2), Ok(vec![0, 3, 1, 4, 2, 5]));
+        assert_eq!(six_heads(3), Ok(vec![0, 2, 4, 1, 3, 5]));
+        assert!(six_heads(4).is_err() && six_heads(0).is_err());
+        let by_two = six_heads(2).unwrap();
+        let by_three = six_heads(3).unwrap();
+        assert!(by_three.iter().map(|place| by_two[*place]).eq(0..6), "the other number undoes it");
+    }
+
+    /// Returns the places of six heads in groups.
+    fn six_heads(groups: usize) -> Result<Vec<usize>, String> {
+        Regroup { groups }.heads(&[1, 6, 4])
+    }
 }

@@ -131,6 +131,11 @@ impl History {
         self.width
     }
 
+    /// Returns the position of the first row that is stored.
+    pub fn first(&self) -> usize {
+        self.first
+    }
+
     /// Returns one past the last position held.
     pub fn end(&self) -> usize {
         self.first + self.rows

@@ -17,29 +17,91 @@ pub struct Latent {
     /// step expands its own rows alone. Follows from `latent`, so it is neither saved nor
     /// compared; the op cuts it to where the step begins and fills up what is missing.
     pub expanded: History,
+    /// Positions before the next one that it sees; none means all.
+    pub needed: Option<usize>,
+    rollback: usize,
 }
 
 impl Latent {
     /// Creates an empty memory. The state's parts are `k` and `v`, as `Slot::new` has checked. Only the op
     /// knows the width of an expanded row.
     pub fn new(state: &State, dtype: Dtype, activation: Dtype, rollback: usize) -> Self {
+        // A query sees itself, so a window of W needs W - 1 earlier positions.
+        let needed = state.window.map(|w| w.saturating_sub(1));
         let [latent, shared] = [0, 1].map(|part: usize| {
             let width: usize = state.parts[part].shape.iter().product();
-            History::new(dtype, width, None, rollback)
+            History::new(dtype, width, needed, rollback)
         });
-        Self { latent, shared, expanded: History::new(activation, 0, None, 0) }
+        let expanded = History::new(activation, 0, needed, rollback);
+        Self { latent, shared, expanded, needed, rollback }
     }
 
-    /// Makes `expanded` hold rows of `width` numbers, and none from position `start` on.
+    /// Returns the first position that the next step can still see.
+    pub fn visible(&self) -> usize {
+        self.needed.map_or(0, |n| self.latent.end().saturating_sub(n))
+    }
+
+    /// Makes `expanded` hold rows of `width` numbers, none from position `start` on, and none that lie apart from
+    /// those of `latent`.
     pub fn rewind(&mut self, activation: Dtype, width: usize, start: usize) {
-        if self.expanded.width() == width {
+        let first = self.latent.first();
+        let joins = self.expanded.first() <= start && self.expanded.end() >= first;
+        if self.expanded.width() == width && joins {
             self.expanded.truncate(start);
-        } else {
-            let queue = self.latent.queue().cloned();
-            self.expanded = History::new(activation, width, None, 0);
-            if let Some(queue) = queue {
-                self.expanded.place_on(&queue);
+            return;
+        }
+        let queue = self.latent.queue().cloned();
+        self.expanded = History::new(activation, width, self.needed, self.rollback);
+        if let Some(queue) = queue {
+            self.expanded.place_on(&queue);
+        }
+        self.expanded.seed(first, &[]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(window: Option<usize>) -> Latent {
+        let needed = window.map(|window| window - 1);
+        let [latent, shared, expanded] =
+            [1, 1, 0].map(|width| History::new(Dtype::F32, width, needed, 2));
+        Latent { latent, shared, expanded, needed, rollback: 2 }
+    }
+
+    /// Adds positions one by one, as the op does.
+    fn advance(memory: &mut Latent, count: usize) {
+        for _ in 0..count {
+            let position = memory.latent.end();
+            memory.latent.append(&[position as f32]);
+            memory.shared.append(&[0.0]);
+            memory.rewind(Dtype::F32, 2, position);
+            for held in memory.latent.tail(memory.expanded.end()) {
+                memory.expanded.append(&[held, -held]);
             }
+            memory.latent.commit();
+            memory.shared.commit();
+            memory.expanded.commit();
+        }
+    }
+
+    #[test]
+    fn expanded_rows_are_those_of_the_latents() {
+        for window in [None, Some(3)] {
+            let mut memory = memory(window);
+            advance(&mut memory, 500);
+            assert_eq!(memory.visible(), window.map_or(0, |window| 501 - window));
+            assert_eq!(memory.expanded.tail(498), [498.0, -498.0, 499.0, -499.0]);
+            memory.latent.truncate(498);
+            memory.shared.truncate(498);
+            advance(&mut memory, 1);
+            assert_eq!(memory.expanded.tail(497), [497.0, -497.0, 498.0, -498.0]);
+            // As after a restore, which has no expanded rows.
+            memory.expanded = History::new(Dtype::F32, 0, None, 0);
+            advance(&mut memory, 1);
+            assert_eq!(memory.expanded.first(), memory.latent.first());
+            assert_eq!(memory.expanded.tail(498), [498.0, -498.0, 499.0, -499.0]);
         }
     }
 }

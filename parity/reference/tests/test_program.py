@@ -16,7 +16,7 @@ LONGEST_FUNCTION, LONGEST_FILE = 80, 450
 
 
 def single_file() -> str:
-    """As `cli/reference_script.rs` makes it."""
+    """As `parity/src/reference_script.rs` makes it."""
     files = "".join(f"    \"onboard_dump/{path.name}\": r'''{path.read_text()}''',\n" for path in PACKAGE)
     return (REFERENCE / "dump.py").read_text().replace(PLACE, f"FILES: dict[str, str] = {{\n{files}}}\n", 1)
 

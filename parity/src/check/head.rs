@@ -5,7 +5,7 @@ use engine::{Engine, ModelSource, Session};
 use registry::dtype::Dtype;
 use registry::model::{Model, Nextn};
 
-use super::{CheckOptions, Error, check};
+use super::{CheckOptions, Error, check_engine};
 use crate::diverge;
 use crate::dump::{Dump, DumpTensor, Phase, Prompt};
 use crate::gate::{Gate, Mode, RowLimits, Subject, Verdict};
@@ -51,7 +51,7 @@ pub(super) fn compare_head(
         return Ok(());
     }
     let head = ModelSource { model, dir: source.dir };
-    let mut head_report = check(engine, &head, &head_dump, options)?;
+    let mut head_report = check_engine(engine, &head, &head_dump, options)?;
     let inputs = HeadInputs { engine, source, dump, head_dump: &head_dump, nextn };
     let is_wide = options.dtypes.is_empty() || options.dtypes.contains(&Dtype::F32);
     let fed = if is_wide { inputs.fed(options)? } else { Vec::new() };

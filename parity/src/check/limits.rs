@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use engine::SessionFeatures;
 use registry::model::Model;
 
-use crate::dump::{Dump, Phase, TrustedPhase};
+use crate::dump::{Dump, Phase, Prompt, TrustedPhase};
 use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::limit::{Limit, Unproven};
 use crate::report::RunReport;
@@ -92,6 +92,11 @@ fn of_run(
         {
             reasons.push((Unproven::Runs, gate.finding.clone().unwrap_or_default()));
         }
+    }
+    // A head chooses no tokens by itself.
+    let chooses = model.graph.fed.is_none() && dump.manifest.prompts.iter().any(Prompt::is_causal);
+    if chooses && run.greedy.is_empty() {
+        reasons.push((Unproven::Greedy, "the dump has none".to_owned()));
     }
     reasons.dedup();
     reasons

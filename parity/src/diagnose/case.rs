@@ -15,7 +15,7 @@ use super::phase_trial::PhaseTrial;
 use super::search::{EditGroup, PARTIAL, cause, described, rank, shortlist};
 use super::suspects::suspects;
 use super::{DiagnoseOptions, Diagnosis, EditSummary};
-use crate::check::{self, CheckOptions, check, prepared};
+use crate::check::{self, CheckOptions, check_engine, prepared};
 use crate::diverge;
 use crate::dump::{Dump, Phase};
 use crate::edit::{Clues, candidates, rearrangements};
@@ -114,9 +114,11 @@ impl SearchContext<'_> {
 
     /// Runs the whole check with an edited model; none if it cannot run.
     fn check(&self, source: &ModelSource<'_>) -> Option<Report> {
-        catch_unwind(AssertUnwindSafe(|| check(self.engine, source, self.dump, &self.full())))
-            .ok()?
-            .ok()
+        catch_unwind(AssertUnwindSafe(|| {
+            check_engine(self.engine, source, self.dump, &self.full())
+        }))
+        .ok()?
+        .ok()
     }
 
     fn round(

@@ -24,11 +24,24 @@ pub(super) fn first_change(
         .or_else(|| changed_tensor(&recorded.tensors, &checkpoint.tensor_hashes().ok()?))
 }
 
+/// True if the recorded config has the keys and values of the config beside the weights, whatever the order and the
+/// spacing of its text.
+pub(super) fn is_same_config(recorded: &CheckpointContents, path: &Path) -> bool {
+    configs(recorded.config.as_deref(), path)
+        .is_some_and(|(before, now)| changed_key("", before.root(), now.root()).is_none())
+}
+
 fn changed_config(before: Option<&str>, path: &Path) -> Option<String> {
+    let (before, now) = configs(before, path)?;
+    changed_key("", before.root(), now.root())
+}
+
+/// Returns the recorded config and the config of a file, if both can be read.
+fn configs(before: Option<&str>, path: &Path) -> Option<(Config, Config)> {
     let bytes = registry::file::read(path, registry::file::CONFIG).ok()?;
     let before = Config::parse("config.json", before?).ok()?;
     let now = Config::parse("config.json", std::str::from_utf8(&bytes).ok()?).ok()?;
-    changed_key("", before.root(), now.root())
+    Some((before, now))
 }
 
 /// Returns the first key whose value changed, in order of names.
@@ -124,6 +137,23 @@ mod tests {
             assert!(change.is_none_or(|change| change.starts_with(text.unwrap())), "{text:?}");
         }
         assert_eq!(changed_tensor(&BTreeMap::new(), &dump), None);
+    }
+
+    #[test]
+    fn a_config_is_the_same_in_another_order_and_spacing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        let config = Some(r#"{"a": 1, "rope": {"theta": 1e4, "type": "default"}}"#.to_owned());
+        let recorded = CheckpointContents { config, ..CheckpointContents::default() };
+        for (now, is_same) in [
+            (r#"{"rope":{"type":"default","theta":10000.0},"a":1}"#, true),
+            (r#"{"rope":{"type":"default","theta":10001.0},"a":1}"#, false),
+            (r#"{"rope":{"type":"default","theta":10000.0},"a":1,"b":0}"#, false),
+        ] {
+            fs_err::write(&path, now).unwrap();
+            assert_eq!(is_same_config(&recorded, &path), is_same, "{now}");
+            assert!(!is_same_config(&CheckpointContents::default(), &path));
+        }
     }
 
     fn hashes(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -11,7 +11,8 @@ use super::{Candidate, Change, Clues, Edit};
 /// True for nodes that own keys and values and can have a window.
 pub(crate) fn has_window(graph: &Graph, node: &Node) -> bool {
     let kind = node.state.map(|state| graph.states[state.0].kind);
-    kind == Some(StateKind::Attention) && node.attrs.contains_key("window")
+    matches!(kind, Some(StateKind::Attention | StateKind::Latent))
+        && node.attrs.contains_key("window")
 }
 
 /// Returns windows one larger and one smaller, and those of the config and of other layers. Also returns

@@ -8,7 +8,7 @@ use registry::diag::{Finding, SourceText};
 use registry::dtype::Dtype;
 use registry::suggest;
 use registry::syntax::Ident;
-use registry::yaml::{self, YamlMap, YamlNode, YamlValue};
+use registry::yaml::{self, TreeReader, YamlMap, YamlNode, YamlValue};
 
 /// Plan of a matrix.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub fn read(source: &Arc<SourceText>) -> Result<MatrixPlan, Vec<Finding>> {
     let tree = yaml::read(source)?;
     let mut reader = PlanReader::default();
     let plan = reader.plan(&tree);
-    if reader.findings.is_empty() { Ok(plan) } else { Err(reader.findings) }
+    reader.tree.finish(plan)
 }
 
 impl MatrixPlan {
@@ -117,25 +117,27 @@ impl MatrixPlan {
 
 #[derive(Default)]
 struct PlanReader {
-    findings: Vec<Finding>,
+    tree: TreeReader,
 }
 
 impl PlanReader {
     fn plan(&mut self, tree: &YamlNode) -> MatrixPlan {
-        let Some(map) = self.map(tree, "a plan", &PLAN) else { return MatrixPlan::default() };
+        let Some(map) = self.tree.map(tree, "a plan", &PLAN) else { return MatrixPlan::default() };
         let plan = MatrixPlan {
             models: self.items(map, "models", Self::model),
             engines: self.items(map, "engines", Self::engine),
             dtypes: self.dtypes(map),
-            flags: self.words(map, "flags").into_iter().map(|word| word.name).collect(),
+            flags: self.tree.words(map, "flags").into_iter().map(|word| word.name).collect(),
             known: self.items(map, "known", Self::known),
         };
         for (key, none) in
             [("models", plan.models.is_empty()), ("engines", plan.engines.is_empty())]
         {
-            if none && self.findings.is_empty() {
+            if none && self.tree.findings.is_empty() {
                 let finding = Finding::error(&tree.at, format!("a plan needs `{key}`"));
-                self.findings.push(finding.help(format!("write `{key}:` and a list below it")));
+                self.tree
+                    .findings
+                    .push(finding.help(format!("write `{key}:` and a list below it")));
             }
         }
         let models: BTreeSet<&str> = plan.models.iter().map(|model| model.name.as_str()).collect();
@@ -151,7 +153,7 @@ impl PlanReader {
     fn doubled(&mut self, map: &YamlMap, key: &str, count: usize) {
         if let Some(entry) = map.get(key).filter(|_| count > 0) {
             let finding = Finding::error(&entry.value.at, format!("two of `{key}` have one name"));
-            self.findings.push(finding.help("give each a `name:` of its own"));
+            self.tree.findings.push(finding.help("give each a `name:` of its own"));
         }
     }
 
@@ -162,14 +164,14 @@ impl PlanReader {
         };
         for item in items {
             let Some(item) = item.map() else { continue };
-            for word in self.words(item, key) {
+            for word in self.tree.words(item, key) {
                 if names.contains(word.name.as_str()) {
                     continue;
                 }
                 let message = format!("nothing is called `{}`", shown(&word.name));
                 let finding = Finding::error(&word.at, message);
                 let help = suggest::help(&word.name, names.iter().copied());
-                self.findings.push(finding.help(help.unwrap_or_default()));
+                self.tree.findings.push(finding.help(help.unwrap_or_default()));
             }
         }
     }
@@ -179,15 +181,15 @@ impl PlanReader {
             let path = path.ident().name;
             return Some(PlanModel { name: last(&path), path, ..PlanModel::default() });
         }
-        let map = self.map(node, "a model", &MODEL)?;
-        let path = self.needed(node, map, "a model", "path")?;
+        let map = self.tree.map(node, "a model", &MODEL)?;
+        let path = self.tree.needed(map, "path", node, "a model")?.name;
         Some(PlanModel {
-            name: self.word(map, "name").unwrap_or_else(|| last(&path)),
+            name: self.tree.string(map, "name").unwrap_or_else(|| last(&path)),
             path,
-            reference: self.word(map, "reference"),
-            spec: self.word(map, "spec"),
-            source: self.word(map, "source"),
-            engines: self.words(map, "engines").into_iter().map(|word| word.name).collect(),
+            reference: self.tree.string(map, "reference"),
+            spec: self.tree.string(map, "spec"),
+            source: self.tree.string(map, "source"),
+            engines: self.tree.words(map, "engines").into_iter().map(|word| word.name).collect(),
             dtypes: self.dtypes(map),
         })
     }
@@ -197,61 +199,32 @@ impl PlanReader {
             let engine = engine.ident().name;
             return Some(PlanEngine { name: last(&engine), engine, ..PlanEngine::default() });
         }
-        let map = self.map(node, "an engine", &ENGINE)?;
-        let engine = self.needed(node, map, "an engine", "engine")?;
-        let options = map.get("options").map(|entry| &entry.value);
-        let mut pairs = Vec::new();
-        if let Some(options) = options {
-            match options.map() {
-                Some(options) => {
-                    for (key, entry) in options {
-                        match entry.value.text() {
-                            Some(value) => pairs.push(format!("{key}={}", value.ident().name)),
-                            None => self.expected(&entry.value, "a value"),
-                        }
-                    }
-                }
-                None => self.expected(options, "a map of options"),
+        let map = self.tree.map(node, "an engine", &ENGINE)?;
+        let engine = self.tree.needed(map, "engine", node, "an engine")?.name;
+        let mut options = Vec::new();
+        for (key, node) in self.tree.entries(map, "options") {
+            if let Some(value) = self.tree.text(&node) {
+                options.push(format!("{}={}", key.name, value.value()));
             }
         }
         Some(PlanEngine {
-            name: self.word(map, "name").unwrap_or_else(|| last(&engine)),
+            name: self.tree.string(map, "name").unwrap_or_else(|| last(&engine)),
             engine,
-            options: pairs,
+            options,
             dtypes: self.dtypes(map),
-            flags: self.words(map, "flags").into_iter().map(|word| word.name).collect(),
+            flags: self.tree.words(map, "flags").into_iter().map(|word| word.name).collect(),
         })
     }
 
     fn known(&mut self, node: &YamlNode) -> Option<KnownFailure> {
-        let map = self.map(node, "a known difference", &KNOWN)?;
-        let because = self.needed(node, map, "a known difference", "because")?;
+        let map = self.tree.map(node, "a known difference", &KNOWN)?;
+        let because = self.tree.needed(map, "because", node, "a known difference")?.name;
         Some(KnownFailure {
-            model: self.word(map, "model"),
-            engine: self.word(map, "engine"),
-            dtype: self.words(map, "dtype").iter().find_map(|word| self.dtype(word)),
+            model: self.tree.string(map, "model"),
+            engine: self.tree.string(map, "engine"),
+            dtype: self.tree.words(map, "dtype").iter().find_map(|word| self.dtype(word)),
             because,
         })
-    }
-
-    fn map<'n>(&mut self, node: &'n YamlNode, what: &str, known: &[&str]) -> Option<&'n YamlMap> {
-        let Some(map) = node.map() else {
-            self.expected(node, &format!("{what}: a map of {}", known.join(", ")));
-            return None;
-        };
-        for (name, entry) in map {
-            if !known.contains(&name.as_str()) {
-                let message = format!("{what} has no key `{}`", shown(name));
-                let finding = Finding::error(&entry.name().at, message);
-                self.findings.push(finding.help(format!("known are `{}`", known.join("`, `"))));
-            }
-        }
-        Some(map)
-    }
-
-    fn expected(&mut self, node: &YamlNode, what: &str) {
-        let finding = Finding::error(&node.at, format!("expected {what}"));
-        self.findings.push(finding.label(format!("this is {}", node.kind())));
     }
 
     fn items<T>(
@@ -260,50 +233,12 @@ impl PlanReader {
         key: &str,
         read: impl Fn(&mut Self, &YamlNode) -> Option<T>,
     ) -> Vec<T> {
-        let Some(entry) = map.get(key) else { return Vec::new() };
-        let YamlValue::List(items) = &entry.value.value else {
-            self.expected(&entry.value, "a list");
-            return Vec::new();
-        };
+        let items = self.tree.list_of(map, key);
         items.iter().filter_map(|item| read(self, item)).collect()
     }
 
-    fn word(&mut self, map: &YamlMap, key: &str) -> Option<String> {
-        let entry = map.get(key)?;
-        let Some(text) = entry.value.text() else {
-            self.expected(&entry.value, "text");
-            return None;
-        };
-        Some(text.ident().name)
-    }
-
-    fn needed(&mut self, node: &YamlNode, map: &YamlMap, what: &str, key: &str) -> Option<String> {
-        if !map.contains_key(key) {
-            self.findings.push(Finding::error(&node.at, format!("{what} needs `{key}`")));
-        }
-        self.word(map, key).filter(|word| !word.is_empty())
-    }
-
-    /// Reads a list of words, or a single word.
-    fn words(&mut self, map: &YamlMap, key: &str) -> Vec<Ident> {
-        let Some(entry) = map.get(key) else { return Vec::new() };
-        let node = &entry.value;
-        let nodes = match &node.value {
-            YamlValue::List(nodes) => nodes.as_slice(),
-            _ => std::slice::from_ref(node),
-        };
-        let mut words = Vec::new();
-        for node in nodes {
-            match node.text() {
-                Some(text) => words.push(text.ident()),
-                None => self.expected(node, "text"),
-            }
-        }
-        words
-    }
-
     fn dtypes(&mut self, map: &YamlMap) -> Vec<Dtype> {
-        let words = self.words(map, "dtypes");
+        let words = self.tree.words(map, "dtypes");
         words.iter().filter_map(|word| self.dtype(word)).collect()
     }
 
@@ -311,7 +246,7 @@ impl PlanReader {
         let dtype = Dtype::parse(&word.name);
         if dtype.is_none() {
             let finding = Finding::error(&word.at, "this is no dtype that a model runs in");
-            self.findings.push(finding.help("known are `f32`, `bf16`, `f16`"));
+            self.tree.findings.push(finding.help("known are `f32`, `bf16`, `f16`"));
         }
         dtype
     }

@@ -87,7 +87,7 @@ pub(super) fn headline(diagnosis: &Diagnosis) -> Option<String> {
     let cause = diagnosis.causes.first().filter(|_| diagnosis.explained)?;
     let first = cause.edits.iter().take(1).chain(&cause.with);
     let edits = first.map(|edit| format!("{} ({})", edit.edit, edit.place)).collect::<Vec<_>>();
-    (!edits.is_empty()).then(|| format!("cause: {}", edits.join(", and besides ")))
+    (!edits.is_empty()).then(|| edits.join(", and besides "))
 }
 
 /// Formats a share without rounding it up to 100 %.

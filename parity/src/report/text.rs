@@ -363,14 +363,7 @@ fn failure(run: &RunReport) -> String {
                     other.subject
                 ),
             );
-            line(
-                &mut out,
-                format_args!(
-                    "    {}: {}",
-                    place_in_sequence(other.phase, other.step, None),
-                    other.message
-                ),
-            );
+            line(&mut out, format_args!("    {}: {}", other.place(), other.message));
         }
     }
     let failed: Vec<&Gate> = run.gates.iter().filter(|g| g.fails()).collect();
@@ -390,14 +383,7 @@ fn failure(run: &RunReport) -> String {
 fn divergence(d: &Divergence) -> String {
     let mut out = String::new();
     let fed = d.mode.inputs();
-    line(
-        &mut out,
-        format_args!(
-            "  {}, prompt `{}`, {fed}",
-            place_in_sequence(d.phase, d.step, None),
-            d.prompt
-        ),
-    );
+    line(&mut out, format_args!("  {}, prompt `{}`, {fed}", d.place(), d.prompt));
     line(&mut out, format_args!("  {}", d.message));
     for hint in &d.hints {
         line(&mut out, format_args!("  hint: {hint}"));

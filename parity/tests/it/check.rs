@@ -8,7 +8,7 @@ use onboard_parity::dump::Phase;
 use onboard_parity::edit::Change;
 use onboard_parity::gate::{Mode, Subject};
 use onboard_parity::report::RunReport;
-use onboard_parity::{CheckOptions, Dump, Report, Verdict, check};
+use onboard_parity::{CheckOptions, Dump, Report, Verdict, check_engine};
 use registry::dtype::Dtype;
 
 use crate::fake::{Fake, Fault, model, write_dump};
@@ -18,7 +18,7 @@ fn report_of(fault: Fault, options: &CheckOptions) -> Report {
     write_dump(dir.path(), |_| {});
     let dump = Dump::open(dir.path()).unwrap();
     let source = engine::ModelSource { model: Arc::new(model()), dir: dir.path() };
-    check(&Fake { fault, reversed: false, blind: false }, &source, &dump, options).unwrap()
+    check_engine(&Fake { fault, reversed: false, blind: false }, &source, &dump, options).unwrap()
 }
 
 fn only(dtype: Dtype) -> CheckOptions {
@@ -64,7 +64,7 @@ fn error_after_change(
     }
     let source = engine::ModelSource { model: Arc::new(model()), dir };
     let fake = Fake { fault: Fault::None, reversed: false, blind: false };
-    check(&fake, &source, &dump, &CheckOptions::default()).unwrap_err().to_string()
+    check_engine(&fake, &source, &dump, &CheckOptions::default()).unwrap_err().to_string()
 }
 
 /// Returns the first finding of a run: subject, phase, step, and mode.
@@ -241,7 +241,7 @@ fn a_module_with_weights_that_the_spec_never_computes_is_a_finding() {
     let dump = Dump::open(dir.path()).unwrap();
     let source = engine::ModelSource { model: Arc::new(model), dir: dir.path() };
     let fake = Fake { fault: Fault::None, reversed: false, blind: false };
-    let report = check(&fake, &source, &dump, &only(Dtype::F32)).unwrap();
+    let report = check_engine(&fake, &source, &dump, &only(Dtype::F32)).unwrap();
     let failed: Vec<String> =
         report.runs[0].gates.iter().filter(|g| g.fails()).map(|g| g.subject.to_string()).collect();
     assert_eq!(failed, ["layers.1.norm", "state k of layer 1", "state v of layer 1"]);
@@ -255,7 +255,7 @@ fn where_decode_of_the_reference_is_wrong_its_prefill_is_the_truth() {
     let dump = Dump::open(dir.path()).unwrap();
     let source = engine::ModelSource { model: Arc::new(model()), dir: dir.path() };
     let fake = Fake { fault: Fault::None, reversed: false, blind: false };
-    let report = check(&fake, &source, &dump, &CheckOptions::default()).unwrap();
+    let report = check_engine(&fake, &source, &dump, &CheckOptions::default()).unwrap();
     assert_eq!(report.exit_code(), 0, "{}", onboard_parity::report::text(&report));
     assert!(
         report.runs[0]
@@ -298,22 +298,25 @@ fn blind_report(
     fault: Fault,
     options: &CheckOptions,
 ) -> Report {
-    check(&Fake { fault, reversed: true, blind: true }, source, dump, options).unwrap()
+    check_engine(&Fake { fault, reversed: true, blind: true }, source, dump, options).unwrap()
 }
 
 #[test]
-fn another_model_is_refused_with_both_hashes() {
+fn another_model_is_refused_by_the_key_that_changed() {
     let dir = tempfile::tempdir().unwrap();
     write_dump(dir.path(), |_| {});
-    fs_err::write(dir.path().join("config.json"), "{ }").unwrap();
     let dump = Dump::open(dir.path()).unwrap();
     let source = engine::ModelSource { model: Arc::new(model()), dir: dir.path() };
     let fake = Fake { fault: Fault::None, reversed: false, blind: false };
-    let error = check(&fake, &source, &dump, &CheckOptions::default()).unwrap_err().to_string();
-    assert!(error.contains("config.json") && error.contains("44136fa3"), "{error}");
-    assert!(error.contains("257c1be9"), "{error}");
+    // The same config in another spacing.
+    fs_err::write(dir.path().join("config.json"), "{ }").unwrap();
+    assert!(check_engine(&fake, &source, &dump, &CheckOptions::default()).is_ok());
+    fs_err::write(dir.path().join("config.json"), r#"{"a": 1}"#).unwrap();
+    let error =
+        check_engine(&fake, &source, &dump, &CheckOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("was made from another model") && error.contains("`a`"), "{error}");
     let options = CheckOptions { same_model: false, ..CheckOptions::default() };
-    assert!(check(&fake, &source, &dump, &options).is_ok());
+    assert!(check_engine(&fake, &source, &dump, &options).is_ok());
 }
 
 #[test]

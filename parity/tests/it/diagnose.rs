@@ -12,7 +12,7 @@ use onboard_parity::diagnose::{
 };
 use onboard_parity::edit::{Change, ConfigReader, OpMove};
 use onboard_parity::mutate::{Fate, MutateOptions, mutate};
-use onboard_parity::{CheckOptions, Dump, check};
+use onboard_parity::{CheckOptions, Dump, check_engine};
 use registry::config::Config;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, ValueId};
@@ -66,7 +66,7 @@ impl Fixture {
     fn mistaken(&self, change: &Change) -> Diagnosis {
         let engine = NativeEngine::new();
         let source = self.edited(change);
-        let report = check(&engine, &source, &self.dump, &options()).unwrap();
+        let report = check_engine(&engine, &source, &self.dump, &options()).unwrap();
         let diagnosis =
             diagnose(&engine, &source, &self.dump, &report, &search(), &mut |_, _, _| {}).unwrap();
         diagnosis.unwrap()

@@ -92,6 +92,12 @@ fn broadcast(x: &[usize], y: &[usize]) -> Option<Vec<usize>> {
     }
 }
 
+/// True if a weight can be repeated to the shape of a value: its axes are the last ones, or 1.
+pub(super) fn spreads(weight: &[usize], value: &[usize]) -> bool {
+    let axes = weight.iter().rev().zip(value.iter().rev());
+    weight.len() <= value.len() && axes.into_iter().all(|(w, v)| w == v || *w == 1)
+}
+
 /// Returns the size of an axis of the result; none if the sizes differ and neither is 1.
 fn common_size(x: usize, y: usize) -> Option<usize> {
     match (x, y) {
@@ -103,7 +109,21 @@ fn common_size(x: usize, y: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::broadcast;
+    use super::{broadcast, spreads};
+
+    #[test]
+    fn weights_are_repeated_along_axes_of_one() {
+        for (weight, value, want) in [
+            (&[3][..], &[2, 3][..], true),
+            (&[2, 1], &[2, 3], true),
+            (&[1], &[2, 3], true),
+            (&[1, 1, 1], &[2, 3], false),
+            (&[2], &[2, 3], false),
+            (&[1, 2, 3], &[2, 3], false),
+        ] {
+            assert_eq!(spreads(weight, value), want, "{weight:?} {value:?}");
+        }
+    }
 
     #[test]
     fn axes_of_one_go_with_any() {

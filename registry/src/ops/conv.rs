@@ -1,4 +1,4 @@
-//! Causal depthwise convolution.
+//! Causal depthwise convolution, and rows of the position before.
 
 use super::infer::join;
 use super::pointwise::{CONFIG_NAMES, activation};
@@ -18,11 +18,29 @@ pub(super) fn rules() -> Vec<OpRule> {
         .flag("stepwise", false)
         .neutral()
         .may("activation", ParamKind::Word(CONFIG_NAMES));
-    vec![OpRule::new("causal_conv", conv, infer).is_a(&[Trait::KeepsState]).gives("like x").notes(
-        "`stepwise`: in rows that continue a sequence each product, the sum and the bias \
+    let previous = Signature::new().needs("x", ParamKind::Value).needs("state", ParamKind::State);
+    vec![
+        OpRule::new("causal_conv", conv, infer).is_a(&[Trait::KeepsState]).gives("like x").notes(
+            "`stepwise`: in rows that continue a sequence each product, the sum and the bias \
                  are rounded; depthwise, `W.weight [c, 1, width]`; accumulates f32, one rounding \
                  (and one more after the activation), none if the kernel is `kept` in f32",
-    )]
+        ),
+        OpRule::new("previous", previous, infer_previous)
+            .is_a(&[Trait::KeepsState])
+            .gives("like x")
+            .notes(
+                "the row of the position before, zeros at the first; its state is a convolution \
+                 of width 2: `shape: [c, 1]`",
+            ),
+    ]
+}
+
+fn infer_previous(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    let x = call.input("x")?;
+    call.state("state", StateKind::Conv, &[("conv", vec![x.numbers(), 1])])?;
+    call.needs_dtype_of(&x);
+    call.output(x.shape, x.dtype);
+    Ok(())
 }
 
 fn infer(call: &mut Infer<'_>) -> Result<(), EvalError> {

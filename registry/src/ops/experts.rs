@@ -24,8 +24,26 @@ pub(super) fn rules() -> Vec<OpRule> {
         .word("weigh", &["output", "input"])
         .word("sum", &["each", "once"])
         .neutral()
+        .word("inner", &["each", "once"])
+        .neutral()
         .takes("identities", ParamKind::Int, Scalar::Int(0));
+    let linear = Signature::new()
+        .needs("x", ParamKind::Value)
+        .needs("chosen", ParamKind::Value)
+        .needs("W", ParamKind::Module)
+        .needs("n", ParamKind::Dim)
+        .needs("out", ParamKind::Dim)
+        .may("weights", ParamKind::Value);
     vec![
+        OpRule::new("expert_linear", linear, infer_linear)
+            .is_a(&[Trait::Experts, Trait::RoundsInputs])
+            .gives("`[k, out]`, or `[out]`")
+            .notes(
+                "a matrix for each of the k choices of a row, read only when a row chose it: \
+                 `W.{e}.weight [out, in]`; x is `[in]` for all choices, or `[k, in]`. With \
+                 `weights` the sum of the results times their weights: each product and each sum \
+                 is rounded, in the order of the experts",
+            ),
         OpRule::new("experts", experts, infer_experts)
             .is_a(&[Trait::Experts, Trait::RoundsInputs])
             .gives("like x")
@@ -36,10 +54,52 @@ pub(super) fn rules() -> Vec<OpRule> {
                  of the experts. `limit`: gate at most that, the other within plus and minus that; \
                  `alpha`: `(up + 1) * gate * sigmoid(alpha * gate)` instead of `act`; \
                  `weigh='input'`: the weight multiplies x; `sum='once'`: results times their \
-                 weights are added in f32 and rounded once; behind the n there are `identities` \
+                 weights are added in f32 and rounded once; `inner='once'`: the activation of the gate \
+                 is not rounded before the product; behind the n there are `identities` \
                  more that give back what they get",
             ),
     ]
+}
+
+fn infer_linear(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    let x = call.input("x")?;
+    let chosen = call.input("chosen")?;
+    let n = call.dim("n")?;
+    let out = call.dim("out")?;
+    let choices = chosen.last();
+    let fits = match x.shape.as_slice() {
+        [_] => true,
+        [each, _] => *each == choices,
+        _ => false,
+    };
+    if chosen.shape.len() != 1 || !fits {
+        return Err(call
+            .misfit("a row is [in] for all of its choices, or [choices, in]", &x, &chosen)
+            .into());
+    }
+    if n > MAX_EXPERTS || choices > n {
+        return Err(call
+            .error("n", format!("{choices} of {n} experts cannot be chosen"))
+            .help(format!("at most {MAX_EXPERTS} experts are allowed"))
+            .into());
+    }
+    let weighted = call.given("weights");
+    if weighted {
+        let weights = call.input("weights")?;
+        if weights.shape != chosen.shape {
+            return Err(call
+                .misfit("every expert that is chosen needs a weight", &chosen, &weights)
+                .into());
+        }
+    }
+    call.drop_attr("weights");
+    for expert in 0..n {
+        let role = format!("up.{expert}");
+        call.weight(&role, "W", &format!("{expert}.weight"), &[out, x.last()])?;
+    }
+    call.tap_choice("chosen", "W")?;
+    call.output(if weighted { vec![out] } else { vec![choices, out] }, x.dtype);
+    Ok(())
 }
 
 fn infer_experts(call: &mut Infer<'_>) -> Result<(), EvalError> {
@@ -73,6 +133,14 @@ fn infer_experts(call: &mut Infer<'_>) -> Result<(), EvalError> {
     if call.given("alpha") && call.word("form") == Some("plain") {
         return Err(call.error("alpha", "an MLP without a gate has no use for it").into());
     }
+    if call.word("inner") == Some("once")
+        && (call.given("alpha") || call.word("form") == Some("plain"))
+    {
+        return Err(call
+            .error("inner", "there is no product of an activation to round once")
+            .help("leave out `inner`, or `alpha` and `form`")
+            .into());
+    }
     if call.given("limit") && call.float("limit")? <= 0.0 {
         return Err(call.error("limit", "a limit is above 0").into());
     }
@@ -92,6 +160,7 @@ fn infer_experts(call: &mut Infer<'_>) -> Result<(), EvalError> {
             }
         }
     }
+    call.drop_defaults(&["inner"]);
     let act = call.word("act").map_or("silu", activation).to_owned();
     call.set_attr("act", Scalar::Str(act));
     call.tap("W");

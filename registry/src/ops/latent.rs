@@ -18,7 +18,9 @@ pub(super) fn rules() -> Vec<OpRule> {
         .needs("state", ParamKind::State)
         .needs("scale", ParamKind::Float)
         .needs("v_dim", ParamKind::Dim)
-        .may("selected", ParamKind::Value);
+        .may("selected", ParamKind::Value)
+        .may("window", ParamKind::Dim)
+        .may("sinks", ParamKind::Tensor);
     let index = Signature::new()
         .needs("q", ParamKind::Value)
         .needs("k", ParamKind::Value)
@@ -41,7 +43,8 @@ pub(super) fn rules() -> Vec<OpRule> {
                  the latent `c [1, rank]` to the key part without rotation and the value of each \
                  head; `r [1, rotated]` is the key part that all heads share, and comes last in `q \
                  [heads, nope + rotated]`; roundings as in `linear` and `attend`; `selected` are \
-                 the positions that a query sees, as `index_topk` gives them",
+                 the positions that a query sees, as `index_topk` gives them; `window` and `sinks` as \
+                 in `attend`",
             ),
         OpRule::new("index_topk", index, infer_index)
             .is_a(&[Trait::KeepsState])
@@ -112,8 +115,19 @@ fn infer(call: &mut Infer<'_>) -> Result<(), EvalError> {
                 .label(format!("`{}` is {}", selected.name, show(&selected.shape)))
                 .into());
         }
+        if call.given("window") {
+            return Err(call
+                .error("window", "selected positions have no window")
+                .help("no known model has both; leave out `window` or `selected`")
+                .into());
+        }
     }
     call.drop_attr("selected");
+    if call.given("sinks") {
+        call.weight("sinks", "sinks", "", &[heads])?;
+    }
+    call.drop_attr("sinks");
+    call.drop_defaults(&["window"]);
     call.weight("weight", "W", "weight", &[rows, rank])?;
     call.state("state", StateKind::Latent, &[("k", c.shape), ("v", r.shape)])?;
     call.output(vec![heads * v_dim], q.dtype);

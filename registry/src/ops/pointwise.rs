@@ -1,5 +1,6 @@
 //! Ops on each number by itself.
 
+use super::arithmetic::spreads;
 use super::{Infer, OpRule, ParamKind, Trait, takes_x};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::EvalError;
@@ -217,14 +218,13 @@ fn infer_cast(call: &mut Infer<'_>) -> Result<(), EvalError> {
 fn infer_weight_scale(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let shape = call.dims("shape")?;
-    let numbers: usize = shape.iter().product();
-    if numbers != 1 && !x.shape.ends_with(&shape) {
+    if !spreads(&shape, &x.shape) {
         return Err(call
             .error(
                 "shape",
                 format!("a weight of {} does not fit a value of {}", show(&shape), show(&x.shape)),
             )
-            .label("expected the value's last axes, or [1]")
+            .label("expected the value's last axes, some of which may be 1, or [1]")
             .into());
     }
     call.weight("weight", "P", "", &shape)?;

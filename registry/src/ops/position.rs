@@ -27,7 +27,8 @@ pub(super) fn rules() -> Vec<OpRule> {
         .needs("every", ParamKind::Float)
         .takes("shift", ParamKind::Float, crate::scalar::Scalar::Float(0.0))
         .word("factor", &["rounded", "f32"])
-        .neutral();
+        .neutral()
+        .word("form", &["log", "power"]);
     vec![
         OpRule::new("position_embed", embed, infer_embed)
             .is_a(&[Trait::LooksUp, Trait::FromTokens, Trait::Positional])
@@ -42,7 +43,8 @@ pub(super) fn rules() -> Vec<OpRule> {
             .gives("like x")
             .notes(
                 "times `1 + scale * log(1 + floor((position + shift) / every))`, rounded before \
-                 (not with `factor='f32'`) and after",
+                 (not with `factor='f32'`) and after; `form='power'`: times `(1 + (position + \
+                 shift) / every) ** scale`",
             ),
         OpRule::new(ZERO_FIRST, Signature::new().needs("x", ParamKind::Value), infer_zero_first)
             .is_a(&[Trait::Positional])
@@ -90,6 +92,7 @@ fn infer_temperature(call: &mut Infer<'_>) -> Result<(), EvalError> {
     if call.float("every")? <= 0.0 || call.float("shift")? < 0.0 {
         return Err(call.error("every", "positions are counted forward, in steps above 0").into());
     }
+    call.drop_defaults(&["form"]);
     call.output(x.shape, x.dtype);
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! A router is a short program of these (`registry/lib/moe.yaml`): what differs between
 //! families is which score, in which dtype, chosen and shared out how.
 
+use super::arithmetic::spreads;
 use super::infer::join;
 use super::{Infer, OpRule, ParamKind, Trait, takes_x};
 use crate::dtype::{Dtype, DtypeRule};
@@ -63,7 +64,34 @@ pub(super) fn rules() -> Vec<OpRule> {
             "plus a raw tensor; f32 after adding one that is `kept` so; `tap` is the module \
                  that gives the sum",
         ),
+        OpRule::new(
+            "weight_blend",
+            takes_x()
+                .needs("y", ParamKind::Value)
+                .needs("P", ParamKind::Tensor)
+                .needs("shape", ParamKind::Shape),
+            infer_weight_blend,
+        )
+        .gives("like x")
+        .notes("`x * P + y * (1 - P)` of a raw tensor, a rounding after every step"),
     ]
+}
+
+fn infer_weight_blend(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    let x = call.input("x")?;
+    let y = call.input("y")?;
+    if x.shape != y.shape {
+        return Err(call.misfit("the two sides differ in shape", &x, &y).into());
+    }
+    let shape = call.dims("shape")?;
+    if !spreads(&shape, &x.shape) {
+        return Err(call
+            .misfit(format!("a weight of {} does not fit the values", show(&shape)), &x, &y)
+            .into());
+    }
+    call.weight("weight", "P", "", &shape)?;
+    call.output(x.shape, join(x.dtype, y.dtype));
+    Ok(())
 }
 
 fn infer_softmax(call: &mut Infer<'_>) -> Result<(), EvalError> {
@@ -155,14 +183,13 @@ fn infer_near_shares(call: &mut Infer<'_>) -> Result<(), EvalError> {
 fn infer_weight_add(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let shape = call.dims("shape")?;
-    let numbers = shape.iter().try_fold(1_usize, |n, size| n.checked_mul(*size));
-    if numbers != Some(1) && !x.shape.ends_with(&shape) {
+    if !spreads(&shape, &x.shape) {
         return Err(call
             .error(
                 "shape",
                 format!("a weight of {} does not fit a value of {}", show(&shape), show(&x.shape)),
             )
-            .label("expected the value's last axes, or [1]")
+            .label("expected the value's last axes, some of which may be 1, or [1]")
             .into());
     }
     call.weight("weight", "P", "", &shape)?;

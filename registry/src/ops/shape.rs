@@ -37,6 +37,15 @@ pub(super) fn rules() -> Vec<OpRule> {
         )
         .gives("`[to - from]`")
         .notes("along the last axis, `to` not included"),
+        OpRule::new("copies", takes_x().needs("n", ParamKind::Dim), infer_copies)
+            .gives("`[n, ..]`")
+            .notes("x n times, along a new first axis"),
+        OpRule::new("regroup", takes_x().needs("n", ParamKind::Dim), infer_regroup)
+            .gives("like x")
+            .notes(
+                "`[n * m, d]` is n groups of m heads and becomes m groups of n: head `i * m + j` \
+                 goes to place `j * n + i`; with the number m it is undone",
+            ),
     ]
 }
 
@@ -54,6 +63,39 @@ fn infer_heads(call: &mut Infer<'_>) -> Result<(), EvalError> {
     shape.pop();
     shape.extend([n, last / n]);
     call.output(shape, x.dtype);
+    Ok(())
+}
+
+/// The most numbers that copies of a row may have.
+const MAX_COPIED: usize = 1 << 24;
+
+fn infer_copies(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    let x = call.input("x")?;
+    let n = call.dim("n")?;
+    if x.numbers().checked_mul(n).is_none_or(|numbers| numbers > MAX_COPIED) {
+        return Err(call
+            .error("n", format!("copies have at most {MAX_COPIED} numbers"))
+            .label(format!("{n} times {}", show(&x.shape)))
+            .into());
+    }
+    call.output([&[n][..], &x.shape].concat(), x.dtype);
+    Ok(())
+}
+
+fn infer_regroup(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    let x = call.input("x")?;
+    let n = call.dim("n")?;
+    let [heads, _] = x.shape[..] else {
+        return Err(call
+            .error("x", "`regroup` moves heads")
+            .label(format!("`{}` is {}, expected [heads, size]", x.name, show(&x.shape)))
+            .help("split the value first: `heads(x, n)`")
+            .into());
+    };
+    if n == 0 || heads % n != 0 {
+        return Err(call.error("n", format!("{heads} heads are no {n} groups")).into());
+    }
+    call.output(x.shape, x.dtype);
     Ok(())
 }
 

@@ -25,7 +25,19 @@ pub(super) fn rules() -> Vec<OpRule> {
         .needs("recurrent_gate", ParamKind::Value)
         .needs("P", ParamKind::Tensor)
         .needs("state", ParamKind::State);
+    let wkv = Signature::new()
+        .needs("k", ParamKind::Value)
+        .needs("v", ParamKind::Value)
+        .needs("P", ParamKind::Tensor)
+        .needs("state", ParamKind::State);
     vec![
+        OpRule::new("wkv", wkv, infer_wkv).is_a(&[Trait::KeepsState]).gives("like v").notes(
+            "the WKV recurrence (Peng et al. 2023): a weighted mean of the values so far, where a \
+                 value of `d` positions before has the weight `exp(k - (d - 1) * \
+                 exp(P.time_decay))`, and that of the position `exp(k + P.time_first)`; all in f32, \
+                 one rounding; k and v `[n]`; the state's part `recurrent [n, 3]` has sums of \
+                 weighted values and of weights, and the logarithm that both are divided by",
+        ),
         OpRule::new("ssd_scan", ssd, infer_ssd)
             .is_a(&[Trait::KeepsState])
             .gives("`[heads * size]`, f32")
@@ -127,6 +139,24 @@ fn infer_ssm1(call: &mut Infer<'_>) -> Result<(), EvalError> {
     call.drop_attr("dt_bias");
     call.state("state", StateKind::Recurrent, &[("recurrent", a)])?;
     call.output(vec![x.numbers()], DtypeRule::Fixed(Dtype::F32));
+    Ok(())
+}
+
+/// Checks the weighted mean of values with a decay per channel.
+fn infer_wkv(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    let k = call.input("k")?;
+    let v = call.input("v")?;
+    let &[channels] = k.shape.as_slice() else {
+        return Err(wrong(call, "k", &k, "[channels]"));
+    };
+    if v.shape != k.shape {
+        return Err(call.misfit("there are not as many keys as values", &k, &v).into());
+    }
+    for role in ["time_decay", "time_first"] {
+        call.weight(role, "P", role, &[channels])?;
+    }
+    call.state("state", StateKind::Recurrent, &[("recurrent", vec![channels, 3])])?;
+    call.output(v.shape, v.dtype);
     Ok(())
 }
 

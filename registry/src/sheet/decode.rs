@@ -8,7 +8,7 @@ use super::{
 use crate::diag::Finding;
 use crate::scalar::Scalar;
 use crate::suggest;
-use crate::yaml::{YamlMap, YamlNode, YamlValue};
+use crate::yaml::{TreeReader, YamlMap, YamlNode, YamlValue};
 
 mod nodes;
 
@@ -60,21 +60,20 @@ const QUOTE: [&str; 2] = ["place", "quote"];
 
 #[derive(Default)]
 struct SheetDecoder {
-    findings: Vec<Finding>,
+    tree: TreeReader,
 }
 
 /// Reads a tree. What is wrong is left out of the sheet and reported.
 pub(super) fn decode(tree: &YamlNode) -> (Sheet, Vec<Finding>) {
     let mut decoder = SheetDecoder::default();
-    let known: Vec<&str> = KEYS.iter().chain(&CAPABILITY).copied().collect();
     let empty = YamlMap::new();
-    let map = decoder.map(tree, "a sheet", &known).unwrap_or(&empty);
+    let map = decoder.tree.map(tree, "a sheet", &super::known_keys()).unwrap_or(&empty);
     let sheet = decoder.sheet(map);
     if sheet.engine.is_empty() {
         let finding = Finding::error(&tree.at, "a sheet needs `engine`");
-        decoder.findings.push(finding.help("write `engine: NAME` on its first line"));
+        decoder.tree.findings.push(finding.help("write `engine: NAME` on its first line"));
     }
-    (sheet, decoder.findings)
+    (sheet, decoder.tree.findings)
 }
 
 impl SheetDecoder {
@@ -82,34 +81,35 @@ impl SheetDecoder {
         let mut tables = IndexMap::new();
         for key in ["architectures", "formats", "states", "dtypes", "features"] {
             if let Some(entry) = map.get(key) {
-                tables.insert(key.to_owned(), self.names(&entry.value));
+                tables.insert(key.to_owned(), self.tree.names(&entry.value));
             }
         }
-        for (name, node) in self.entries(map, "tables") {
-            let Some(table) = self.map(&node, "a table", &TABLE) else { continue };
-            let names = table.get("names").map(|entry| self.names(&entry.value));
+        for (name, node) in self.tree.entries(map, "tables") {
+            let Some(table) = self.tree.map(&node, "a table", &TABLE) else { continue };
+            let names = table.get("names").map(|entry| self.tree.names(&entry.value));
             if names.is_none() {
                 self.missing(&name, "table", "names");
             }
             tables.insert(name.name, names.unwrap_or_default());
         }
-        let port = self.word(map, "port").and_then(|word| {
+        let port = self.tree.word(map, "port").and_then(|word| {
             let port = word.name.parse().ok();
             if port.is_none() {
-                self.findings
+                self.tree
+                    .findings
                     .push(Finding::error(&word.at, "this is no port").label("expected 1 to 65535"));
             }
             port
         });
-        let engine = self.word(map, "engine").map(|word| word.name).unwrap_or_default();
+        let engine = self.tree.word(map, "engine").map(|word| word.name).unwrap_or_default();
         Sheet {
             alias: self.words(map, "alias"),
-            package: self.text(map, "package"),
+            package: self.tree.string(map, "package"),
             versions: self.versions(map),
-            checked: self.text(map, "checked"),
-            image: self.text(map, "image"),
-            command: map.get("command").map(|e| self.names(&e.value)).unwrap_or_default(),
-            model_flag: self.text(map, "model_flag").unwrap_or_default(),
+            checked: self.tree.string(map, "checked"),
+            image: self.tree.string(map, "image"),
+            command: map.get("command").map(|e| self.tree.names(&e.value)).unwrap_or_default(),
+            model_flag: self.tree.string(map, "model_flag").unwrap_or_default(),
             port,
             settings: self.settings(map, &tables),
             plan: self.items(map, "plan", "a planned value", &PLAN, Self::planned),
@@ -131,14 +131,14 @@ impl SheetDecoder {
         tables: &IndexMap<String, Vec<String>>,
     ) -> IndexMap<String, EngineSetting> {
         let mut settings = IndexMap::new();
-        for (name, node) in self.entries(map, "settings") {
-            let Some(entry) = self.map(&node, "a setting", &SETTING) else { continue };
-            let kind = self.word(entry, "kind").map_or(Some(SettingKind::Text), |word| {
+        for (name, node) in self.tree.entries(map, "settings") {
+            let Some(entry) = self.tree.map(&node, "a setting", &SETTING) else { continue };
+            let kind = self.tree.word(entry, "kind").map_or(Some(SettingKind::Text), |word| {
                 let kind = SettingKind::parse(&word.name);
                 if kind.is_none() {
                     let finding = Finding::error(&word.at, "there is no such kind of value");
                     let help = "known are `int`, `number`, `text`, `switch`";
-                    self.findings.push(finding.help(help));
+                    self.tree.findings.push(finding.help(help));
                 }
                 kind
             });
@@ -151,23 +151,23 @@ impl SheetDecoder {
                         let mut finding = Finding::error(&table.span(), message);
                         finding.help =
                             suggest::help(table.value(), tables.keys().map(String::as_str));
-                        self.findings.push(finding);
+                        self.tree.findings.push(finding);
                     }
                     names.unwrap_or_default()
                 }
-                Some(list) => self.names(list),
+                Some(list) => self.tree.names(list),
                 None => Vec::new(),
             };
             let setting = EngineSetting {
-                flag: self.text(entry, "flag"),
-                off: self.text(entry, "off"),
-                env: self.text(entry, "env"),
+                flag: self.tree.string(entry, "flag"),
+                off: self.tree.string(entry, "off"),
+                env: self.tree.string(entry, "env"),
                 default: self.constant(entry, "default"),
                 kind: kind.unwrap_or(SettingKind::Text),
                 choices,
                 values: self.words(entry, "values"),
                 source: entry.get("source").and_then(|source| self.origin(&source.value)),
-                about: self.text(entry, "about").unwrap_or_default(),
+                about: self.tree.string(entry, "about").unwrap_or_default(),
                 name: name.clone(),
             };
             settings.insert(name.name, setting);
@@ -176,7 +176,7 @@ impl SheetDecoder {
     }
 
     fn rule(&mut self, at: &YamlNode, map: &YamlMap) -> Option<SheetRule> {
-        let id = self.needed(map, "id", at, "a rule")?;
+        let id = self.tree.needed(map, "id", at, "a rule")?;
         let why = self.template(map, "why").unwrap_or_default();
         let mut thens = Vec::new();
         if map.contains_key("set") {
@@ -192,7 +192,8 @@ impl SheetDecoder {
         if !one {
             let message = format!("rule `{}` ends in {} ways", id.name, thens.len());
             let finding = Finding::error(&id.at, message);
-            self.findings
+            self.tree
+                .findings
                 .push(finding.help("write one of `set`, `default`, `warn`, `refuse`, `fact`"));
         }
         // Everything is read before anything is given up, so that all findings come at once.
@@ -204,7 +205,7 @@ impl SheetDecoder {
     }
 
     fn planned(&mut self, at: &YamlNode, map: &YamlMap) -> Option<MemoryTerm> {
-        let name = self.needed(map, "name", at, "a planned value")?;
+        let name = self.tree.needed(map, "name", at, "a planned value")?;
         let value = self.expr(map, "value");
         if !map.contains_key("value") {
             self.missing(&name, "planned value", "value");
@@ -213,7 +214,7 @@ impl SheetDecoder {
         Some(MemoryTerm {
             when: self.condition(map),
             value: value?,
-            unit: self.text(map, "unit").unwrap_or_default(),
+            unit: self.tree.string(map, "unit").unwrap_or_default(),
             why: self.template(map, "why").unwrap_or_default(),
             source,
             assumed: self.constant(map, "assumed") == Scalar::Bool(true),
@@ -222,7 +223,7 @@ impl SheetDecoder {
     }
 
     fn config_key(&mut self, at: &YamlNode, map: &YamlMap) -> Option<ConfigKey> {
-        let key = self.needed(map, "key", at, "a config key")?;
+        let key = self.tree.needed(map, "key", at, "a config key")?;
         let value = self.expr(map, "value");
         if !map.contains_key("value") {
             self.missing(&key, "config key", "value");
@@ -233,7 +234,7 @@ impl SheetDecoder {
     }
 
     fn report(&mut self, at: &YamlNode, map: &YamlMap) -> Option<SettingsReport> {
-        let path = self.needed(map, "path", at, "a report")?;
+        let path = self.tree.needed(map, "path", at, "a report")?;
         let fields = self.words(map, "fields");
         let optional = self.constant(map, "optional") == Scalar::Bool(true);
         let source = map.get("source").and_then(|source| self.origin(&source.value));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::diag::{Finding, SourceText};
 use crate::suggest;
-use crate::yaml::{self, YamlMap, YamlNode};
+use crate::yaml::{self, TreeReader, YamlMap};
 
 /// An accelerator.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,43 +64,32 @@ pub fn find(name: &str) -> Result<Gpu, UnknownGpu> {
 /// Reads a table: a map of names, each with `memory` in MiB, `sm` and `source`.
 pub fn read(source: &Arc<SourceText>) -> Result<Vec<Gpu>, Vec<Finding>> {
     let tree = yaml::read(source)?;
-    let mut findings = Vec::new();
-    let mut gpus = Vec::new();
     let Some(map) = tree.map() else {
         return Err(vec![Finding::error(&tree.at, "expected a map of GPUs")]);
     };
+    let mut reader = TreeReader::default();
+    let mut gpus = Vec::new();
     for entry in map.values() {
-        match gpu(entry.key.value(), &entry.value, &mut findings) {
-            Some(gpu) => gpus.push(gpu),
-            None => findings.push(
-                Finding::error(
-                    &entry.key.span(),
-                    format!("GPU `{}` is incomplete", entry.key.value()),
-                )
-                .help("write `{ memory: MIB, sm: DIGITS, source: TEXT }`; `sm` may be left out"),
-            ),
+        let name = entry.key.value();
+        let Some(map) = reader.map(&entry.value, "a GPU", &KEYS) else { continue };
+        gpus.extend(gpu(name, map));
+        if gpus.last().is_none_or(|gpu| gpu.name != name) {
+            let message = format!("GPU `{name}` is incomplete");
+            let help = "write `{ memory: MIB, sm: DIGITS, source: TEXT }`; `sm` may be left out";
+            reader.findings.push(Finding::error(&entry.key.span(), message).help(help));
         }
     }
-    if findings.is_empty() { Ok(gpus) } else { Err(findings) }
+    reader.finish(gpus)
 }
 
-fn gpu(name: &str, node: &YamlNode, findings: &mut Vec<Finding>) -> Option<Gpu> {
-    let map = node.map()?;
-    for entry in map.values().filter(|entry| !KEYS.contains(&entry.key.value())) {
-        let message = format!("a GPU has no key `{}`", entry.key.value());
-        let mut finding = Finding::error(&entry.key.span(), message);
-        finding.help = suggest::help(entry.key.value(), KEYS);
-        findings.push(finding);
-    }
-    Some(Gpu {
-        name: name.to_owned(),
-        memory: text(map, "memory")?.parse().ok().filter(|mib| *mib > 0)?,
-        sm: match text(map, "sm") {
-            Some(sm) => Some(sm.parse().ok()?),
-            None => None,
-        },
-        source: text(map, "source")?.to_owned(),
-    })
+/// Returns the GPU that an entry describes; none if the entry lacks a part.
+fn gpu(name: &str, map: &YamlMap) -> Option<Gpu> {
+    let sm = match text(map, "sm") {
+        Some(sm) => Some(sm.parse().ok()?),
+        None => None,
+    };
+    let memory = text(map, "memory")?.parse().ok().filter(|mib| *mib > 0)?;
+    Some(Gpu { name: name.to_owned(), memory, sm, source: text(map, "source")?.to_owned() })
 }
 
 /// Returns the text behind a key.

@@ -123,7 +123,7 @@ reports:
     ] {
         assert!(messages.iter().any(|f| f == message), "{message}: {messages:#?}");
     }
-    assert_eq!(sheet("[]").unwrap_err()[0], "expected a sheet, which is a map");
+    assert_eq!(sheet("[]").unwrap_err()[0], "expected a sheet: a map of keys");
     assert!(sheet("package: x").unwrap_err().contains(&"a sheet needs `engine`".to_owned()));
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use registry::shell::shell_word;
+
 /// True if a file name denotes weights in PyTorch's own format, or their index.
 pub fn is_pickled(name: &str) -> bool {
     let base = Path::new(name).file_name().and_then(|base| base.to_str()).unwrap_or_default();
@@ -34,18 +36,8 @@ pub fn advice(place: &str, file: &str, source: &str) -> String {
          dtype=\"auto\"); m.save_pretrained(sys.argv[2]); \
          t.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2])' \
          {} DIR`, and give DIR instead",
-        quoted(source)
+        shell_word(source)
     )
-}
-
-/// Quotes a word for a shell.
-fn quoted(word: &str) -> String {
-    if !word.is_empty()
-        && word.chars().all(|c: char| c.is_ascii_alphanumeric() || "-_./".contains(c))
-    {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]
@@ -74,6 +66,5 @@ mod tests {
         assert_eq!(find(folder.path()).as_deref(), Some("pytorch_model.bin"));
         fs_err::write(folder.path().join("model.safetensors"), "").unwrap();
         assert_eq!(find(folder.path()), None);
-        assert_eq!(quoted("a b'c"), "'a b'\\''c'");
     }
 }

@@ -28,6 +28,32 @@ pub(super) fn files(
             folder.join(TEMPLATES).display()
         );
     }
+    let mut files = of_source(observer, plan)?;
+    let bytes = card(plan).into_bytes();
+    files.push(SideFile { path: folder.join("README.md"), bytes });
+    files.extend(of_format(plan));
+    if let Some((_, text)) = index(folder, &plan.items, &plan.files) {
+        files.push(SideFile { path: folder.join(INDEX), bytes: text.into_bytes() });
+    }
+    let bytes = config_text(observer, plan)?.into_bytes();
+    files.push(SideFile { path: folder.join(CONFIG), bytes });
+    Ok(files)
+}
+
+/// Returns the file that describes the format to engines, if the format has one.
+pub(crate) fn of_format(plan: &FolderPlan<'_>) -> Option<SideFile> {
+    let mut json = plan.format.beside(&plan.ignored(), plan.scales.asked)?;
+    json.sort_all_objects();
+    let bytes = format!("{json:#}\n").into_bytes();
+    Some(SideFile { path: plan.folder.join("hf_quant_config.json"), bytes })
+}
+
+/// Reads the files that the folder takes over from the checkpoint: tokenizer, settings, templates, and code if wanted.
+pub(crate) fn of_source(
+    observer: &dyn ConversionObserver,
+    plan: &FolderPlan<'_>,
+) -> Result<Vec<SideFile>> {
+    let folder = &plan.folder;
     let source = &plan.target.dir;
     let mut files = if plan.target.is_gguf() {
         gguf_source::side_files(observer, plan.target, folder)?
@@ -40,18 +66,6 @@ pub(super) fn files(
     if templates.is_dir() {
         files.extend(read_files(source, &templates, &folder.join(TEMPLATES), is_template)?);
     }
-    let bytes = card(plan).into_bytes();
-    files.push(SideFile { path: folder.join("README.md"), bytes });
-    if let Some(mut json) = plan.format.beside(&plan.ignored(), plan.scales.asked) {
-        json.sort_all_objects();
-        let bytes = format!("{json:#}\n").into_bytes();
-        files.push(SideFile { path: folder.join("hf_quant_config.json"), bytes });
-    }
-    if let Some((_, text)) = index(folder, &plan.items, &plan.files) {
-        files.push(SideFile { path: folder.join(INDEX), bytes: text.into_bytes() });
-    }
-    let bytes = config_text(observer, plan)?.into_bytes();
-    files.push(SideFile { path: folder.join(CONFIG), bytes });
     Ok(files)
 }
 

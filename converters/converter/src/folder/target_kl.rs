@@ -124,7 +124,7 @@ fn weight_source(model: &Model, checkpoint: Checkpoint) -> Result<Arc<dyn Weight
 fn write_trial(run: ConversionRun<'_>, plan: &mut FolderPlan<'_>) -> Result<()> {
     plan.items = super::items(run.options.threads(), plan)?;
     plan.files = folder::lay_out(&plan.folder, &plan.items, plan.limit(run.options), "")?;
-    let work = super::work(plan, None, side_files::files(run.observer, plan)?)?;
+    let work = super::work(plan, None, side_files::files(&(), plan)?)?;
     let settings = conversion::RunOptions {
         threads: run.options.threads(),
         slab: run.options.slab,
@@ -137,8 +137,7 @@ fn write_trial(run: ConversionRun<'_>, plan: &mut FolderPlan<'_>) -> Result<()> 
 /// Returns the groups, with the weights of the graph that each contains.
 fn groups(plan: &FolderPlan<'_>, trial: &Checkpoint) -> Result<Vec<MatrixGroup>> {
     let model = &plan.target.model;
-    let (sourced, _) = flows(trial, &model.graph.weights, &model.rules)
-        .map_err(|errors| several(errors.iter().map(ToString::to_string)))?;
+    let (sourced, _) = flows(trial, &model.graph.weights, &model.rules).map_err(several)?;
     let mut weights: BTreeMap<&str, Vec<WeightId>> = BTreeMap::new();
     for (n, weight) in sourced.iter().enumerate() {
         for tensor in &weight.tensors {

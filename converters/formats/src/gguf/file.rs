@@ -92,6 +92,33 @@ impl GgufFile {
         self.maps[info.file].get(begin..begin + info.bytes as usize)
     }
 
+    /// Returns a sentence for each place between and behind the tensors that is no padding. Padding is zero, and shorter than
+    /// the alignment.
+    pub fn stray_bytes(&self) -> Vec<String> {
+        let mut sentences = Vec::new();
+        for (n, (path, map)) in self.paths.iter().zip(&self.maps).enumerate() {
+            let of_file = self.tensors.iter().filter(|info| info.file == n);
+            let mut ranges: Vec<(usize, usize)> = of_file
+                .map(|info| (info.offset as usize, (info.offset + info.bytes) as usize))
+                .collect();
+            ranges.sort_unstable();
+            let Some(&(_, last)) = ranges.last() else { continue };
+            let gaps = ranges.windows(2).map(|pair| (pair[0].1, pair[1].0));
+            for (from, to) in gaps.chain([(last, map.len())]) {
+                let gap = map.get(from..to).unwrap_or_default();
+                let file = path.display();
+                if let Some(at) = gap.iter().position(|&byte| byte != 0) {
+                    let at = from + at;
+                    sentences.push(format!("`{file}`: byte {at} is in no tensor and not zero"));
+                } else if gap.len() as u64 >= self.alignment {
+                    let count = gap.len();
+                    sentences.push(format!("`{file}`: {count} bytes at {from} are in no tensor"));
+                }
+            }
+        }
+        sentences
+    }
+
     /// Returns the paths of the files; the first of a set comes first.
     pub fn files(&self) -> &[PathBuf] {
         &self.paths

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::layout::{DimsStyle, GgufLayout, GgufTensorSpec};
 use super::{ALIGNMENT_KEY, Error, Metadata, MetadataValue, rules};
+use crate::output::folder_of;
 
 const NO: &str = "split.no";
 const COUNT: &str = "split.count";
@@ -29,6 +30,33 @@ pub fn path(prefix: &Path, no: u32, count: u32) -> PathBuf {
 pub fn prefix(file: &Path, no: u32, count: u32) -> Option<PathBuf> {
     let name = file.file_name()?.to_str()?.strip_suffix(&ending(no, count))?;
     (!name.is_empty()).then(|| file.with_file_name(name))
+}
+
+/// Lists the files of all sets of a name in its folder, in order.
+pub fn files_of_sets(prefix: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let start = prefix.file_name().unwrap_or_default().to_string_lossy();
+    let mut files = Vec::new();
+    for entry in fs_err::read_dir(folder_of(prefix))? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let numbers = name.strip_prefix(&*start).and_then(|end| end.strip_suffix(".gguf"));
+        if numbers.is_some_and(is_place_in_set) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// True for a text such as `-00001-of-00003`.
+fn is_place_in_set(text: &str) -> bool {
+    let numbers = text.strip_prefix('-').and_then(|text| text.split_once("-of-"));
+    numbers.is_some_and(|(no, count)| is_number(no) && is_number(count))
+}
+
+/// True for a number as names of files have it.
+fn is_number(digits: &str) -> bool {
+    digits.len() == 5 && digits.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 /// Lays out a set of files `prefix-00001-of-0000N.gguf` of at most `max_bytes` of tensors each. Files are

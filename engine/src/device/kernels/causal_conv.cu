@@ -1,4 +1,5 @@
-// `causal_conv`: each channel over its last inputs; those before the step come from the state.
+// `causal_conv`: each channel over its last inputs; those before the step come from the state. `previous`: the input
+// before.
 
 #define NO_ACTIVATION 12u
 
@@ -26,6 +27,22 @@ PARTS_KERNEL(causal_conv, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 chan
             sum = round_to(dtype, sum);
             if (kind != NO_ACTIVATION) sum = activate(kind, dtype, sum);
             store(y, dtype, (u64)x_row * channels + n, sum);
+        }
+    }
+}
+
+PARTS_KERNEL(previous, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 width, const u8 *past, u32 past_dtype,
+             u32 first, u32 start, u8 *y, u32 dtype) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < (u64)rows * width) {
+            u64 row = n / width, k = n % width;
+            float z = 0.0f;
+            if (row > 0u)
+                z = load(x, stored, (x_row + row - 1u) * width + k);
+            else if (start > 0u)
+                z = load(past, past_dtype, (u64)(start - 1u - first) * width + k);
+            store(y, dtype, (u64)x_row * width + n, z);
         }
     }
 }

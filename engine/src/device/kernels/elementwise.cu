@@ -44,6 +44,19 @@ KERNEL(with_weight, u32 kind, const u8 *x, u32 stored, const float *weight, cons
     }
 }
 
+// Shares of two values by a weight in f32: `a * w + b * (1 - w)`, each step rounded.
+KERNEL(weight_blend, const u8 *a, u32 a_dtype, const u8 *b, u32 b_dtype, const float *weight, const u32 *map, u32 width,
+       u8 *y, u32 dtype, u64 count) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < count) {
+            float w = weight[map[n % width]];
+            float one = round_to(dtype, load(a, a_dtype, n) * w);
+            store(y, dtype, n, one + round_to(dtype, load(b, b_dtype, n) * round_to(dtype, 1.0f - w)));
+        }
+    }
+}
+
 // `c * tanh(x / c)`, each step rounded.
 KERNEL(softcap, const u8 *x, u32 stored, float c, u8 *y, u32 dtype, u64 count) {
     PHASE(t) {

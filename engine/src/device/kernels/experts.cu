@@ -71,9 +71,9 @@ KERNEL(experts_linear, const u8 *x, u32 x_dtype, u32 share, const u32 *order, co
 }
 
 // The gated activation, in place of the gate. `limited`: bounds on both. `turned`: the gate is
-// `g * sigmoid(alpha * g)`, and 1 is added to the other.
-KERNEL(experts_gate, u32 kind, u8 *gate, const u8 *up, u32 limited, float limit, u32 turned, float alpha, u32 dtype,
-       u64 count) {
+// `g * sigmoid(alpha * g)`, and 1 is added to the other. `inner`: the dtype of the activation before the product.
+KERNEL(experts_gate, u32 kind, u8 *gate, const u8 *up, u32 limited, float limit, u32 turned, float alpha, u32 inner,
+       u32 dtype, u64 count) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < count) {
@@ -87,7 +87,7 @@ KERNEL(experts_gate, u32 kind, u8 *gate, const u8 *up, u32 limited, float limit,
                 float kept = round_to(dtype, g * bent);
                 store(gate, dtype, n, round_to(dtype, u + 1.0f) * kept);
             } else {
-                store(gate, dtype, n, activate(kind, dtype, g) * u);
+                store(gate, dtype, n, activate(kind, inner, g) * u);
             }
         }
     }

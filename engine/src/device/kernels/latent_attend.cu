@@ -2,7 +2,8 @@
 // `attend_weights`.
 //
 // A row of `expanded` has the key and the value of each head; `rest` is the part of the key that all heads share.
-// `picked`: the positions that each row sees, `[rows, span]`; null if it sees those of `seen`.
+// `picked`: the positions that each row sees, `[rows, span]`; null if it sees those of `seen`. `first`, `rest_first`: the
+// positions of the first rows that are kept.
 
 // Gathers the chosen positions of each row, ascending, and their number; a thread for each row.
 PARTS_KERNEL(picked_keys, const u8 *chosen, u32 stored, u32 first, u32 rows, u32 width, u32 start, u32 *picked,
@@ -23,8 +24,8 @@ PARTS_KERNEL(picked_keys, const u8 *chosen, u32 stored, u32 first, u32 rows, u32
 
 // Scores `[rows, heads, span]`; a block for each row, head and THREADS keys.
 PARTS_KERNEL(latent_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 heads, u32 nope, u32 shared, u32 value,
-             const u8 *expanded, u32 expanded_dtype, const u8 *rest, u32 rest_dtype, const u32 *seen,
-             const u32 *picked, u32 base, u32 span, float scale, u32 dtype, float *scores) {
+             const u8 *expanded, u32 expanded_dtype, u32 first, const u8 *rest, u32 rest_dtype, u32 rest_first,
+             const u32 *seen, const u32 *picked, u32 base, u32 span, float scale, u32 dtype, float *scores) {
     SHARED(float, tile, THREADS * (TILE + 1u));
     SHARED(float, own, SCORE_HEADS * TILE);
     SHARED(float, sums, SCORE_HEADS * THREADS);
@@ -37,8 +38,8 @@ PARTS_KERNEL(latent_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 heads, u32 
         1u, dim, expanded_dtype, from, to, [&](u32, u32 k) { return load(q, q_dtype, query * dim + k); },
         [&](u32 kept, u32 key, u32 k) {
             u64 position = picked ? picked[(u64)row * span + key] : key;
-            return k < nope ? load(expanded, kept, (position * heads + head) * (nope + value) + k)
-                            : load(rest, rest_dtype, position * shared + k - nope);
+            return k < nope ? load(expanded, kept, ((position - first) * heads + head) * (nope + value) + k)
+                            : load(rest, rest_dtype, (position - rest_first) * shared + k - nope);
         },
         [&](u32, u32 key, float sum) {
             scores[((u64)row * heads + head) * span + key - base] = round_to(dtype, round_to(dtype, sum) * scale);
@@ -48,7 +49,8 @@ PARTS_KERNEL(latent_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 heads, u32 
 
 // Weighted sums of values; a block for each query and COLUMNS numbers.
 PARTS_KERNEL(latent_values, const float *scores, u32 heads, u32 nope, u32 value, const u8 *expanded,
-             u32 expanded_dtype, const u32 *seen, const u32 *picked, u32 base, u32 span, u8 *y, u32 dtype, u32 y_row) {
+             u32 expanded_dtype, u32 first, const u32 *seen, const u32 *picked, u32 base, u32 span, u8 *y, u32 dtype,
+             u32 y_row) {
     SHARED(float, sums, THREADS);
     SHARED(float, totals, COLUMNS);
     u32 pieces = (value + COLUMNS - 1u) / COLUMNS, query = BLOCK / pieces, start = BLOCK % pieces * COLUMNS;
@@ -58,7 +60,7 @@ PARTS_KERNEL(latent_values, const float *scores, u32 heads, u32 nope, u32 value,
         value - start < COLUMNS ? value - start : COLUMNS,
         [&](u32 kept, u32 key, u32 column) {
             u64 position = picked ? picked[(u64)row * span + key] : key;
-            return load(expanded, kept, (position * heads + head) * (nope + value) + nope + start + column);
+            return load(expanded, kept, ((position - first) * heads + head) * (nope + value) + nope + start + column);
         },
         [&](u32 column, float total) {
             store(y, dtype, ((u64)y_row * heads + query) * value + start + column, total);

@@ -1,4 +1,4 @@
-//! `causal_conv` on a device.
+//! `causal_conv` and `previous` on a device.
 
 use crate::Error;
 use crate::device::{KernelArgument, KernelParts};
@@ -10,6 +10,7 @@ use crate::states::store::device::RowWrites;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("causal_conv", DeviceConv::prepare);
+    kernels.add("previous", previous);
 }
 
 struct DeviceConv {
@@ -85,4 +86,48 @@ impl Kernel for DeviceConv {
         queue.launch_parts(&launches)?;
         ctx.set_device(0, y)
     }
+}
+
+/// Gives each row that of the position before.
+fn previous(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let queue = ctx.queue()?;
+    let x = ctx.device_input(0)?;
+    let width = x.width();
+    let y = ctx.device_output(0, x.rows())?;
+    let mut writes = RowWrites::default();
+    let mut launch = KernelParts::new("previous");
+    for chunk in ctx.chunks() {
+        let wrong = ctx.error("its state does not hold inputs of this shape");
+        let rows = chunk.rows.len();
+        let from = chunk.rows.start;
+        let mut arguments: Vec<KernelArgument> = vec![
+            (&*x.buffer).into(),
+            x.dtype.into(),
+            index(ctx, from)?.into(),
+            index(ctx, rows)?.into(),
+            index(ctx, width)?.into(),
+        ];
+        let start = index(ctx, chunk.start)?;
+        let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+        if memory.inputs.width() != width
+            || memory.needed != 1
+            || memory.inputs.end() != chunk.start
+        {
+            return Err(wrong);
+        }
+        memory.inputs.append_value(&x, (from, rows), &mut writes)?;
+        let (past, first) = memory.inputs.cache()?;
+        arguments.extend(&past.list[..2]);
+        arguments.extend::<[KernelArgument; 4]>([
+            first.into(),
+            start.into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+        ]);
+        launch.push_each(rows * width, arguments);
+    }
+    let mut launches = writes.into_launches();
+    launches.push(launch);
+    queue.launch_parts(&launches)?;
+    ctx.set_device(0, y)
 }

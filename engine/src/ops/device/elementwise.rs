@@ -4,7 +4,9 @@ use crate::Error;
 use crate::device::{DeviceBuffer, DeviceQueue, count};
 use crate::kernels::round::round1;
 use crate::ops::device::{convert, index};
-use crate::ops::elementwise::{Clamp, ScalarElementwise, ScalarKind, Softcap, spread};
+use crate::ops::elementwise::{
+    Clamp, ScalarElementwise, ScalarKind, Softcap, spread, weight_places,
+};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 
 // The kinds of `elementwise.cu`.
@@ -20,6 +22,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     }
     kernels.add("weight_scale", |ctx: &mut Ctx<'_>| with_weight(ctx, MULTIPLY));
     kernels.add("weight_add", |ctx: &mut Ctx<'_>| with_weight(ctx, ADD));
+    kernels.add("weight_blend", weight_blend);
     kernels.prepared("scale", |args| ScalarElementwise::scale(args).map(DeviceScalar));
     kernels.prepared("offset", |args| ScalarElementwise::offset(args).map(DeviceScalar));
     kernels.prepared("divide", |args| ScalarElementwise::divide(args).map(DeviceScalar));
@@ -101,6 +104,35 @@ fn with_weight(ctx: &mut Ctx<'_>, kind: u32) -> Result<(), Error> {
         count(y.len()),
     ];
     queue.launch_each("with_weight", y.len(), &arguments)?;
+    ctx.set_device(0, y)
+}
+
+fn weight_blend(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let queue = ctx.queue()?;
+    let a = ctx.device_input(0)?;
+    let b = ctx.device_input(1)?;
+    if a.shape != b.shape {
+        return Err(ctx.error(format!("{:?} and {:?} do not fit", a.shape, b.shape)));
+    }
+    let weight = ctx.device_vector("weight");
+    let weight = weight.ok_or_else(|| ctx.error("its weight is no vector"))?;
+    let places = weight_places(ctx, &a.shape)?;
+    let places: Vec<u32> = places.into_iter().map(|at| at as u32).collect();
+    let places = queue.upload(bytemuck::cast_slice(&places))?;
+    let y = ctx.device_output(0, a.rows())?;
+    let arguments = [
+        (&*a.buffer).into(),
+        a.dtype.into(),
+        (&*b.buffer).into(),
+        b.dtype.into(),
+        weight.into(),
+        (&places).into(),
+        index(ctx, a.width())?.into(),
+        (&*y.buffer).into(),
+        y.dtype.into(),
+        count(y.len()),
+    ];
+    queue.launch_each("weight_blend", y.len(), &arguments)?;
     ctx.set_device(0, y)
 }
 

@@ -44,6 +44,13 @@ impl Kernel for DeviceLatent {
             ctx.observe_cached(0, &c.download()?);
             ctx.observe_cached(1, &r.download()?);
         }
+        let sinks = ctx.device_vector("sinks");
+        if sinks.is_some_and(|sinks| sinks.bytes() != 4 * heads) {
+            return Err(ctx.error("there is one sink per head"));
+        }
+        if !self.0.fits(ctx.state().and_then(|state| state.window)) {
+            return Err(ctx.error("it would see more than its state keeps"));
+        }
         expand(ctx, (&c, &r), sizes.width(), &y)?;
         let mut parts = Vec::new();
         for ChunkRows { slot, rows, start, mask, .. } in ctx.chunks() {
@@ -63,7 +70,7 @@ impl Kernel for DeviceLatent {
                 for from in part.clone().step_by(batch) {
                     let to = part.end.min(from + batch);
                     let seen: Vec<Range<usize>> = (start + from..start + to)
-                        .map(|position| mask.document_of(position)..position + 1)
+                        .map(|position| self.0.reach.seen(mask, position))
                         .collect();
                     let first = rows.start + from;
                     parts.push(LatentPart {
@@ -76,7 +83,7 @@ impl Kernel for DeviceLatent {
                 }
             }
         }
-        let call = LatentCall { scale: self.0.scale, ctx, q: &q, y: &y, sizes };
+        let call = LatentCall { scale: self.0.scale, ctx, q: &q, y: &y, sizes, sinks };
         let (long, parts): (Vec<_>, Vec<_>) =
             parts.into_iter().partition(|part| call.is_long(part));
         for part in &long {
@@ -188,6 +195,7 @@ struct LatentCall<'a, 'c> {
     q: &'a DeviceValue,
     y: &'a DeviceValue,
     sizes: HeadSizes,
+    sinks: Option<&'a DeviceBuffer>,
 }
 
 impl LatentCall<'_, '_> {
@@ -326,8 +334,8 @@ impl LatentCall<'_, '_> {
 
     fn score_arguments(&self, part: &PlacedLatent<'_>) -> Result<Vec<KernelArgument>, Error> {
         let HeadSizes { heads, nope, shared, value } = self.sizes;
-        let (expanded, _) = part.memory.expanded.cache()?;
-        let (shared_keys, _) = part.memory.shared.cache()?;
+        let (expanded, first) = part.memory.expanded.cache()?;
+        let (shared_keys, shared_first) = part.memory.shared.cache()?;
         let [ranges, base, span] = part.seen.arguments();
         Ok(vec![
             (&*self.q.buffer).into(),
@@ -339,8 +347,10 @@ impl LatentCall<'_, '_> {
             self.number(value)?,
             expanded.list[0],
             expanded.list[1],
+            first.into(),
             shared_keys.list[0],
             shared_keys.list[1],
+            shared_first.into(),
             ranges,
             part.picked,
             base,
@@ -361,7 +371,7 @@ impl LatentCall<'_, '_> {
             base,
             span,
             0.0.into(),
-            none,
+            self.sinks.into(),
             false.into(),
             false.into(),
             self.y.dtype.into(),
@@ -374,7 +384,7 @@ impl LatentCall<'_, '_> {
 
     fn value_arguments(&self, part: &PlacedLatent<'_>) -> Result<Vec<KernelArgument>, Error> {
         let HeadSizes { heads, nope, value, .. } = self.sizes;
-        let (expanded, _) = part.memory.expanded.cache()?;
+        let (expanded, first) = part.memory.expanded.cache()?;
         let [ranges, base, span] = part.seen.arguments();
         Ok(vec![
             part.scores,
@@ -383,6 +393,7 @@ impl LatentCall<'_, '_> {
             self.number(value)?,
             expanded.list[0],
             expanded.list[1],
+            first.into(),
             ranges,
             part.picked,
             base,

@@ -1,4 +1,4 @@
-//! Recurrences on a device: `ssd_scan`, `ssm1_scan`, `log_decay`, `delta_rule`, `rg_lru`, `lightning`.
+//! Recurrences on a device: `ssd_scan`, `ssm1_scan`, `log_decay`, `delta_rule`, `rg_lru`, `wkv`, `lightning`.
 
 use std::sync::OnceLock;
 
@@ -13,6 +13,7 @@ use crate::ops::device::{index, last_axis};
 use crate::ops::lightning::Lightning;
 use crate::ops::ssd_scan::SsdScan;
 use crate::ops::ssm1_scan::Ssm1Scan;
+use crate::ops::wkv::decays;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::states::Memory;
 use crate::states::recurrent::DeviceRecurrentStep;
@@ -30,6 +31,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     });
     kernels.prepared("delta_rule", |args: &Args<'_>| DeltaRule::prepare(args).map(DeviceDelta));
     kernels.prepared("rg_lru", |_: &Args<'_>| Ok(DeviceRgLru { soft: OnceLock::new() }));
+    kernels.prepared("wkv", |_: &Args<'_>| Ok(DeviceWkv { decays: OnceLock::new() }));
     kernels.prepared("lightning", |args: &Args<'_>| Lightning::prepare(args).map(DeviceLightning));
 }
 
@@ -413,6 +415,39 @@ impl Kernel for DeviceRgLru {
         ]);
         more.extend(pair(&y));
         let kernel = ScanKernel { name: "rg_lru", width: channels, threads: channels, begins: 0 };
+        scan(ctx, &kernel, &more)?;
+        ctx.set_device(0, y)
+    }
+}
+
+struct DeviceWkv {
+    /// -exp(time_decay) of each channel, rounded.
+    decays: OnceLock<DeviceBuffer>,
+}
+
+impl Kernel for DeviceWkv {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let k = ctx.device_input(0)?;
+        let v = ctx.device_input(1)?;
+        let channels = k.width();
+        let decays = table(ctx, &self.decays, || decays(ctx))?;
+        let bonus = ctx.device_vector("time_first");
+        let y = ctx.device_output(0, v.rows())?;
+        if decays.bytes() != 4 * channels
+            || bonus.is_none_or(|bonus| bonus.bytes() != 4 * channels)
+            || v.width() != channels
+            || y.width() != channels
+        {
+            return Err(ctx.error(format!("its values and weights are not of {channels} channels")));
+        }
+        let mut more = [pair(&k), pair(&v)].concat();
+        more.extend::<[KernelArgument; 3]>([
+            decays.into(),
+            bonus.into(),
+            index(ctx, channels)?.into(),
+        ]);
+        more.extend(pair(&y));
+        let kernel = ScanKernel { name: "wkv", width: 3 * channels, threads: channels, begins: 0 };
         scan(ctx, &kernel, &more)?;
         ctx.set_device(0, y)
     }

@@ -1,9 +1,9 @@
-//! `heads`, `merge`, `split`, `concat`, `slice` on a device.
+//! `heads`, `merge`, `split`, `concat`, `slice`, `copies`, `regroup` on a device.
 
 use crate::Error;
 use crate::device::count;
 use crate::ops::device::index;
-use crate::ops::shape::{Slice, last, reshape};
+use crate::ops::shape::{Regroup, Slice, last, reshape};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
 
@@ -13,6 +13,8 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("split", split);
     kernels.add("concat", concat);
     kernels.prepared("slice", |args: &Args<'_>| Slice::prepare(args).map(DeviceSlice));
+    kernels.add("copies", copies);
+    kernels.prepared("regroup", |args: &Args<'_>| Regroup::prepare(args).map(DeviceRegroup));
 }
 
 /// Copies `width` columns of every line from column `from` of `x` to column `to` of `y`.
@@ -66,6 +68,55 @@ impl Kernel for DeviceSlice {
         columns(ctx, (&x, self.0.from), (&y, 0), last(&y.shape))?;
         ctx.set_device(0, y)
     }
+}
+
+struct DeviceRegroup(Regroup);
+
+impl Kernel for DeviceRegroup {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.device_input(0)?;
+        let heads = self.0.heads(&x.shape).map_err(|why| ctx.error(why))?;
+        let lines = (0..x.rows()).flat_map(|row| heads.iter().map(move |head| (row, head)));
+        let lines: Vec<u32> = lines.map(|(row, head)| (row * heads.len() + head) as u32).collect();
+        let width = last(&x.shape);
+        chosen_lines(ctx, &x, &lines, width)
+    }
+}
+
+/// Repeats each row along a new first axis.
+fn copies(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.device_input(0)?;
+    let n = ctx.output_shape(0)?.first().copied().unwrap_or(1);
+    let lines: Vec<u32> =
+        (0..x.rows()).flat_map(|row| std::iter::repeat_n(row as u32, n)).collect();
+    let width = x.width();
+    chosen_lines(ctx, &x, &lines, width)
+}
+
+/// Makes the output of the given lines of a value, each of `width` numbers.
+fn chosen_lines(
+    ctx: &mut Ctx<'_>,
+    x: &DeviceValue,
+    lines: &[u32],
+    width: usize,
+) -> Result<(), Error> {
+    let queue = ctx.queue()?;
+    let y = ctx.device_output(0, x.rows())?;
+    if lines.len() * width != y.len() {
+        return Err(ctx.error(format!("{} lines of {width} are no {:?}", lines.len(), y.shape)));
+    }
+    let lines = queue.upload(bytemuck::cast_slice(lines))?;
+    let arguments = [
+        (&*x.buffer).into(),
+        x.dtype.into(),
+        (&lines).into(),
+        index(ctx, width)?.into(),
+        (&*y.buffer).into(),
+        y.dtype.into(),
+        count(y.len()),
+    ];
+    queue.launch_each("chosen_rows", y.len(), &arguments)?;
+    ctx.set_device(0, y)
 }
 
 fn concat(ctx: &mut Ctx<'_>) -> Result<(), Error> {

@@ -9,7 +9,6 @@ use crate::parse::parse_expr;
 use crate::scalar::Scalar;
 use crate::sheet::versions::VersionRange;
 use crate::sheet::{SheetText, SourceReference};
-use crate::suggest;
 use crate::syntax::{Expr, ExprKind, Ident};
 use crate::yaml::{YamlMap, YamlNode, YamlValue};
 
@@ -23,118 +22,36 @@ impl SheetDecoder {
         known: &[&str],
         read: fn(&mut Self, &YamlNode, &YamlMap) -> Option<T>,
     ) -> Vec<T> {
-        let Some(entry) = map.get(key) else { return Vec::new() };
-        let YamlValue::List(items) = &entry.value.value else {
-            self.expected(&entry.value, &format!("a list behind `{key}`"));
-            return Vec::new();
-        };
         let mut results = Vec::new();
-        for item in items {
-            if let Some(map) = self.map(item, what, known) {
+        for item in self.tree.list_of(map, key) {
+            if let Some(map) = self.tree.map(item, what, known) {
                 results.extend(read(self, item, map));
             }
         }
         results
     }
 
-    /// Reads the entries of a map of maps.
-    pub(super) fn entries(&mut self, map: &YamlMap, key: &str) -> Vec<(Ident, YamlNode)> {
-        let Some(entry) = map.get(key) else { return Vec::new() };
-        let YamlValue::Map(inner) = &entry.value.value else {
-            self.expected(&entry.value, &format!("a map behind `{key}`"));
-            return Vec::new();
-        };
-        inner.values().map(|entry| (entry.name(), entry.value.clone())).collect()
-    }
-
-    /// Reads a map whose keys are known; each other key is reported.
-    pub(super) fn map<'n>(
-        &mut self,
-        node: &'n YamlNode,
-        what: &str,
-        known: &[&str],
-    ) -> Option<&'n YamlMap> {
-        let Some(map) = node.map() else {
-            self.expected(node, &format!("{what}, which is a map"));
-            return None;
-        };
-        for entry in map.values().filter(|entry| !known.contains(&entry.key.value())) {
-            let message = format!("{what} has no key `{}`", beginning(entry.key.value()));
-            let mut finding = Finding::error(&entry.key.span(), message);
-            finding.help = suggest::help(entry.key.value(), known.iter().copied());
-            self.findings.push(finding);
-        }
-        Some(map)
-    }
-
-    pub(super) fn expected(&mut self, node: &YamlNode, what: &str) {
-        let finding = Finding::error(&node.at, format!("expected {what}"));
-        self.findings.push(finding.label(format!("found {}", node.kind())));
-    }
-
     pub(super) fn missing(&mut self, name: &Ident, what: &str, key: &str) {
         let message = format!("{what} `{}` needs `{key}`", beginning(&name.name));
-        self.findings.push(Finding::error(&name.at, message));
-    }
-
-    pub(super) fn word(&mut self, map: &YamlMap, key: &str) -> Option<Ident> {
-        let node = &map.get(key)?.value;
-        let text = node.text();
-        if text.is_none() {
-            self.expected(node, "a text");
-        }
-        text.map(crate::text::MappedText::ident)
-    }
-
-    pub(super) fn text(&mut self, map: &YamlMap, key: &str) -> Option<String> {
-        self.word(map, key).map(|word| word.name)
-    }
-
-    pub(super) fn needed(
-        &mut self,
-        map: &YamlMap,
-        key: &str,
-        at: &YamlNode,
-        what: &str,
-    ) -> Option<Ident> {
-        let word = self.word(map, key);
-        if word.is_none() {
-            self.findings.push(Finding::error(&at.at, format!("{what} needs `{key}`")));
-        }
-        word
+        self.tree.findings.push(Finding::error(&name.at, message));
     }
 
     pub(super) fn versions(&mut self, map: &YamlMap) -> Option<VersionRange> {
-        let word = self.word(map, "versions")?;
+        let word = self.tree.word(map, "versions")?;
         let versions = VersionRange::parse(&word.name);
         if versions.is_none() {
             let finding = Finding::error(&word.at, "these are no versions");
-            self.findings.push(finding.help("write comparisons: `>=0.5.20, <0.6`"));
+            self.tree.findings.push(finding.help("write comparisons: `>=0.5.20, <0.6`"));
         }
         versions
-    }
-
-    /// Reads names, in lists of any depth.
-    pub(super) fn names(&mut self, node: &YamlNode) -> Vec<String> {
-        match &node.value {
-            YamlValue::List(items) => items.iter().flat_map(|item| self.names(item)).collect(),
-            YamlValue::Plain(text) | YamlValue::Quoted(text) => vec![text.value().to_owned()],
-            _ => {
-                self.expected(node, "a list of names");
-                Vec::new()
-            }
-        }
     }
 
     /// Reads a map of words.
     pub(super) fn words(&mut self, map: &YamlMap, key: &str) -> IndexMap<String, String> {
         let mut words = IndexMap::new();
-        for (name, node) in self.entries(map, key) {
-            match node.text() {
-                Some(text) => {
-                    words.insert(name.name, text.value().to_owned());
-                }
-                None => self.expected(&node, "a text"),
+        for (name, node) in self.tree.entries(map, key) {
+            if let Some(text) = self.tree.text(&node) {
+                words.insert(name.name, text.value().to_owned());
             }
         }
         words
@@ -149,12 +66,12 @@ impl SheetDecoder {
             YamlValue::Plain(text) | YamlValue::Quoted(text) => match parse_expr(text) {
                 Ok(expr) => Some(expr),
                 Err(errors) => {
-                    self.findings.extend(errors);
+                    self.tree.findings.extend(errors);
                     None
                 }
             },
             _ => {
-                self.expected(node, "an expression");
+                self.tree.expected(node, "an expression");
                 None
             }
         }
@@ -170,11 +87,11 @@ impl SheetDecoder {
         match node.text().map(parse_expr) {
             Some(Ok(expr)) => Some(expr),
             Some(Err(errors)) => {
-                self.findings.extend(errors);
+                self.tree.findings.extend(errors);
                 None
             }
             None => {
-                self.expected(node, "an expression");
+                self.tree.expected(node, "an expression");
                 None
             }
         }
@@ -198,15 +115,12 @@ impl SheetDecoder {
 
     pub(super) fn template(&mut self, map: &YamlMap, key: &str) -> Option<SheetText> {
         let node = &map.get(key)?.value;
-        let Some(text) = node.text() else {
-            self.expected(node, "a text");
-            return None;
-        };
-        Some(SheetText::parse(text, &mut self.findings))
+        let text = self.tree.text(node)?;
+        Some(SheetText::parse(text, &mut self.tree.findings))
     }
 
     pub(super) fn assignments(&mut self, map: &YamlMap, key: &str) -> Vec<(Ident, Expr)> {
-        let entries = self.entries(map, key);
+        let entries = self.tree.entries(map, key);
         entries.into_iter().filter_map(|(name, node)| Some((name, self.value(&node)?))).collect()
     }
 
@@ -218,7 +132,7 @@ impl SheetDecoder {
     ) -> Option<SourceReference> {
         let Some(entry) = map.get("source") else {
             let finding = Finding::error(&at.at, format!("{what} needs `source`"));
-            self.findings.push(finding.help("name the file and line that say so"));
+            self.tree.findings.push(finding.help("name the file and line that say so"));
             return None;
         };
         self.origin(&entry.value)
@@ -229,8 +143,8 @@ impl SheetDecoder {
         if let Some(text) = node.text() {
             return Some(SourceReference { place: text.value().to_owned(), quote: None });
         }
-        let map = self.map(node, "a source", &QUOTE)?;
-        let place = self.needed(map, "place", node, "a source")?;
-        Some(SourceReference { place: place.name, quote: self.text(map, "quote") })
+        let map = self.tree.map(node, "a source", &QUOTE)?;
+        let place = self.tree.needed(map, "place", node, "a source")?;
+        Some(SourceReference { place: place.name, quote: self.tree.string(map, "quote") })
     }
 }
