@@ -55,6 +55,7 @@ Examples:
   parity dump MODEL -o DUMP --pieces DIR --piece 2/8    the second of eight pieces, on any machine
   parity dump MODEL -o DUMP --pieces DIR --merge  the dump that one process would write
   parity dump MODEL -o DUMP --chat                also the chat template and the tokenizer
+  parity dump MODEL -o DUMP --judge               also where the class differs from itself
   parity dump --script > dump.py                  to run it on another machine: python dump.py --help
 
 --layerwise reads each layer's weights when they are multiplied, and carries all sequences that do
@@ -62,6 +63,11 @@ not wait for each other through a layer before the next. Of stacked experts and 
 the rows in use are read. The checkpoint is read once for every step that waits for the one before:
 the longest decode (--prompts), the greedy tokens (`-- --greedy 0`), and each member of the ensemble
 (`-- --no-members`). `-- --resident GB` sets the memory for weights.
+
+--judge computes the class in f64 and compares ways to compute that are equal in exact arithmetic:
+steps and chunks with the prefill, batches and padding with single sequences, sdpa with eager
+attention. It also looks for weights without an effect. Each check prints a line with the first
+module that differs, and the manifest gets them all (`onboard help dump`).
 
 The interpreter is --python, else ONBOARD_PYTHON, else the python of the active environment (venv,
 conda, PATH) if it has torch and transformers, else `uv run`, which installs what the script needs.
@@ -97,6 +103,9 @@ pub(crate) struct DumpArgs {
     /// Also record renderings of the chat template and tokens of a corpus, for `parity check --chat`
     #[arg(long)]
     chat: bool,
+    /// Also compare the class with itself in f64, and write the verdicts into the manifest
+    #[arg(long, conflicts_with_all = ["layerwise", "layers", "pieces"])]
+    judge: bool,
     /// The dtypes to run, with commas: f32,bf16,f16
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_dtype)]
     dtypes: Vec<Dtype>,
@@ -136,6 +145,7 @@ impl DumpArgs {
                 ("--layerwise", self.layerwise),
                 ("--layers", !self.layers.is_empty()),
                 ("--chat", self.chat),
+                ("--judge", self.judge),
                 ("arguments after --", !self.more.is_empty()),
             ] {
                 ensure!(
@@ -248,6 +258,9 @@ impl DumpArgs {
         }
         if self.merge {
             all.push("--merge".into());
+        }
+        if self.judge {
+            all.push("--judge".into());
         }
         if self.trust_remote_code {
             all.push("--trust-remote-code".into());

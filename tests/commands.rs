@@ -304,6 +304,32 @@ fn the_reference_gets_what_the_command_was_given() {
     run(&mut command).code(2).says("--import /nonexistent.py").says("expected a Python file");
 }
 
+/// Runs `parity dump --judge` with an interpreter and further arguments.
+#[cfg(unix)]
+fn judged(interpreter: &std::path::Path, more: &[&str]) -> crate::tool::Ran {
+    let mut command = parity();
+    command.arg("dump").arg(fixture("lfm2")).args(["-o", "OUT", "--judge", "--python"]);
+    run(command.arg(interpreter).args(more))
+}
+
+#[test]
+#[cfg(unix)]
+fn the_reference_is_judged_whole_and_by_the_script_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let interpreter = dir.path().join("python");
+    python(&interpreter, true);
+    judged(&interpreter, &[]).code(0);
+    let called = fs_err::read_to_string(dir.path().join("called")).unwrap();
+    assert!(called.trim_end().ends_with("-o OUT --judge"), "{called}");
+    for (flag, value) in [("--layers", "0"), ("--pieces", "P")] {
+        judged(&interpreter, &[flag, value]).code(2).says("--judge").says(flag);
+    }
+    judged(&interpreter, &["--layerwise"]).code(2).says("--judge").says("--layerwise");
+    let mut command = parity();
+    command.arg("dump").arg(fixture("lfm2")).args(["-o", "OUT", "--engine", "native", "--judge"]);
+    run(&mut command).code(2).says("--judge: only the reference script has a use for it");
+}
+
 #[test]
 #[cfg(unix)]
 fn the_python_of_the_active_environment_comes_before_uv() {

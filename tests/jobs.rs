@@ -61,6 +61,7 @@ fn commands_that_cannot_be_divided_are_refused() {
             "--shard is no option of a command",
         ),
         (format!("convert {model} --to gguf:q8_0 -o x --plan"), "--plan is no option of a command"),
+        (format!("parity dump {model} -o D --judge"), "--judge is no option of a command"),
         (format!("imatrix {model} --tokens 1"), "--output <FILE>"),
         (format!("convert {model} --to gguf:q8_0 -o x --no-such-flag"), "cannot be run"),
         (format!("convert {model} --to gguf:q8_0 -o -"), "has to be a file or a folder"),

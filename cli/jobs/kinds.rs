@@ -19,7 +19,7 @@ pub(super) const KINDS: &[DivisibleCommand] = &[
         piece: &["--pieces", "{output}.pieces", "--piece", "{i}/{n}"],
         piece_output: None,
         product: Some("{output}.pieces/piece-{i}-of-{n}.json"),
-        refused: &["piece", "pieces", "merge", "plan", "script"],
+        refused: &["piece", "pieces", "merge", "plan", "script", "judge"],
         merge_writes: true,
         merge: &["{command}", "--pieces", "{output}.pieces", "--merge"],
         result: "the dump is written",

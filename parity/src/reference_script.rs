@@ -27,8 +27,11 @@ pub const PACKAGE: &[(&str, &str)] = package![
     "experts.py",
     "failures.py",
     "files.py",
+    "generated.py",
     "given_prompts.py",
+    "idle.py",
     "inputs.py",
+    "judge.py",
     "layer_choice.py",
     "layers.py",
     "loading.py",
@@ -49,7 +52,10 @@ pub const PACKAGE: &[(&str, &str)] = package![
     "store.py",
     "taps.py",
     "units.py",
+    "verdicts.py",
+    "watch.py",
     "weights.py",
+    "wide.py",
     "work.py",
 ];
 

@@ -30,7 +30,7 @@ def end_with_parent() -> None:
 def option_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dump.py", description="Write a reference dump of a Hugging Face causal language model.")
     parser.add_argument("model", metavar="MODEL_DIR", help="folder with config.json and *.safetensors")
-    parser.add_argument("-o", "--out", metavar="DUMP", required=True, help="folder to write; an older dump there is replaced")
+    parser.add_argument("-o", "--out", metavar="DUMP", help="folder to write; an older dump there is replaced")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="runs to make, comma-separated (default %(default)s)")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--prompts", metavar="FILE.json", help="prompts to run instead of the derived ones")
@@ -42,6 +42,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--topk", type=int, default=256, metavar="K", help="log-probabilities kept per row of a larger one (default %(default)s)")
     parser.add_argument("--no-taps", action="store_true", help="no module outputs and no states")
     parser.add_argument("--no-members", action="store_true", help="no ensemble of runs that differ by rounding alone")
+    parser.add_argument("--judge", action="store_true", help="judge the reference by itself, print a line for each verdict, and write them into the manifest; without -o, nothing else")
     parser.add_argument("--gelu-table", action="store_true", help="GELU by llama.cpp's table of f16, to tell whether that is all it does otherwise")
     parser.add_argument("--layerwise", action="store_true", help="read one layer at a time, for a model that is larger than the memory: the same dump, more slowly")
     parser.add_argument("--layers", metavar="0,3,60", help="run these layers alone, with embedding, last norm and head: files that have only other layers may be absent")
@@ -53,6 +54,14 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of torch (default %(default)s)")
     parser.add_argument("--greedy", type=int, default=16, metavar="N", help="greedy tokens per run (default %(default)s)")
     return parser
+
+
+def refuse_contradictions(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuses options that leave nothing to do, or that `--judge` cannot keep."""
+    if args.out is None and not args.judge:
+        parser.error("-o DUMP is needed; only --judge writes nothing without it")
+    if args.judge and (args.layerwise or args.pieces is not None):
+        parser.error("--judge perturbs the weights of a whole model in memory, so it takes neither --layerwise, --layers nor --pieces")
 
 
 def read_options(argv: list[str] | None) -> argparse.Namespace:
@@ -72,6 +81,7 @@ def read_options(argv: list[str] | None) -> argparse.Namespace:
         if not all(piece.strip().isdecimal() for piece in pieces):
             parser.error("--layers: expected numbers of layers with commas, from 0")
         args.layers, args.layerwise = sorted({int(piece) for piece in pieces}), True
+    refuse_contradictions(parser, args)
     if args.pieces is None and (args.piece or args.merge or args.plan):
         parser.error("--piece, --merge and --plan need --pieces DIR")
     if args.merge and (args.piece or args.plan):

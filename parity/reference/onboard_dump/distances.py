@@ -17,6 +17,17 @@ def relative(ours, truth) -> float:
     return gap if torch.isfinite(torch.tensor(gap)) else float("inf")
 
 
+def exact_gap(ours, truth) -> float:
+    """The largest difference relative to the largest value, in f64: `relative` rounds to f32, which hides differences of f64 runs."""
+    import torch
+
+    if ours.numel() == 0:
+        return 0.0
+    ours, truth = ours.to(torch.float64), truth.to(torch.float64)
+    gap = float(torch.where(ours == truth, 0.0, ours - truth).abs().max() / truth.abs().max().clamp_min(1e-30))
+    return gap if gap == gap else float("inf")
+
+
 def tap_distances(base, member, first: int):
     """The distance of each row from the base's rows from `first` on: rms of the difference over the rms of the row, or over a twentieth of that of all
     rows where that is more."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from .failures import say
 from .inputs import Inputs
+from .judge import judge_reference
 from .patches import break_ties
 from .results import Results, write_dump
 from .run import make_run
@@ -10,21 +11,24 @@ from .units import inputs_of, open_parts
 
 
 def dump(args) -> None:
-    """Writes the dump that the options ask for, or makes or plans its pieces."""
+    """Writes the dump that the options ask for, or makes or plans its pieces, or judges the reference."""
     settle_torch(args.threads)
     notes: list[str] = []
     inputs = Inputs(args, notes)
     if args.pieces is not None and not take_parts(inputs):
         return
     results = Results(args, notes)
-    for name in args.dtypes:
+    for name in args.dtypes if args.out is not None else ():
         if inputs.parts is None or inputs.parts.wants(name, name == args.dtypes[0]):
             make_run(inputs, results, name)
     if inputs.is_piece:
         inputs.parts.finish()
         say(f"{args.pieces}: piece {args.piece[0] + 1}/{args.piece[1]} is finished")
         return
-    write_dump(inputs, results)
+    if args.judge:
+        judge_reference(inputs, results)
+    if args.out is not None:
+        write_dump(inputs, results)
 
 
 def settle_torch(threads: int) -> None:

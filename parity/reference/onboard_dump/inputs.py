@@ -20,8 +20,9 @@ class Inputs:
     """The options of a dump and its checkpoint, before a model is loaded."""
 
     def __init__(self, args, notes: list[str]):
-        self.args, self.folder, self.target = args, Path(args.model), Path(args.out)
-        check_target(args, self.target)
+        self.args, self.folder, self.target = args, Path(args.model), None if args.out is None else Path(args.out)
+        if self.target is not None:
+            check_target(args, self.target)
         self.raw, self.plain = read_config(self.folder)
         import_files(args.imports, self.plain)
         self.config = load_config(self.folder, self.plain, args.trust_remote_code)

@@ -151,6 +151,8 @@ def manifest_of(inputs, results, listed: dict, states: list[dict], agrees: bool)
         "greedy": results.greedy,
         "audit": {**results.audit, "truth": "decode" if agrees else "prefill", "notes": results.notes},
     }
+    if results.verdicts is not None:
+        manifest["verdicts"] = [verdict.entry() for verdict in results.verdicts]
     if inputs.choice is not None:
         manifest["layers"] = inputs.choice
     if "quantization_config" in inputs.plain:

@@ -24,6 +24,8 @@ class Results:
         # Of a head, by dtype.
         self.heads, self.head_tensors, self.head_measure = {}, {}, HeadMeasure(not args.no_members)
         self.patched = {"topk_first_of_equals"}
+        # Of `--judge`.
+        self.verdicts = None
         # Of the first model that is loaded.
         self.chosen = self.architecture = None
         self.rounded_rows = self.rounded_caches = "none"

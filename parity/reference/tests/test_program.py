@@ -10,8 +10,8 @@ from pathlib import Path
 REFERENCE = Path(__file__).resolve().parents[1]
 PACKAGE = sorted((REFERENCE / "onboard_dump").glob("*.py"))
 PLACE = "FILES: dict[str, str] = {}\n"
-# Modules for models whose weights are read when they are used.
-WITH_TORCH = {"weights", "store", "layers", "cache_steps", "lockstep"}
+# Modules for models whose weights are read when they are used, and for weights without an effect.
+WITH_TORCH = {"weights", "store", "layers", "cache_steps", "lockstep", "idle"}
 LONGEST_FUNCTION, LONGEST_FILE = 80, 450
 
 
