@@ -77,14 +77,14 @@ const MODEL: [&str; 7] = ["name", "path", "reference", "spec", "source", "engine
 const ENGINE: [&str; 5] = ["name", "engine", "options", "dtypes", "flags"];
 /// Flags of a check that a run sets, or that every cell would write to, and what to write in a plan.
 const SET: [(&str, &str); 8] = [
-    ("--engine", "name the engine in `engines`"),
-    ("--engine-option", "write `options` of the engine"),
-    ("--dtype", "write `dtypes`"),
-    ("--reference", "write `reference` of the model"),
-    ("--spec", "write `spec` of the model"),
-    ("--source", "write `source` of the model"),
-    ("--junit", "give it to `parity matrix`, which writes one file"),
-    ("--html", "give it to `parity matrix`, which writes one page"),
+    ("engine", "name the engine in `engines`"),
+    ("engine-option", "write `options` of the engine"),
+    ("dtype", "write `dtypes`"),
+    ("reference", "write `reference` of the model"),
+    ("spec", "write `spec` of the model"),
+    ("source", "write `source` of the model"),
+    ("junit", "give it to `parity matrix`, which writes one file"),
+    ("html", "give it to `parity matrix`, which writes one page"),
 ];
 const KNOWN: [&str; 4] = ["model", "engine", "dtype", "because"];
 
@@ -252,9 +252,10 @@ impl PlanReader {
     fn flags(&mut self, map: &YamlMap) -> Vec<String> {
         let words = self.tree.words(map, "flags");
         for word in &words {
-            let name = word.name.split('=').next().unwrap_or_default();
+            let flag = word.name.split('=').next().unwrap_or_default();
+            let name = flag.trim_start_matches('-');
             if let Some((_, instead)) = SET.iter().find(|(flag, _)| *flag == name) {
-                let message = format!("`{name}` is none of the flags of a plan");
+                let message = format!("the option `{name}` is none of the flags of a plan");
                 self.tree.findings.push(Finding::error(&word.at, message).help(*instead));
             }
         }
@@ -326,11 +327,11 @@ mod tests {
             ("models: [a]\nengines: [native]\nknown: [{engine: native}]\n", "needs `because`"),
             (
                 "models: [a]\nengines: [native]\nflags: [--dtype=f16]\n",
-                "`--dtype` is none of the flags of a plan",
+                "the option `dtype` is none of the flags of a plan",
             ),
             (
                 "models: [a]\nengines: [{engine: native, flags: [--junit, x.xml]}]\n",
-                "`--junit` is none of the flags of a plan",
+                "the option `junit` is none of the flags of a plan",
             ),
         ] {
             let all = read_text(text).unwrap_err();
