@@ -131,7 +131,8 @@ fn has_taps(dump: &Dump, phase: Phase) -> bool {
         && dump.manifest.taps.0.iter().any(|(_, info)| info.has(phase))
 }
 
-/// Counts the ops that were judged in one phase alone: what an op does in the other is as important.
+/// Counts the ops that were judged in one phase alone, if they are many. A class may step without some of its modules;
+/// ops between two taps are compared together then.
 fn ops_of_one_phase(run: &RunReport) -> Vec<(Unproven, String)> {
     let [prefill, decode] = Phase::ALL.map(|phase| {
         judged_ops(run, phase)
@@ -151,11 +152,11 @@ fn ops_of_one_phase(run: &RunReport) -> Vec<(Unproven, String)> {
     reasons
 }
 
-/// Describes the ops that one phase has and the other lacks.
+/// Describes the ops that one phase has and the other lacks, if they are more than a tenth.
 fn only_in(ops: &BTreeSet<String>, others: &BTreeSet<String>, phase: Phase) -> Option<String> {
-    let mut alone = ops.difference(others);
-    let first = alone.next()?;
-    let count = quantity::plural(1 + alone.count(), "op");
+    let alone: Vec<&String> = ops.difference(others).collect();
+    let first = alone.first().filter(|_| alone.len() * 10 > ops.len())?;
+    let count = quantity::plural(alone.len(), "op");
     Some(format!("{count} compared in {phase} alone, the first is `{first}`"))
 }
 
