@@ -81,7 +81,10 @@ fn a_plan_is_checked_before_anything_runs() {
     fs_err::write(&path, "models: [a]\nengines: [nativ]\n").unwrap();
     matrix(&path, &[]).code(2).says("did you mean `native`?");
     fs_err::write(&path, "models: [a]\nengines: [native]\nflags: [--dtype, f16]\n").unwrap();
-    matrix(&path, &[]).code(2).says("`--dtype` is none of the flags of a plan").says("`dtypes`");
+    matrix(&path, &[])
+        .code(2)
+        .says("--dtype is none of the flags of a plan")
+        .says("write `dtypes`");
     fs_err::write(&path, "models: [a]\nengines: [native]\n").unwrap();
     let board = home.path().join("board.json");
     fs_err::write(&board, "{}").unwrap();

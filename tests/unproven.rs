@@ -171,11 +171,11 @@ fn what_a_dump_was_robbed_of_is_in_the_verdict() {
         ),
         (
             &|dump| keep_phase(dump, "prefill", 20),
-            "decode (20 ops compared in prefill alone, the first is `",
+            "ops compared in prefill alone, the first is `model.embed_tokens`",
         ),
         (
             &|dump| keep_phase(dump, "decode", 20),
-            "ops (20 ops compared in decode alone, the first is `",
+            "ops compared in decode alone, the first is `model.embed_tokens`",
         ),
         (
             &|dump| {

@@ -140,11 +140,11 @@ fn ops_of_one_phase(run: &RunReport) -> Vec<(Unproven, String)> {
             .map(|gate| gate.subject.to_string())
             .collect::<BTreeSet<String>>()
     });
-    // A phase without any is a reason of its own.
+    // A phase without any comparison is a reason of its own.
     let mut reasons = Vec::new();
     if run.coverage.decode.is_some() {
-        reasons
-            .extend(only_in(&prefill, &decode, Phase::Prefill).map(|why| (Unproven::Decode, why)));
+        let kind = if decode.is_empty() { Unproven::Decode } else { Unproven::Ops };
+        reasons.extend(only_in(&prefill, &decode, Phase::Prefill).map(|why| (kind, why)));
     }
     if run.coverage.prefill.is_some() {
         reasons.extend(only_in(&decode, &prefill, Phase::Decode).map(|why| (Unproven::Ops, why)));
