@@ -414,7 +414,7 @@ impl AttendInputs<'_> {
         let key_dim = self.rule.key_dim;
         let first = self.reach.seen(task.mask, task.start).start;
         let (column, other) = columns(self, task.head);
-        let Attention { keys, values, .. } = task.memory;
+        let Attention { keys, values } = task.memory;
         let head = CachedHead {
             keys: [keys.columns(task.head * key_dim, key_dim), keys.columns(0, 0)],
             values: [
