@@ -32,6 +32,8 @@ use crate::target::{self, ModelArgs, SpecArgs};
 use crate::term::{Tone, paint};
 use crate::{CommandOutcome, annotate, parity_mutate, schema, term, write};
 
+mod draft_screen;
+
 /// Matches or drafts a spec, builds the model, runs it and proves it
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -199,7 +201,7 @@ impl AddModelArgs {
         let card = Card::new(target, weights, evidence, chat, outcome)?;
         let paths = [("card.md", card.markdown()), ("card.json", card.json())];
         for (file, text) in &paths {
-            write::atomic(&out.join(file), text.as_bytes())?;
+            write::report(&out.join(file), text)?;
         }
         if self.json {
             term::print(&card.json())?;
@@ -260,15 +262,14 @@ impl AddModelArgs {
         };
         match add(folder, &mut specs, &options).map_err(model_error)? {
             AddedModel::Matched(opened) => Ok((target::shown(*opened), None)),
-            AddedModel::Drafted(draft) => {
-                let config = ConfigFile::of_folder(&folder.dir).map_err(model_error)?;
+            AddedModel::Drafted { draft, config } => {
                 self.write_draft(&mut specs, &config, &folder.dir, &draft)?;
                 let set = &self.choice.set;
                 let opened = open::resolve(folder, config, &specs, &draft.name, set);
                 let mut opened = opened.map_err(model_error)?;
                 // The list beside the draft has them.
                 opened.warnings.clear();
-                Ok((target::shown(opened), Some(draft)))
+                Ok((target::shown(opened), Some(*draft)))
             }
         }
     }
@@ -295,7 +296,7 @@ impl AddModelArgs {
         if !draft.findings.is_empty() {
             let list = summary::list_path(&draft.path);
             let listed = summary::list(draft);
-            write::atomic(&list, listed.as_bytes()).context("cannot write the list of findings")?;
+            write::report(&list, &listed).context("cannot write the list of findings")?;
         }
         if draft.is_whole() {
             term::note(&format!("drafted {path}; complete it, and give it with --spec {path}"));
@@ -309,9 +310,7 @@ impl AddModelArgs {
             return Ok(());
         }
         let model = &self.which.model;
-        let screen = summary::screen(draft, &config.architecture(), model, &|text| {
-            term::with_flags(text).into_owned()
-        });
+        let screen = draft_screen::screen(draft, &config.architecture(), model);
         Err(briefly_reported_error(&draft.findings, &screen))
     }
 

@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use endpoints::EndpointOptions;
 use endpoints::load::settings::{
-    parse_body, parse_connections, parse_lengths, parse_objective, parse_percentile, parse_prompts,
-    parse_rate, parse_ratio,
+    parse_body, parse_connections, parse_lengths, parse_objective, parse_percentile, parse_rate,
+    parse_ratio, parse_request_count,
 };
 use endpoints::load::{
     ArrivalProcess, CompletionsApi, LengthDistribution, LoadClient, LoadOptions, LoadPlan,
@@ -53,7 +53,7 @@ pub(crate) struct BenchServeArgs {
     #[arg(long, value_name = "ENDPOINT", default_value = "completions")]
     endpoint: EndpointChoice,
     /// Number of requests
-    #[arg(short, long, value_name = "N", default_value_t = 100, value_parser = parse_prompts)]
+    #[arg(short, long, value_name = "N", default_value_t = 100, value_parser = parse_request_count)]
     num_prompts: usize,
     /// Requests per second, or inf to send all at once
     #[arg(long, value_name = "RATE", default_value = "inf", value_parser = parse_rate)]
@@ -363,7 +363,7 @@ impl BenchServeArgs {
         let summary = LoadSummary::of(run, &options);
         let form = if self.json { ReportForm::Json } else { self.output.form() };
         let records = self.details.then_some(&run.records[..]);
-        term::print(&render(&summary, settings, records, form, self.table.style())?)?;
+        term::print(&render(&summary, settings, records, form)?)?;
         for (kind, (count, words)) in &summary.failures {
             term::note(&format!("failed: {count} with {kind}, the first: {words}"));
         }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand};
-use converter::{ConvertOptions, listed};
+use converter::ConvertOptions;
+use registry::listing;
 
 use crate::findings::converter_error;
 use crate::progress::ConversionTerminal;
@@ -90,7 +91,7 @@ pub(crate) struct ConvertArgs {
     quantize_output: bool,
     /// Write the config keys too that engines read and transformers 5 leaves out (block_dim,
     /// rope_theta, ...); without --to, write that config and nothing else
-    #[arg(long, conflicts_with = "verify")]
+    #[arg(long)]
     compat: bool,
     /// With a checkpoint format: copy the code of the checkpoint too (`.py` files), which is left out otherwise
     #[arg(long, conflicts_with = "verify")]
@@ -175,7 +176,7 @@ impl ConvertArgs {
         if faults.is_empty() {
             return Ok(CommandOutcome::Ok);
         }
-        term::note(&listed(&faults));
+        term::note(&listing::joined(&faults));
         Ok(CommandOutcome::Differs)
     }
 }

@@ -122,7 +122,7 @@ pub(crate) struct DumpArgs {
 impl DumpArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
         if let Some(script) = self.script {
-            term::print(&script.file().1)?;
+            term::print_data(&script.file().1)?;
             return Ok(CommandOutcome::Ok);
         }
         let (Some(model), Some(output)) = (&self.model, &self.output) else {

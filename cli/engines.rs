@@ -296,7 +296,7 @@ fn variable(name: &str) -> Result<Option<String>> {
     }
 }
 
-/// Sets an option of a server's client; false for a key that not every client has.
+/// Sets an option that all clients of servers have. Returns false for another key.
 pub(crate) fn set_endpoint(options: &mut EndpointOptions, key: &str, value: &str) -> Result<bool> {
     match key {
         "model" => options.model = Some(value.to_owned()),

@@ -316,7 +316,7 @@ fn show(
         term::note(text.trim_end());
         return Ok(());
     }
-    Ok(term::print(text.trim_end())?)
+    Ok(term::print_data(text.trim_end())?)
 }
 
 fn facts(

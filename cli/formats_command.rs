@@ -219,7 +219,7 @@ impl ParseOutputArgs {
                 "calls": bytes.calls,
             },
         }});
-        term::print(&end.to_string())?;
+        term::print_data(&end.to_string())?;
         Ok(CommandOutcome::Ok)
     }
 }
@@ -237,7 +237,7 @@ fn print(events: &[OutputEvent]) -> Result<()> {
                 json!({ "arguments": { "index": index, "piece": piece } })
             }
         };
-        term::print(&line.to_string())?;
+        term::print_data(&line.to_string())?;
     }
     Ok(())
 }

@@ -147,10 +147,9 @@ impl LaunchArgs {
 
     /// Compares a server with the launch; exits with 1 if something differs.
     fn verify(&self, launched: &PlannedLaunch, url: &str) -> Result<CommandOutcome> {
-        let compared = launch::verify(launched, url, engines::api_key()?)?;
-        for warning in &compared.warnings {
-            term::note(&format!("warning: {warning}"));
-        }
+        let compared = launch::verify(launched, url, engines::api_key()?, &|reason| {
+            term::note(&format!("warning: {reason}"));
+        })?;
         if self.form == LaunchFormat::Json {
             term::print(&serde_json::to_string_pretty(&compared.json())?)?;
         } else {

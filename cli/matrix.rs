@@ -10,6 +10,7 @@ use parity::matrix::plan::{self, PlanEngine, PlanModel};
 use parity::matrix::{Board, CellOutcome, MatrixRun, html, junit, text};
 use registry::diag::SourceText;
 use registry::file;
+use registry::quantity::plural;
 
 use crate::engines::parse_seconds;
 use crate::findings::reported_error;
@@ -83,9 +84,8 @@ impl MatrixArgs {
             text: file::read_text(&self.plan, file::SPEC)?,
         });
         let plan = plan::read(&source).map_err(|findings| {
-            let count = findings.len();
-            let s = if count == 1 { "" } else { "s" };
-            reported_error(&findings, &format!("the plan `{shown}` has {count} finding{s}"))
+            let count = plural(findings.len(), "finding");
+            reported_error(&findings, &format!("the plan `{shown}` has {count}"))
         })?;
         let before = self.against.as_ref().map(|path| board(path)).transpose()?;
         let pairs: Vec<(&PlanModel, &PlanEngine)> = plan
@@ -116,13 +116,13 @@ impl MatrixArgs {
             }
             _ => Vec::new(),
         };
-        for (path, bytes) in [
+        for (path, text) in [
             (&self.write, serde_json::to_string_pretty(&board)? + "\n"),
             (&self.junit, junit(&board, &changes)),
             (&self.html, html(&board, &changes)),
         ] {
             if let Some(path) = path {
-                write::atomic(path, bytes.as_bytes())?;
+                write::report(path, &text)?;
                 term::note(&format!("wrote {}", path.display()));
             }
         }

@@ -157,9 +157,9 @@ impl ParityCheckArgs {
         if let (Err(error), Some(path)) = (&ended, &self.junit) {
             let xml = parity::junit::junit_error(
                 &self.which.model.display().to_string(),
-                &term::with_flags(&format!("{error:#}")),
+                &format!("{error:#}"),
             );
-            write::atomic(path, xml.as_bytes())?;
+            write::report(path, &xml)?;
             term::note(&format!("wrote {}", path.display()));
         }
         ended
@@ -322,7 +322,7 @@ impl ParityCheckArgs {
             (&self.junit, parity::junit::junit),
         ] {
             if let Some(path) = path {
-                write::atomic(path, make(report).as_bytes())?;
+                write::report(path, &make(report))?;
                 term::note(&format!("wrote {}", path.display()));
             }
         }
@@ -330,7 +330,7 @@ impl ParityCheckArgs {
             Some(path) if path.as_os_str() == "-" => term::print(&parity::json::json(report))?,
             json => {
                 if let Some(path) = json {
-                    write::atomic(path, parity::json::json(report).as_bytes())?;
+                    write::report(path, &parity::json::json(report))?;
                     term::note(&format!("wrote {}", path.display()));
                 }
                 term::print(&parity::report::text(report))?;

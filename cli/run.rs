@@ -247,7 +247,7 @@ impl RunArgs {
             },
         )?;
         if !self.json {
-            term::print(&output.remaining_text())?;
+            term::print_data(&output.remaining_text())?;
             return Ok(CommandOutcome::Ok);
         }
         answer.push_str(&output.remaining_text());
@@ -260,7 +260,7 @@ impl RunArgs {
             "text": (!ids).then_some(answer),
             "ended": ended.word(),
         });
-        term::print(&serde_json::to_string_pretty(&result)?)?;
+        term::print_data(&serde_json::to_string_pretty(&result)?)?;
         Ok(CommandOutcome::Ok)
     }
 }

@@ -83,11 +83,15 @@ pub(crate) fn own_colours(text: &str) -> String {
     out
 }
 
-/// Writes data to stdout.
+/// Writes texts of this program to stdout, with the flags of the command line.
 pub(crate) fn print(text: &str) -> io::Result<()> {
+    print_data(&with_flags(text))
+}
+
+/// Writes data to stdout, such as the output of a model.
+pub(crate) fn print_data(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let text = with_flags(text);
-    let text = clean(&text);
+    let text = clean(text);
     out.write_all(text.as_bytes())?;
     if !text.ends_with('\n') {
         out.write_all(b"\n")?;

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
-use converter::{VerifiedFiles, expected, hashed, listed, unsound};
+use converter::{VerifiedFiles, compare_hashes, hashes_path, read_fault};
+use registry::listing;
 use registry::quantity::{self, bytes as size};
 use serde_json::json;
 
@@ -37,16 +38,16 @@ impl VerifyArgs {
             "`{}` is not found; give a converted file, the first file of a set, or a folder",
             path.display()
         );
-        let Some(mut verified) = hashed(path)? else {
+        let Some(mut verified) = compare_hashes(path)? else {
             bail!(
                 "`{}` has no hashes: expected `{}` beside it, which `convert` writes; compare it with its source by \
                  `convert MODEL --verify {0}`",
                 path.display(),
-                expected(path).display()
+                hashes_path(path).display()
             );
         };
         if verified.faults.is_empty() {
-            verified.faults.extend(unsound(path));
+            verified.faults.extend(read_fault(path));
         }
         let VerifiedFiles { files, ranges, bytes, faults } = &verified;
         if self.json {
@@ -55,7 +56,7 @@ impl VerifyArgs {
             term::print(&serde_json::to_string_pretty(&report)?)?;
         }
         if !faults.is_empty() {
-            term::note(&listed(faults));
+            term::note(&listing::joined(faults));
             return Ok(CommandOutcome::Differs);
         }
         if !self.json {

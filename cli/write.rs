@@ -8,6 +8,8 @@ use std::sync::{Arc, LazyLock};
 use anyhow::{Context as _, Result, ensure};
 use formats::output::{DirectDisk, Disk, DraftFile};
 
+use crate::term::with_flags;
+
 /// True for `-`, which selects standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == "-"
@@ -32,7 +34,7 @@ pub(crate) fn allowed(output: &Path, inputs: &[PathBuf], force: bool) -> Result<
 /// Writes a file beside its final path, then renames it. `-` is standard output.
 pub(crate) fn atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     if is_stdout(path) {
-        return Ok(crate::term::print(&String::from_utf8_lossy(bytes))?);
+        return Ok(crate::term::print_data(&String::from_utf8_lossy(bytes))?);
     }
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         fs_err::create_dir_all(parent)?;
@@ -41,6 +43,11 @@ pub(crate) fn atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     let _watched = crate::interrupt::watch(draft.part());
     draft.write_all(bytes).with_context(|| cannot_write(path))?;
     draft.publish(&*disk()).with_context(|| cannot_write(path))
+}
+
+/// Writes a report for people, with the flags of the command line.
+pub(crate) fn report(path: &Path, text: &str) -> Result<()> {
+    atomic(path, with_flags(text).as_bytes())
 }
 
 /// Says that a file cannot be written.

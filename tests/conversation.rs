@@ -65,7 +65,7 @@ fn a_conversation_goes_on_from_what_was_computed() {
 fn commands_of_a_conversation_are_no_messages() {
     let model = fixture("qwen2");
     let ran =
-        typed(&model, &["--chat", "--json", "-n", "2"], "/help\n/reset\n /reset\n/a/b\n").code(0);
+        typed(&model, &["--chat", "--json", "-n", "2"], "/help\n/reset\n /help\n/a/b\n").code(0);
     assert_eq!(objects(&ran.out).len(), 2, "{}", ran.out);
     ran.says("/clear forgets what was said").says("`/reset` is no command");
 }

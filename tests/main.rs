@@ -49,6 +49,7 @@ mod shapes;
 mod signatures;
 mod tool;
 mod type_names;
+mod unhashed;
 mod unproven;
 mod verify;
 mod writes;

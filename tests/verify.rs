@@ -310,13 +310,10 @@ fn keys_and_bytes_beside_tensors_are_compared_without_hashes() {
     let at = sound.windows(key.len()).position(|bytes| bytes == key).unwrap();
     other_key[at + key.len() - 1] ^= 1;
     let appended = [&sound[..], &[0; 64]].concat();
-    let mut filled = sound.clone();
-    filled.extend([7]);
     for (bytes, fault) in [
         (other_token, "key `tokenizer.ggml.tokens` has `"),
         (other_key, "key `tokenizer.ggml.bos_token_id` is missing"),
-        (appended, "64 bytes at "),
-        (filled, "is in no tensor and not zero"),
+        (appended, "are in no tensor"),
     ] {
         fs_err::write(&file, bytes).unwrap();
         compare(&source, &file, &[]).code(1).says(fault);
@@ -402,7 +399,9 @@ fn a_config_with_infinity_is_compared() {
     copy_folder(&fixture("mamba2"), &source);
     let config = source.join("config.json");
     let text = fs_err::read_to_string(&config).unwrap();
-    fs_err::write(&config, text.replacen('{', "{\"time_step_limit\": [0.0, Infinity],", 1)).unwrap();
+    let mut values: Value = serde_json::from_str(&text).unwrap();
+    values["time_step_limit"] = serde_json::json!([0.0, "INFINITE"]);
+    fs_err::write(&config, values.to_string().replace("\"INFINITE\"", "Infinity")).unwrap();
     run(convert().arg(&source).args(["--to", "bf16", "-o"]).arg(&out)).code(0);
     compare(&source, &out, &[]).code(0);
 }

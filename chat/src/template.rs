@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use formats::gguf::Metadata;
+use formats::gguf::{GgufFile, Metadata};
 use formats::shown;
 use indexmap::IndexMap;
 use minijinja::value::Value;
@@ -132,6 +132,25 @@ impl Template {
             return Err(TemplateError::Missing { path: dir.to_owned(), places });
         }
         Ok(Self { variants, tokens: tokens::of_folder(dir)? })
+    }
+
+    /// Reads the template of a folder or a GGUF file. A GGUF file without one has that of its folder.
+    pub fn of_model(model: &Path) -> Result<Self, TemplateError> {
+        if model.is_dir() {
+            return Self::open(model);
+        }
+        let from_file = GgufFile::open(model).ok();
+        if let Some(template) = from_file.and_then(|file| Self::from_gguf(model, file.metadata())) {
+            return Ok(template);
+        }
+        let parent = model.parent().filter(|folder| !folder.as_os_str().is_empty());
+        Self::open(parent.unwrap_or(Path::new("."))).map_err(|error| match error {
+            TemplateError::Missing { .. } => {
+                let places = "its key `tokenizer.chat_template` nor the files in its folder";
+                TemplateError::Missing { path: model.to_owned(), places }
+            }
+            other => other,
+        })
     }
 
     /// Reads the template in the keys of a GGUF file, if it has one.

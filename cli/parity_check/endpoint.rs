@@ -150,8 +150,8 @@ impl ClientSettings {
             "top" => self.options.top = count(value, 1 << 20)?,
             "tokens" => self.tokens = count(value, 4096)?,
             "parallel" => self.parallel = count(value, 256)?,
-            _ if set_endpoint(&mut self.options, key, value)? => {}
-            _ => bail!(
+            _ => ensure!(
+                set_endpoint(&mut self.options, key, value)?,
                 "there is no such setting of a server; expected `model`, `driver`, `timeout`, `top`, `tokens`, `parallel`, \
                  `key-env`, `ca` or `insecure`"
             ),

@@ -40,7 +40,7 @@ struct Answer {
 }
 
 /// Commands of a conversation.
-const HELP: &str = "/clear forgets what was said, /help prints this, /exit or the end of the input ends; Ctrl-C ends an answer";
+const HELP: &str = "/clear forgets what was said, /help prints this, /exit (/quit, /bye) or the end of the input ends; Ctrl-C ends an answer";
 
 /// True for a line that is one word behind a slash. Paths have more slashes, and questions more words.
 fn is_command(line: &str) -> bool {
@@ -110,18 +110,19 @@ impl Conversation<'_> {
                 term::prompt(">>> ");
             }
             let Some(line) = next_line()? else { break };
-            match line.trim() {
+            // A space before a word makes it a message.
+            match line.trim_end() {
                 "" => {}
                 "/exit" | "/bye" | "/quit" => break,
                 "/clear" => self.begin(),
                 "/help" | "/?" => term::note(HELP),
                 word if is_command(&line) => {
                     term::note(&format!(
-                        "`{word}` is no command, and a message with a space before it is sent as it is\n{HELP}"
+                        "`{word}` is no command; to send it as a message, write a space before it\n{HELP}"
                     ));
                 }
                 text => {
-                    let answer = self.answer(text)?;
+                    let answer = self.answer(text.trim_start())?;
                     self.finish(&answer)?;
                 }
             }
@@ -181,7 +182,7 @@ impl Conversation<'_> {
         let tail = stream.finish();
         answer_text.push_str(&tail);
         if !silent {
-            term::print(&tail)?;
+            term::print_data(&tail)?;
         }
         // The last token was not fed, unless a token after it ended the answer or the user did.
         let fed = match generation.ended {
@@ -226,7 +227,7 @@ impl Conversation<'_> {
                 "text": answer.text,
                 "ended": ended.word(),
             });
-            term::print(&serde_json::to_string_pretty(&result)?)?;
+            term::print_data(&serde_json::to_string_pretty(&result)?)?;
         } else if ended == GenerationEnd::Context {
             term::note("note: the answer ends where the context of the model does");
         }

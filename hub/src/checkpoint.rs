@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use checkpoints::checkpoint::pickled;
+use checkpoints::checkpoint::{INDEX, SINGLE, pickled};
 use registry::listing::error_chain;
 
 use crate::cache::ModelCache;
@@ -16,8 +16,6 @@ use crate::options::HubOptions;
 use crate::settings::HubSettings;
 
 const CONFIG: &str = "config.json";
-const INDEX: &str = "model.safetensors.index.json";
-const SINGLE: &str = "model.safetensors";
 
 /// Useful files beside the weights; a repository may lack any of them.
 const OPTIONAL: [&str; 9] = [

@@ -115,7 +115,7 @@ impl DividedCommand {
     }
 
     /// Returns the file that is there once a piece is made, if its name is known.
-    pub fn product(&self, number: usize) -> Option<PathBuf> {
+    pub(crate) fn product(&self, number: usize) -> Option<PathBuf> {
         self.kind.product.map(|template| self.filled(template, number).into())
     }
 
@@ -199,7 +199,7 @@ impl DividedCommand {
     }
 
     /// Returns the paths that all machines have to see: those that are read, and the folders that are written.
-    pub fn shared(&self) -> (Vec<String>, Vec<String>) {
+    pub(crate) fn shared(&self) -> (Vec<String>, Vec<String>) {
         let mut reads: Vec<String> = Vec::new();
         for read in &self.reads {
             if !reads.contains(&read.path) {
@@ -221,12 +221,12 @@ impl DividedCommand {
     }
 
     /// Returns the words of a task, which chooses its piece by `which`.
-    pub fn task(&self, program: &str, which: &[&str]) -> Vec<String> {
+    pub(crate) fn task(&self, program: &str, which: &[&str]) -> Vec<String> {
         self.jobs_words(program, "run", which)
     }
 
     /// Returns the words of the merge, with this program's name on the machines.
-    pub fn merge_words(&self, program: &str) -> Vec<String> {
+    pub(crate) fn merge_words(&self, program: &str) -> Vec<String> {
         self.jobs_words(program, "merge", &[])
     }
 

@@ -32,6 +32,6 @@ pub use error::Error;
 pub use kinds::DivisibleCommand;
 pub use make::{CommandRun, PieceOutcome};
 pub use plan::{plan_json, plan_text};
-pub use records::{PieceState, UnmadePiece, number_ranges, unmade_numbers, unmade_reasons};
+pub use records::{UnmadePiece, number_ranges, unmade_numbers, unmade_reasons};
 pub use scripts::{SchedulerOptions, kubernetes, slurm};
 pub use words::{ParsedWords, PathArgument, without_dots};

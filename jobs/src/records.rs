@@ -44,7 +44,7 @@ struct ProductFile {
 
 /// State of a piece.
 #[derive(Debug)]
-pub enum PieceState {
+pub(crate) enum PieceState {
     /// Its files are as they were written, and its inputs have not changed.
     Made,
     /// Nothing is recorded.
@@ -62,13 +62,13 @@ impl DividedCommand {
     }
 
     /// Returns fingerprints of the inputs as they are now.
-    pub fn inputs(&self) -> Result<BTreeMap<String, String>, Error> {
+    pub(crate) fn inputs(&self) -> Result<BTreeMap<String, String>, Error> {
         inputs::fingerprints(&self.reads)
     }
 
     /// Claims the folder of records for this division before anything is computed. Returns true if it was
     /// not claimed before.
-    pub fn begin(&self) -> Result<bool, Error> {
+    pub(crate) fn begin(&self) -> Result<bool, Error> {
         self.refuse_foreign()?;
         let path = self.state.join(DIVISION);
         let new = !path.exists();
@@ -80,7 +80,7 @@ impl DividedCommand {
     }
 
     /// Gives up a claim if no piece was made under it, so that a mistyped command can be corrected.
-    pub fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         if !(1..=self.count).any(|number| self.record(number).exists()) {
             fs_err::remove_file(self.state.join(DIVISION)).ok();
             // Removes an empty folder only.
@@ -89,7 +89,7 @@ impl DividedCommand {
     }
 
     /// Returns the state of a piece with these inputs. A record of another command is an error.
-    pub fn state_of(
+    pub(crate) fn state_of(
         &self,
         number: usize,
         inputs: &BTreeMap<String, String>,
@@ -119,7 +119,7 @@ impl DividedCommand {
     }
 
     /// Records a finished piece.
-    pub fn note_made(
+    pub(crate) fn note_made(
         &self,
         number: usize,
         inputs: BTreeMap<String, String>,

@@ -29,8 +29,13 @@ pub struct AddOptions {
 pub enum AddedModel {
     /// A known spec matches; the model is opened with it.
     Matched(Box<OpenedModel>),
-    /// No spec matches; this draft has to be written, and completed if it has findings.
-    Drafted(SpecDraft),
+    /// No spec matches the config; the draft has to be written, and completed if it has findings.
+    Drafted {
+        /// Draft of a spec.
+        draft: Box<SpecDraft>,
+        /// Config of the checkpoint.
+        config: ConfigFile,
+    },
 }
 
 /// Opens a checkpoint with the chosen spec or with one that matches, or else drafts a spec.
@@ -45,7 +50,7 @@ pub enum AddedModel {
 /// let folder = onboard_models::folder(&place).unwrap().unwrap();
 /// match add(&folder, &mut Specs::builtin(), &AddOptions::default()).unwrap() {
 ///     AddedModel::Matched(opened) => assert_eq!(opened.target.name, "llama_256"),
-///     AddedModel::Drafted(draft) => println!("{}", draft.body),
+///     AddedModel::Drafted { draft, .. } => println!("{}", draft.body),
 /// }
 /// ```
 pub fn add(
@@ -63,7 +68,8 @@ pub fn add(
         let checkpoint =
             Checkpoint::open(&folder.dir).map_err(|source| Error::UnreadWeights { source })?;
         let settings = DraftOptions { like: options.like.as_deref(), out: &options.out };
-        return draft(specs, &config, &checkpoint, settings).map(AddedModel::Drafted);
+        let draft = draft(specs, &config, &checkpoint, settings)?;
+        return Ok(AddedModel::Drafted { draft: Box::new(draft), config });
     };
     let opened = resolve(folder, config, specs, &spec, &options.set)?;
     Ok(AddedModel::Matched(Box::new(opened)))

@@ -64,27 +64,35 @@ fn patterns(renames: &BTreeMap<String, String>) -> Vec<Value> {
 /// Generalizes the numbers of a name to any number, if the other name has the same numbers.
 fn general(from: &str, to: &str, module: bool) -> (String, String) {
     let same = numbers(from) == numbers(to);
-    let mut group = 0;
-    let mut holes = |name: &str, hole: &dyn Fn(usize) -> String, escape: bool| {
-        group = 0;
-        let parts = name.split('.').map(|part| {
-            if same && part.parse::<u32>().is_ok() {
-                group += 1;
-                return hole(group);
-            }
-            if escape { regex_escape(part) } else { part.to_owned() }
-        });
-        let parts: Vec<String> = parts.collect();
-        parts.join(if escape { "\\." } else { "." })
-    };
-    let mut left = holes(from, &|_| "(\\d+)".to_owned(), true);
-    let mut right = holes(to, &|n| format!("\\{n}"), false);
+    let mut left = with_holes(from, same, regex_escape, "\\.", |_| "(\\d+)".to_owned());
+    let mut right = with_holes(to, same, str::to_owned, ".", |n| format!("\\{n}"));
     if module {
         left.push_str("(\\.[^.]+)");
         let last = if same { numbers(from).len() + 1 } else { 1 };
         right = format!("{right}\\{last}");
     }
     (left, right)
+}
+
+/// Returns a name with its parts written by `plain`, or its numbers by `hole` with their place from 1 if `holes`.
+fn with_holes(
+    name: &str,
+    holes: bool,
+    plain: fn(&str) -> String,
+    separator: &str,
+    hole: fn(usize) -> String,
+) -> String {
+    let mut place = 0;
+    let mut parts = Vec::new();
+    for part in name.split('.') {
+        if holes && part.parse::<u32>().is_ok() {
+            place += 1;
+            parts.push(hole(place));
+        } else {
+            parts.push(plain(part));
+        }
+    }
+    parts.join(separator)
 }
 
 /// Returns the parts of a name that are numbers.

@@ -39,6 +39,13 @@ pub fn lines<T>(items: &[T]) -> (&[T], Option<String>) {
     (first, (omitted > 0).then(|| format!("... and {omitted} more")))
 }
 
+/// Returns the first [`LINES`] texts as lines, and a line about the others if there are some.
+pub fn joined(texts: &[String]) -> String {
+    let (first, omitted) = lines(texts);
+    let first = first.iter().map(String::as_str);
+    first.chain(omitted.as_deref()).collect::<Vec<_>>().join("\n")
+}
+
 /// Most characters of a name or a value of a file that a message quotes.
 pub const QUOTED: usize = 160;
 

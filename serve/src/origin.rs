@@ -76,8 +76,8 @@ fn refused(header: &str, value: &str) -> ApiError {
         StatusCode::FORBIDDEN,
         "other_site",
         format!(
-            "the header `{header}: {value}` is of another site; expected localhost, a loopback address, or the name \
-             of the option `host`: start the server with the option `allow-host NAME`, or with a key, to serve other names"
+            "the header `{header}: {value}` is of another site; expected localhost, a loopback address, or a name that the \
+             server was started for: whoever runs it can allow more names, or set a key"
         ),
     )
 }

@@ -111,25 +111,3 @@ fn encode(
 fn failure(error: impl Display) -> ChatTokensError {
     ChatTokensError(error.to_string())
 }
-
-impl Template {
-    /// Reads the template of a folder or a GGUF file. A GGUF file without one has that of its folder.
-    pub fn of_model(model: &Path) -> Result<Self, TemplateError> {
-        if model.is_dir() {
-            return Self::open(model);
-        }
-        let from_file = GgufFile::open(model).ok();
-        if let Some(template) = from_file.and_then(|file| Self::from_gguf(model, file.metadata())) {
-            return Ok(template);
-        }
-        let parent = model.parent().filter(|folder| !folder.as_os_str().is_empty());
-        Self::open(parent.unwrap_or(Path::new("."))).map_err(|error| match error {
-            TemplateError::Missing { .. } => {
-                let places =
-                    "its key `tokenizer.chat_template` nor chat_template.jinja in its folder";
-                TemplateError::Missing { path: model.to_owned(), places }
-            }
-            other => other,
-        })
-    }
-}

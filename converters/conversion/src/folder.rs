@@ -24,7 +24,7 @@ mod tensors;
 pub use calibrated::CalibratedScales;
 pub use config::ScaleKinds;
 pub use declarations::{FolderFormat, NoInputs};
-pub use files::{FolderFile, even_limit, index, lay_out, work};
+pub use files::{FolderFile, even_limit, index, lay_out, limit_of, work};
 pub use tensors::{Error as TensorsError, ListingOptions, Unquantized, tensors};
 
 use declarations::SharedScale;

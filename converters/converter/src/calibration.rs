@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use checkpoints::Checkpoint;
 use conversion::folder::calibrated::{CalibratedScales, PeakSite, scales};
-use conversion::folder::{FolderFormat, ScaleKinds};
+use conversion::folder::{FolderFormat, NoInputs, ScaleKinds};
 use engine::peaks::KvPeaks;
 use engine::{NativeEngine, OutputRows, SessionOptions};
 
@@ -49,7 +49,7 @@ impl CalibrationOptions {
         Ok(())
     }
 
-    /// Returns an error if calibrated scales of the source would be dropped without a flag. Prints a note
+    /// Returns an error if calibrated scales of the source would be dropped without an option that allows it. Notes
     /// if no format can store them.
     pub(crate) fn refuse_lost(
         &self,
@@ -72,7 +72,7 @@ impl CalibrationOptions {
             if let Some(format) = format {
                 bail!(
                     "the checkpoint has {first}: a conversion to `{}` would leave them out; measure them again with \
-                     {flag} the option `calibrate FILE`, or allow it with the option `drop-scales`",
+                     {flag} and the option `calibrate FILE`, or allow it with the option `drop-scales`",
                     format.name()
                 );
             }
@@ -102,16 +102,19 @@ impl CalibrationOptions {
             "the option `kv-scales`: `{}` has no scales; expected a format of 8 or 4 bits, as fp8",
             format.name()
         );
-        if !kinds.inputs {
-            return Ok(format);
-        }
-        format.with_inputs().map_err(|why| {
+        self.stored(format).map_err(|why| {
             refused(format!(
                 "the option `static-activations`: `{}` cannot have it: {why}; use fp8, fp8:tensor or \
                  fp8:modelopt, or leave it out (the option `kv-scales` goes with every format)",
                 format.name()
             ))
         })
+    }
+
+    /// Returns the variant of a format that stores these scales, whether they can be measured or not; or the reason why there
+    /// is none.
+    pub(crate) fn stored(&self, format: FolderFormat) -> Result<FolderFormat, NoInputs> {
+        if self.static_activations { format.with_inputs() } else { Ok(format) }
     }
 
     /// Returns the names of the scales, before anything is measured.

@@ -1,6 +1,6 @@
 //! Conversions and verifications from an opened model, in one call each.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use conversion::folder::FolderFormat;
 use conversion::gguf::{self as plan, GgufOutput, GgufPlan};
@@ -17,30 +17,12 @@ use crate::format::{self, GgufFormat};
 use crate::gguf_model::GgufModel;
 use crate::gguf_source;
 use crate::observer::ConversionObserver;
-use crate::options::ConvertOptions;
+use crate::options::{ConvertOptions, NO_CONFIG};
+use crate::outcome::ConversionOutcome;
 use crate::raise;
 use crate::run::ConversionRun;
 use crate::set_id;
 use crate::show_plan;
-
-/// Outcome of a conversion.
-///
-/// The files are those of the plan, or of its shard, in order, without the files beside them such as a config. A conversion that
-/// only plans lists the files that it would write. The divergence is measured on the written files, if one was to be met.
-///
-/// ```
-/// use onboard_converter::ConversionOutcome;
-///
-/// let outcome = ConversionOutcome::default();
-/// assert!(outcome.files.is_empty() && outcome.divergence.is_none());
-/// ```
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ConversionOutcome {
-    /// Files of weights.
-    pub files: Vec<PathBuf>,
-    /// Mean divergence from the reference in nats.
-    pub divergence: Option<f64>,
-}
 
 /// Formats of a conversion.
 enum RequestedFormats {
@@ -72,10 +54,7 @@ impl ConvertOptions {
             );
             return Ok(RequestedFormats::Folder(format));
         }
-        ensure!(
-            !self.compat,
-            "the option `compat` is about a config.json, and GGUF files have keys of their own"
-        );
+        ensure!(!self.compat, "{NO_CONFIG}");
         ensure!(
             !self.quantize_output,
             "the option `quantize-output` is for checkpoints (the option `to fp8` and its kin); in GGUF files the output \
@@ -148,10 +127,12 @@ pub fn verify(
     options: &ConvertOptions,
     observer: &dyn ConversionObserver,
 ) -> Result<Vec<String>> {
+    let run = ConversionRun { options, observer };
     if written.is_dir() {
-        return verify_folder(ConversionRun { options, observer }, target, written);
+        verify_folder(run, target, written)
+    } else {
+        verify_file(run, target, written)
     }
-    verify_file(target, written, options, observer)
 }
 
 impl ConversionRun<'_> {

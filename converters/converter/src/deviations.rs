@@ -9,19 +9,20 @@ use conversion::Measure;
 use conversion::blocks::{self, BlockComparison};
 use conversion::gguf::{Arithmetic, PlannedTensor};
 use formats::codec::BlockType;
-use formats::gguf::{FusedTensor, GgufFile, MetadataValue};
+use formats::gguf::{FusedTensor, GgufFile};
 use formats::imatrix::Imatrix;
 use models::local_model::LocalModel;
-use registry::gguf::key_differences;
 use registry::weight_map::WeightStep;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use crate::error::{Context as _, Result, bail, several};
+use crate::error::{Context as _, Result, bail, ensure, several};
 use crate::gguf_model::{GgufModel, checkpoint};
 use crate::observer::ConversionObserver;
-use crate::options::ConvertOptions;
-use crate::verified::hashed;
+use crate::options::NO_CONFIG;
+use crate::run::ConversionRun;
+use crate::verified::compare_hashes;
+use crate::written_keys::FileKeys;
 
 /// Checks a file against the rules of its loader.
 pub(crate) fn loader_rules(path: &Path) -> Result<()> {
@@ -57,7 +58,7 @@ impl TensorDeviation {
 
     /// Describes the fault if blocks have other bytes than they must have, or larger errors than their type explains.
     fn fault(&self, is_determined: bool) -> Option<String> {
-        let is_determined = is_determined && self.ty.is_quantized();
+        let is_determined = is_determined && self.ty.is_quantized() && self.compared.is_encoded;
         let (count, first) =
             if is_determined { self.compared.unequal() } else { self.compared.strayed };
         if count == 0 {
@@ -108,9 +109,9 @@ fn compare_all(
             faults.push(format!("tensor `{name}` is missing"));
             continue;
         };
-        if info.elements() != tensor.flow.len() as u64 {
-            let shape = &info.shape;
-            let expected = tensor.flow.shape();
+        let shape = &info.shape;
+        let expected = tensor.flow.shape();
+        if without_ones(shape) != without_ones(expected) {
             faults.push(format!("tensor `{name}` has shape {shape:?}, expected {expected:?}"));
             continue;
         }
@@ -183,72 +184,6 @@ fn as_file<'c>(
     Ok(bare)
 }
 
-/// Lists the keys of a file that differ from those of its checkpoint.
-fn keys(model: &GgufModel<'_>, file: &GgufFile) -> Result<Vec<String>> {
-    let arch = file.metadata().str("general.architecture")?.unwrap_or_default();
-    let arch_fault = (arch != model.gguf.arch)
-        .then(|| format!("the architecture is `{arch}`, expected `{}`", model.gguf.arch));
-    let keys = key_differences(&model.gguf, &formats::gguf::evidence(file, arch));
-    Ok(arch_fault.into_iter().chain(keys).collect())
-}
-
-/// Lists the keys of the tokenizer that differ from those of its checkpoint.
-fn tokenizer_keys(model: &GgufModel<'_>, file: &GgufFile) -> Vec<String> {
-    let keys = model.tokenizer.iter();
-    keys.filter_map(|(key, expected)| tokenizer_fault(key, file.metadata().get(key), expected))
-        .collect()
-}
-
-/// Describes the difference of a key of the tokenizer. Programs that write files leave out flags that are false.
-fn tokenizer_fault(
-    key: &str,
-    actual: Option<&MetadataValue>,
-    expected: &MetadataValue,
-) -> Option<String> {
-    match actual {
-        None if *expected == MetadataValue::Bool(false) => None,
-        None => Some(format!("key `{key}` is missing")),
-        Some(actual) => {
-            value_difference(actual, expected).map(|what| format!("key `{key}` {what}"))
-        }
-    }
-}
-
-/// Describes the first difference between two values of a key.
-fn value_difference(actual: &MetadataValue, expected: &MetadataValue) -> Option<String> {
-    if actual == expected {
-        return None;
-    }
-    let (MetadataValue::Array(items), MetadataValue::Array(expected_items)) = (actual, expected)
-    else {
-        return Some(format!("is {}; the model's would be {}", brief(actual), brief(expected)));
-    };
-    if items.kind() != expected_items.kind() || items.len() != expected_items.len() {
-        return Some(format!(
-            "is {} {} values; the model's would be {} {}",
-            items.len(),
-            items.kind(),
-            expected_items.len(),
-            expected_items.kind()
-        ));
-    }
-    let n = (0..items.len()).find(|&n| items.get(n) != expected_items.get(n))?;
-    let item = items.get(n).as_ref().map(brief)?;
-    let expected_item = expected_items.get(n).as_ref().map(brief)?;
-    Some(format!("has {item} at {n}; the model's would have {expected_item}"))
-}
-
-/// Returns a value as a message shows it.
-fn brief(value: &MetadataValue) -> String {
-    match value {
-        MetadataValue::String(text) => format!("`{}`", formats::shown(text)),
-        MetadataValue::Bool(flag) => flag.to_string(),
-        MetadataValue::F32(x) => x.to_string(),
-        MetadataValue::F64(x) => x.to_string(),
-        other => other.integer().map_or_else(|| other.kind_name(), |n| n.to_string()),
-    }
-}
-
 /// Measures the errors of a file's tensors against the checkpoint that it was made of.
 pub fn deviations(
     target: &LocalModel,
@@ -264,18 +199,19 @@ pub fn deviations(
 
 /// Compares a file with its checkpoint, and returns the faults of the file.
 pub(crate) fn verify_file(
+    run: ConversionRun<'_>,
     target: &LocalModel,
     path: &Path,
-    options: &ConvertOptions,
-    observer: &dyn ConversionObserver,
 ) -> Result<Vec<String>> {
+    let ConversionRun { options, observer } = run;
     let arithmetic = options.types.arithmetic();
     let imatrix = options.types.read_imatrix()?;
     let imatrix = imatrix.as_ref();
     if path.extension().is_some_and(|end| end == "safetensors") {
         bail!("`{}` is a part of a folder; name its folder", path.display());
     }
-    let hashed = hashed(path)?;
+    ensure!(!options.compat, "{NO_CONFIG}");
+    let hashed = compare_hashes(path)?;
     let checkpoint = checkpoint(target)?;
     let file = GgufFile::open(path)?;
     let model = as_file(observer, target, &checkpoint, arithmetic, &file)?;
@@ -283,22 +219,25 @@ pub(crate) fn verify_file(
     if distances.is_empty() && !faults.is_empty() {
         bail!("`{}` is no file of this model:\n{}", path.display(), faults.join("\n"));
     }
-    let determined = is_determined(&distances);
+    let keys = FileKeys { run, model: &model, file: &file };
+    let determined = keys.determine_blocks() || is_determined(&distances);
     faults.extend(distances.iter().filter_map(|one| one.fault(determined)));
-    faults.extend(keys(&model, &file)?);
-    if hashed.is_none() {
-        faults.extend(tokenizer_keys(&model, &file));
-        faults.extend(file.stray_bytes());
+    match hashed {
+        Some(verified) => {
+            faults.extend(keys.other_values()?);
+            faults.extend(verified.faults);
+        }
+        None => {
+            observer.note("note: no hashes lie beside the file");
+            faults.extend(keys.faults(imatrix)?);
+            faults.extend(file.stray_bytes());
+        }
     }
     if !determined {
         observer.note(
             "note: an importance matrix or another program made these blocks; each is compared with the error that its type \
              explains, and with its bytes if the option `imatrix` gives the same matrix",
         );
-    }
-    match hashed {
-        Some(verified) => faults.extend(verified.faults),
-        None => observer.note("note: no hashes lie beside the file"),
     }
     distances.sort_by(|a, b| b.measure.relative().total_cmp(&a.measure.relative()));
     if options.json {
@@ -309,6 +248,11 @@ pub(crate) fn verify_file(
         observer.print(&distances.iter().map(line).collect::<Vec<_>>().join("\n"))?;
     }
     Ok(faults)
+}
+
+/// Returns a shape without its dimensions of one, which programs leave out or add.
+fn without_ones(shape: &[usize]) -> Vec<usize> {
+    shape.iter().copied().filter(|&dim| dim != 1).collect()
 }
 
 fn line(TensorDeviation { name, ty, measure, sha256, .. }: &TensorDeviation) -> String {

@@ -53,26 +53,36 @@ impl ConversionRun<'_> {
         if let Some(warning) = plan::ignored_factors(&source.gguf.arch, &output, &source.tensors) {
             self.observer.note(&format!("warning: {warning}"));
         }
-        let name = &source.name;
-        let file_type = output.file_type;
-        let mut keys = plan::keys(&source.gguf, name, &source.tokenizer, file_type);
-        for (key, value) in chosen.keys.iter() {
+        let keys = self.keys(source, output.file_type, &chosen.keys);
+        Ok(GgufDraft { output, keys, levels: chosen.levels })
+    }
+
+    /// Returns the keys of a file, except those of a set.
+    pub(crate) fn keys(
+        &self,
+        source: &GgufModel<'_>,
+        file_type: u32,
+        of_importance: &Metadata,
+    ) -> Metadata {
+        let mut keys = plan::keys(&source.gguf, &source.name, &source.tokenizer, file_type);
+        for (key, value) in of_importance.iter() {
             keys.set(key, value.clone());
         }
-        if !self.options.types.identity() {
-            keys.set(gguf::CONFIG_KEY, source.config.as_str());
-            // What the config alone would not lead to.
-            let spec = &source.spec;
-            if !spec.builtin {
-                keys.set(gguf::SPEC_KEY, format!("{} {}", spec.name, spec.sha256));
-            } else if self.options.opened.spec.is_some() {
-                keys.set(gguf::SPEC_KEY, spec.name.as_str());
-            }
-            if !self.options.opened.set.is_empty() {
-                keys.set(gguf::OVERRIDES_KEY, self.options.opened.set.join("\n").as_str());
-            }
+        if self.options.types.identity() {
+            return keys;
         }
-        Ok(GgufDraft { output, keys, levels: chosen.levels })
+        keys.set(gguf::CONFIG_KEY, source.config.as_str());
+        // Facts that the config does not determine.
+        let spec = &source.spec;
+        if !spec.builtin {
+            keys.set(gguf::SPEC_KEY, format!("{} {}", spec.name, spec.sha256));
+        } else if self.options.opened.spec.is_some() {
+            keys.set(gguf::SPEC_KEY, spec.name.as_str());
+        }
+        if !self.options.opened.set.is_empty() {
+            keys.set(gguf::OVERRIDES_KEY, self.options.opened.set.join("\n").as_str());
+        }
+        keys
     }
 
     /// Lays out the files of one format.

@@ -15,22 +15,19 @@ use models::local_model::LocalModel;
 use registry::dtype::Dtype;
 use serde_json::Value;
 
-use crate::convert::ConversionOutcome;
 use crate::engine_keys;
 use crate::error::{Context as _, Result, ensure, several};
-use crate::folder_plan::FolderPlan;
+use crate::folder_plan::{CONFIG, FolderPlan};
 use crate::gguf_source;
 use crate::observer::ConversionObserver;
 use crate::options::ConvertOptions;
+use crate::outcome::ConversionOutcome;
 use crate::run::ConversionRun;
 use crate::set_id;
 
 mod show;
 pub(crate) mod side_files;
 mod target_kl;
-
-/// File that engines read first.
-pub(crate) const CONFIG: &str = "config.json";
 
 /// Writes one folder, or hands its plan to the observer.
 pub(crate) fn run(

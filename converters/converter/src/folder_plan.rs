@@ -11,6 +11,9 @@ use models::local_model::LocalModel;
 
 use crate::options::ConvertOptions;
 
+/// File that engines read first.
+pub(crate) const CONFIG: &str = "config.json";
+
 /// Default size of a file in bytes.
 const SHARD: u64 = 5_000_000_000;
 

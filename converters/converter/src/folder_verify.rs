@@ -1,21 +1,26 @@
 //! Compares a folder with its hashes, and with the bytes that its format makes of the checkpoint.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use checkpoints::Checkpoint;
 use conversion::Work;
 use conversion::folder::{self, FolderFormat};
+use formats::gguf::split::SET_KEY;
+use formats::mmap::FileMap;
+use formats::safetensors::SafetensorsHeader;
 use formats::{FileDtype, shown};
 use models::config::ConfigFile;
 use models::local_model::LocalModel;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::folder::{CONFIG, config_value, items, plan, side_files};
-use crate::folder_plan::FolderPlan;
+use crate::folder::{config_value, items, plan, side_files};
+use crate::folder_plan::{CONFIG, FolderPlan};
+use crate::loaded_files::loaded_files;
+use crate::options::CalibrationOptions;
 use crate::run::ConversionRun;
-use crate::verified::hashed;
+use crate::verified::compare_hashes;
 
 /// Key of the config that names the format.
 const QUANTIZATION: &str = "quantization_config";
@@ -27,7 +32,7 @@ pub(crate) fn verify_folder(
     path: &Path,
 ) -> Result<Vec<String>> {
     let checkpoint = target.checkpoint()?;
-    let verified = hashed(path)?;
+    let verified = compare_hashes(path)?;
     let mut faults = verified.as_ref().map(|files| files.faults.clone()).unwrap_or_default();
     let opened = Checkpoint::open(path);
     let written = match opened {
@@ -37,8 +42,7 @@ pub(crate) fn verify_folder(
         Err(error) => return Err(error.into()),
     };
     let config = ConfigFile::read(&path.join(CONFIG))?.value()?;
-    let matching = format_of(run, target, &checkpoint, (&written, &config), path)?;
-    let Some(plan) = matching else {
+    let Some(mut plan) = plan_of(run, target, &checkpoint, (&written, &config), path)? else {
         if verified.is_none() {
             return Err(Error::NothingToCompare {
                 folder: path.to_owned(),
@@ -46,19 +50,42 @@ pub(crate) fn verify_folder(
                 source_model: target.dir.clone(),
             });
         }
-        run.observer.note(
-            "note: the format is none that is written with these settings: compared with the hashes alone",
-        );
+        faults.push(format!(
+            "`{CONFIG}`: its `{QUANTIZATION}` is none that a conversion of `{}` writes",
+            target.dir.display()
+        ));
         return report(run, 0, faults);
     };
+    plan.items = items(run.options.threads(), &plan)?;
+    let limit = folder::limit_of(&plan.items, |name| written.stored(name).map(|info| info.file));
+    plan.files = folder::lay_out(path, &plan.items, limit, &set_id(&written)?)?;
     let (compared, differences) = differences(run, &plan, &written)?;
+    let same_tensors = differences.is_empty();
     faults.extend(differences);
     if verified.is_none() {
         run.observer.note("note: no hashes lie in the folder");
-        faults.extend(side_differences(&plan)?);
-        faults.extend(config_faults(plan, &config)?);
+        if same_tensors {
+            faults.extend(header_differences(&plan)?);
+        }
+        faults.extend(side_differences(run, &plan)?);
     }
+    if !plan.scales.all.is_empty() {
+        let count = plan.scales.all.len();
+        run.observer.note(&format!(
+            "note: {count} scales were measured on a text: the source does not determine them"
+        ));
+    }
+    faults.extend(config_faults(run, plan, &config)?);
     report(run, compared, faults)
+}
+
+/// Returns the text that identifies the set of files; nothing if no such text can be read.
+fn set_id(written: &Checkpoint) -> Result<String> {
+    let Some(first) = written.files().first() else { return Ok(String::new()) };
+    let mut metadata = SafetensorsHeader::read(first)?.metadata;
+    let set_id = metadata.remove(SET_KEY).unwrap_or_default();
+    let is_hash = set_id.len() == 64 && set_id.bytes().all(|digit| digit.is_ascii_hexdigit());
+    Ok(if is_hash { set_id } else { String::new() })
 }
 
 /// Prints the result of the comparison, and returns the faults.
@@ -77,7 +104,7 @@ fn report(run: ConversionRun<'_>, compared: usize, faults: Vec<String>) -> Resul
 }
 
 /// Returns the plan whose config names the same format as the folder's.
-fn format_of<'c>(
+fn plan_of<'c>(
     run: ConversionRun<'_>,
     target: &'c LocalModel,
     checkpoint: &'c Checkpoint,
@@ -85,12 +112,21 @@ fn format_of<'c>(
     path: &Path,
 ) -> Result<Option<FolderPlan<'c>>> {
     let outputs: &[bool] = if run.options.quantize_output { &[true] } else { &[false, true] };
+    let measured = written.measured_scales();
+    let calibration = CalibrationOptions {
+        static_activations: !measured.inputs.is_empty(),
+        kv_scales: !measured.caches.is_empty(),
+        ..CalibrationOptions::default()
+    };
     let mut nearest: Option<(usize, FolderPlan<'c>)> = None;
     for (_, format, _) in FolderFormat::all() {
         let format = format.of_source(checkpoint);
+        let Ok(format) = calibration.stored(format) else { continue };
         for &output in outputs {
             let mut plan = plan(target, checkpoint, format, path, output)?;
             keep_stored(&mut plan, written);
+            let Ok(scales) = calibration.planned(&plan) else { continue };
+            plan.scales = scales;
             let planned = config_value(&(), &plan)?;
             let same_dtype = format.quantizes() || planned.get("dtype") == config.get("dtype");
             if planned.get(QUANTIZATION) != config.get(QUANTIZATION) || !same_dtype {
@@ -102,13 +138,40 @@ fn format_of<'c>(
             }
         }
     }
-    Ok(nearest.map(|(_, plan)| plan))
+    let Some((_, mut plan)) = nearest else { return Ok(None) };
+    for (name, scale) in &mut plan.scales.all {
+        *scale = written.scale(name)?.unwrap_or(*scale);
+    }
+    Ok(Some(plan))
 }
 
-/// Lists the files beside the weights that are not those which the checkpoint gives.
-fn side_differences(plan: &FolderPlan<'_>) -> Result<Vec<String>> {
+/// Lists the files whose names, lengths or headers are not those that the conversion writes.
+fn header_differences(plan: &FolderPlan<'_>) -> Result<Vec<String>> {
     let mut faults = Vec::new();
-    for side in side_files::of_source(&(), plan)?.into_iter().chain(side_files::of_format(plan)) {
+    for planned in &plan.files {
+        let file = planned.path.display();
+        if !planned.path.exists() {
+            faults.push(format!("`{file}` is missing"));
+            continue;
+        }
+        let map = FileMap::open(&planned.path)?;
+        let header = &planned.header;
+        if map.get(..header.len()) != Some(&header[..]) {
+            faults.push(format!("`{file}` has another header than the conversion writes"));
+        } else if map.len() as u64 != planned.len {
+            faults.push(format!("`{file}` has {} bytes, expected {}", map.len(), planned.len));
+        }
+    }
+    Ok(faults)
+}
+
+/// Lists the files beside the weights that are not those which the conversion writes.
+fn side_differences(run: ConversionRun<'_>, plan: &FolderPlan<'_>) -> Result<Vec<String>> {
+    let mut sides = side_files::of_source(&(), plan)?;
+    sides.extend(side_files::of_format(plan));
+    sides.extend(side_files::of_files(plan));
+    let mut faults = Vec::new();
+    for side in &sides {
         let file = side.path.display();
         if !side.path.exists() {
             faults.push(format!("`{file}` is missing"));
@@ -116,13 +179,35 @@ fn side_differences(plan: &FolderPlan<'_>) -> Result<Vec<String>> {
             faults.push(format!("`{file}` has other bytes than the checkpoint gives"));
         }
     }
+    let is_written = |path: &PathBuf| {
+        plan.files.iter().any(|file| file.path == *path)
+            || sides.iter().any(|side| side.path == *path)
+    };
+    let others = loaded_files(&plan.folder)?.into_iter().filter(|path| !is_written(path));
+    faults.extend(others.map(|path| {
+        format!("`{}` is read by loaders, and is no file of the conversion", path.display())
+    }));
+    // A card names the source and the version of this program; nothing is computed with it.
+    let card = side_files::card(plan);
+    let same_card = fs_err::read(&card.path).is_ok_and(|bytes| bytes == card.bytes);
+    if !same_card {
+        run.observer.note(&format!(
+            "note: `{}` is not as this version writes it for the source",
+            card.path.display()
+        ));
+    }
     Ok(faults)
 }
 
 /// Lists the keys of a config that are not those which the checkpoint gives, with the keys of engines or without.
-fn config_faults(mut plan: FolderPlan<'_>, config: &Value) -> Result<Vec<String>> {
+fn config_faults(
+    run: ConversionRun<'_>,
+    mut plan: FolderPlan<'_>,
+    config: &Value,
+) -> Result<Vec<String>> {
+    plan.compat = run.options.compat;
     let differences = config_differences(config, &config_value(&(), &plan)?);
-    if differences.is_empty() || plan.target.config.parsed().is_wrapped() {
+    if differences.is_empty() || plan.compat || plan.target.config.parsed().is_wrapped() {
         return Ok(differences);
     }
     plan.compat = true;
@@ -176,10 +261,9 @@ fn differences(
     plan: &FolderPlan<'_>,
     written: &Checkpoint,
 ) -> Result<(usize, Vec<String>)> {
-    let items = items(run.options.threads(), plan)?;
     let mut faults = Vec::new();
     let mut compared = 0;
-    for declared in items.iter().flat_map(|item| &item.outs).map(|out| &out.declared) {
+    for declared in plan.items.iter().flat_map(|item| &item.outs).map(|out| &out.declared) {
         let name = &declared.name;
         match written.stored(name) {
             None => faults.push(format!("tensor `{name}` is missing")),
@@ -191,8 +275,7 @@ fn differences(
             Some(_) => compared += 1,
         }
     }
-    let files = folder::lay_out(&plan.folder, &items, u64::MAX, "")?;
-    let work: Work<'_> = folder::work(&items, &files, None, String::new());
+    let work: Work<'_> = folder::work(&plan.items, &plan.files, None, String::new());
     let unequal = conversion::compare(&work, run.options.threads(), |name: &str| {
         written.stored_bytes(name).ok()
     })?;

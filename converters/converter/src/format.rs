@@ -30,12 +30,17 @@ impl GgufFormat {
         self.target.default_type().is_quantized()
     }
 
+    /// Returns the format of a mix.
+    pub(crate) fn of(target: mix::MixTarget) -> Self {
+        Self { name: target.name().to_ascii_lowercase(), target }
+    }
+
     /// Parses a format such as `gguf:q4_k_m`.
     pub fn parse(text: &str) -> Result<Self> {
         let Some(name) = text.strip_prefix("gguf:") else {
             bail!(
                 "the format `{text}` is not known, or not one of several; expected gguf:TYPE, as in \
-                 gguf:q4_k_m, or one checkpoint format such as fp8 (`the option `to help`` lists them)"
+                 gguf:q4_k_m, or one checkpoint format such as fp8 (the option `to help` lists them)"
             );
         };
         let target = mix::MixTarget::parse(name)?;

@@ -79,7 +79,7 @@ impl<'c> GgufModel<'c> {
         warnings.extend(gguf.doubts.iter().map(|doubt: &String| {
             format!("llama.cpp will not run the file as it is meant: {doubt}")
         }));
-        // Arithmetic in the source's dtype belongs to --identity.
+        // Arithmetic in the source's dtype belongs to a route of llama.cpp.
         let identity = arithmetic == Arithmetic::OfSource;
         let tokenizer = if target.is_gguf() {
             gguf_source::carried_keys(observer, target)?

@@ -54,7 +54,7 @@ impl GoalOptions {
         Ok(())
     }
 
-    /// Returns the goal, if the flags set one. A text is run here.
+    /// Returns the goal, if the options set one. A text is run here.
     pub(crate) fn goal(
         &self,
         run: ConversionRun<'_>,

@@ -4,7 +4,7 @@
 //! chooses the types of tensors, and writes everything in one pass. Two steps run the model itself. A divergence goal
 //! ([`GoalOptions`]) finds the types that keep the outputs near those of a reference, and a calibration
 //! ([`CalibrationOptions`]) measures scales on a text. [`verify`] compares written files with the model that they were made of,
-//! and [`hashed`] with the hashes beside them. [`measure_importance`] makes an importance matrix.
+//! and [`compare_hashes`] with the hashes beside them. [`measure_importance`] makes an importance matrix.
 //!
 //! The library never prints. A [`ConversionObserver`] gets remarks, results and progress; `()` is the silent one.
 //!
@@ -42,10 +42,12 @@ mod gguf_source;
 mod goal;
 mod imatrix;
 mod line_journal;
+mod loaded_files;
 mod measured;
 mod merged_set;
 mod observer;
 mod options;
+mod outcome;
 mod output;
 mod raise;
 mod run;
@@ -54,9 +56,10 @@ mod show_plan;
 mod summary;
 mod trial_folder;
 mod verified;
+mod written_keys;
 
 pub use chunked_text::reference_tokenizer;
-pub use convert::{ConversionOutcome, convert, verify};
+pub use convert::{convert, verify};
 pub use deviations::{TensorDeviation, deviations};
 pub use engine_keys::compat_config;
 pub use error::Error;
@@ -68,5 +71,6 @@ pub use observer::ConversionObserver;
 pub use options::{
     CalibrationOptions, ConvertOptions, GoalOptions, MeasuringDevice, PeerRoute, TypeOptions,
 };
+pub use outcome::ConversionOutcome;
 pub use output::refuse_existing;
-pub use verified::{VerifiedFiles, expected, hashed, listed, unsound};
+pub use verified::{VerifiedFiles, compare_hashes, hashes_path, read_fault};

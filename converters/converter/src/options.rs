@@ -113,6 +113,10 @@ impl Default for ConvertOptions {
     }
 }
 
+/// Error for the option `compat` with a GGUF file.
+pub(crate) const NO_CONFIG: &str =
+    "the option `compat` is about a config.json, and GGUF files have keys of their own";
+
 /// Device of the native engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MeasuringDevice {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Context as _, Result, ensure};
 use crate::observer::ConversionObserver;
 
-/// Temporary folder; removed when dropped, and when the user stops the command.
+/// Temporary folder; removed when dropped, and named to the observer, which may remove it at a stop.
 pub(crate) struct TrialFolder {
     pub(crate) path: PathBuf,
     _watched: Box<dyn Any>,

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 
 use conversion::hashes::{self, FOLDER, HashedFile};
 use formats::codec;
+use formats::gguf::split::{SetName, incomplete_sets};
 use formats::gguf::{GgufFile, GgufTensor};
 use formats::output::folder_of;
 use registry::listing;
 
-use crate::error::{Context as _, Error, Result};
+use crate::error::{Context as _, Result};
+use crate::folder_plan::CONFIG;
+use crate::loaded_files::{entries, loaded_files};
 
 /// Files compared with their hashes.
 #[derive(Debug, Default)]
@@ -24,23 +27,13 @@ pub struct VerifiedFiles {
     pub faults: Vec<String>,
 }
 
-/// Joins faults, and counts those beyond the first ones.
-pub fn listed(faults: &[String]) -> String {
-    const MOST: usize = 20;
-    let mut lines: Vec<String> = faults.iter().take(MOST).cloned().collect();
-    if faults.len() > MOST {
-        lines.push(format!("and {} more", faults.len() - MOST));
-    }
-    lines.join("\n")
-}
-
 /// Returns the path of the hashes of a file or folder.
-pub fn expected(path: &Path) -> PathBuf {
+pub fn hashes_path(path: &Path) -> PathBuf {
     if path.is_dir() { path.join(FOLDER) } else { hashes::path_for(path) }
 }
 
 /// Compares a file, the files of a set, or a folder with the hashes beside them; none if there are none.
-pub fn hashed(path: &Path) -> Result<Option<VerifiedFiles>> {
+pub fn compare_hashes(path: &Path) -> Result<Option<VerifiedFiles>> {
     if path.is_dir() {
         return folder(path);
     }
@@ -69,51 +62,62 @@ pub fn hashed(path: &Path) -> Result<Option<VerifiedFiles>> {
 fn hashes_of(path: &Path) -> Result<Option<HashedFile>> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let beside = hashes::path_for(path);
-    if beside.exists() {
-        let mut files = hashes::read(&beside)?;
-        // A process that wrote a shard of a folder hashed the small files with it.
-        if let Some(at) = files.iter().position(|file| file.name == name) {
-            return Ok(Some(files.swap_remove(at)));
-        }
-        // Hashes that were renamed with their file have its old name.
-        if let [file] = &mut files[..] {
-            file.name = name.into_owned();
-            return Ok(files.pop());
-        }
-    }
     let of_folder = folder_of(path).join(FOLDER);
-    if !of_folder.exists() {
-        return Ok(None);
+    for hashes in [beside, of_folder].iter().filter(|hashes| hashes.exists()) {
+        let mut files = read_hashes(hashes)?.into_iter();
+        if let Some(file) = files.find(|file| file.name == name) {
+            return Ok(Some(file));
+        }
     }
-    Ok(hashes::read(&of_folder)?.into_iter().find(|file| file.name == name))
+    Ok(None)
+}
+
+/// Reads a file of hashes. Those of one file that were renamed with it have its old name, and get the new one.
+fn read_hashes(path: &Path) -> Result<Vec<HashedFile>> {
+    let mut files = hashes::read(path)?;
+    let renamed = path.file_name().and_then(|name| name.to_str()?.strip_suffix(hashes::END));
+    if let ([file], Some(name)) = (&mut files[..], renamed)
+        && path.with_file_name(name).exists()
+    {
+        file.name = name.to_owned();
+    }
+    Ok(files)
 }
 
 /// Compares every file that the hashes in a folder name.
 fn folder(path: &Path) -> Result<Option<VerifiedFiles>> {
-    let mut names = Vec::new();
-    for entry in fs_err::read_dir(path)? {
-        names.push(entry?.file_name());
-    }
-    names.sort();
+    let names = entries(path)?.into_iter();
+    let names: Vec<String> =
+        names.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect();
     let mut verified = VerifiedFiles::default();
-    let mut known = BTreeSet::new();
-    for name in names.iter().filter(|name| hashes::is_hashes(name)) {
-        for file in hashes::read(&path.join(name))? {
+    let mut hashed = BTreeSet::new();
+    for name in names.iter().filter(|name| hashes::is_hashes(name.as_ref())) {
+        for file in read_hashes(&path.join(name))? {
             // Processes that wrote one set hashed the same small files.
-            if known.insert((file.name.clone(), hashes::text(std::slice::from_ref(&file)))) {
+            if hashed.insert((file.name.clone(), hashes::text(std::slice::from_ref(&file)))) {
                 verified.add(&file, path)?;
             }
         }
     }
-    if known.is_empty() {
+    if hashed.is_empty() {
         return Ok(None);
     }
-    let names: Vec<String> = names.iter().map(|name| name.to_string_lossy().into_owned()).collect();
-    for name in names.iter().filter(|name| is_tensor_file(name)) {
-        if !known.iter().any(|(known, _)| known == name) {
-            verified.faults.push(format!("`{}` has no hashes", path.join(name).display()));
-        }
+    let hashed: BTreeSet<String> = hashed.into_iter().map(|(name, _)| name).collect();
+    let faults = incomplete_sets(names.iter().chain(&hashed).map(String::as_str));
+    verified.faults.extend(faults);
+    let mut unknown: BTreeSet<PathBuf> =
+        names.iter().filter(|name| is_tensor_file(name)).map(|name| path.join(name)).collect();
+    // Files beside a GGUF file may be those of its source.
+    if hashed.contains(CONFIG) {
+        unknown.extend(loaded_files(path)?);
     }
+    unknown.retain(|file| {
+        let name = file.strip_prefix(path).unwrap_or(file).to_string_lossy();
+        !hashed.contains(&*name)
+    });
+    verified
+        .faults
+        .extend(unknown.iter().map(|file| format!("`{}` has no hashes", file.display())));
     Ok(Some(verified))
 }
 
@@ -134,23 +138,33 @@ pub(crate) fn sound(file: &GgufFile, info: &GgufTensor) -> Result<()> {
     codec::validate(info.ty, bytes).with_context(|| format!("tensor `{}`", info.name))
 }
 
-/// Returns the reason why readers would refuse a file that is as it was written.
-pub fn unsound(path: &Path) -> Option<String> {
-    let opened = if path.is_dir() {
-        let has_weights = path.join(checkpoints::checkpoint::INDEX).exists()
-            || path.join(checkpoints::checkpoint::SINGLE).exists();
-        if !has_weights {
-            return None;
-        }
-        checkpoints::Checkpoint::open(path).map(drop).map_err(Error::from)
-    } else if path.extension().is_some_and(|end| end == "gguf") {
-        GgufFile::open(path)
-            .map_err(Error::from)
-            .and_then(|file| file.tensors().iter().try_for_each(|info| sound(&file, info)))
-    } else {
-        Ok(())
-    };
-    opened.err().map(|why| listing::error_chain(&why))
+/// Returns the reason why readers would refuse a file, or files of a folder, that are as they were written.
+pub fn read_fault(path: &Path) -> Option<String> {
+    opened(path).err().map(|why| listing::error_chain(&why))
+}
+
+/// Opens a file, or the files of a folder, as readers would.
+fn opened(path: &Path) -> Result<()> {
+    if !path.is_dir() {
+        return if is_first_gguf(path) { gguf_opened(path) } else { Ok(()) };
+    }
+    let weights = [checkpoints::checkpoint::INDEX, checkpoints::checkpoint::SINGLE];
+    if weights.iter().any(|name| path.join(name).exists()) {
+        checkpoints::Checkpoint::open(path)?;
+    }
+    entries(path)?.iter().filter(|path| is_first_gguf(path)).try_for_each(|path| gguf_opened(path))
+}
+
+/// True for the name of a GGUF file, or of the first of a set.
+fn is_first_gguf(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.ends_with(".gguf") && SetName::parse(&name).is_none_or(|name| name.no == 1)
+}
+
+/// Opens a GGUF file, and checks every block.
+fn gguf_opened(path: &Path) -> Result<()> {
+    let file = GgufFile::open(path)?;
+    file.tensors().iter().try_for_each(|info| sound(&file, info))
 }
 
 /// True for the name of a file of tensors.

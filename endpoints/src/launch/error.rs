@@ -5,7 +5,9 @@
 #[non_exhaustive]
 pub enum LaunchError {
     /// The engine has no container image.
-    #[error("the sheet of `{engine}` names no `image`; use the option `as text` or systemd")]
+    #[error(
+        "the sheet of `{engine}` names no `image`; choose the option `as text` or the option `as systemd`"
+    )]
     Image {
         /// Name of the engine.
         engine: String,
@@ -25,7 +27,7 @@ pub enum LaunchError {
         engine: String,
     },
     /// A setting has no value.
-    #[error("`the option `set` {0}` has no `=`; write the option `set KEY=VALUE`")]
+    #[error("the option `set {0}` has no `=`; write the option `set KEY=VALUE`")]
     Value(String),
     /// The engine has no such setting.
     #[error("engine `{engine}` has no setting `{key}`{help}")]

@@ -53,15 +53,15 @@ pub struct SettingComparisons {
     engine: String,
     url: String,
     lines: Vec<SettingComparison>,
-    /// Reasons why an optional report is missing.
-    pub warnings: Vec<String>,
 }
 
 /// Asks a server at `url` what is in force, and compares that with the launch. The key of the server is sent if there is one.
+/// `note` takes the reason why an optional report is missing.
 pub fn verify(
     launched: &PlannedLaunch,
     url: &str,
     key: Option<String>,
+    note: &dyn Fn(&str),
 ) -> Result<SettingComparisons, LaunchError> {
     let engine = launched.sheet.engine.clone();
     if launched.sheet.reports.is_empty() {
@@ -74,19 +74,18 @@ pub fn verify(
         ..EndpointOptions::default()
     };
     let mut lines = Vec::new();
-    let mut warnings = Vec::new();
     for report in &launched.sheet.reports {
         match connect::report(url, &report.path, &options) {
             Ok(answer) => compare(launched, report, &answer, &mut lines),
             Err(error) if report.optional => {
-                warnings.push(format!("`{}` tells nothing: {error}", report.path));
+                note(&format!("`{}` tells nothing: {error}", report.path));
                 compare(launched, report, &Value::Null, &mut lines);
             }
             Err(error) => return Err(error.into()),
         }
     }
     add_unreported(launched, &mut lines);
-    Ok(SettingComparisons { engine, url: url.trim_end_matches('/').to_owned(), lines, warnings })
+    Ok(SettingComparisons { engine, url: url.trim_end_matches('/').to_owned(), lines })
 }
 
 impl SettingComparisons {

@@ -15,11 +15,11 @@ use super::summary::{LatencyStatistics, LoadSummary, ServiceObjective, SloMetric
 /// in the names of the result files of `vllm bench serve`.
 ///
 /// ```
-/// use onboard_endpoints::load::{LoadSummary, ReportForm, ReportStyle, RunSettings, render};
+/// use onboard_endpoints::load::{LoadSummary, ReportForm, RunSettings, render};
 ///
 /// let settings = RunSettings::default();
 /// let summary = LoadSummary::default();
-/// let text = render(&summary, &settings, None, ReportForm::Jsonl, ReportStyle::Vllm).unwrap();
+/// let text = render(&summary, &settings, None, ReportForm::Jsonl).unwrap();
 /// assert!(text.contains("\"schema\":\"onboard-bench-serve/1\""));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,11 +151,10 @@ pub fn render(
     settings: &RunSettings,
     records: Option<&[RequestRecord]>,
     form: ReportForm,
-    style: ReportStyle,
 ) -> Result<String, serde_json::Error> {
     Ok(match form {
-        ReportForm::Text => plain(&sections(summary, settings, style)),
-        ReportForm::Md => markdown(&sections(summary, settings, style)),
+        ReportForm::Text => plain(&sections(summary, settings)),
+        ReportForm::Md => markdown(&sections(summary, settings)),
         ReportForm::Csv => csv(&object(summary, settings, records)),
         ReportForm::Json => serde_json::to_string_pretty(&object(summary, settings, records))?,
         ReportForm::Jsonl => serde_json::to_string(&object(summary, settings, records))?,
@@ -188,14 +187,11 @@ fn markdown(sections: &[ReportSection]) -> String {
     table.markdown()
 }
 
-fn sections(
-    summary: &LoadSummary,
-    settings: &RunSettings,
-    style: ReportStyle,
-) -> Vec<ReportSection> {
+fn sections(summary: &LoadSummary, settings: &RunSettings) -> Vec<ReportSection> {
+    let style = settings.style;
     let mut all = vec![match style {
         ReportStyle::Sglang => sglang_head(summary, settings),
-        _ => vllm_head(summary, settings, style),
+        _ => vllm_head(summary, settings),
     }];
     if style != ReportStyle::Vllm && !settings.objectives.is_empty() {
         all.push(goodput(summary, settings));
@@ -245,7 +241,8 @@ fn title(summary: &LoadSummary) -> String {
     if partial { format!("{TITLE} (PARTIAL)") } else { TITLE.to_owned() }
 }
 
-fn vllm_head(summary: &LoadSummary, settings: &RunSettings, style: ReportStyle) -> ReportSection {
+fn vllm_head(summary: &LoadSummary, settings: &RunSettings) -> ReportSection {
+    let style = settings.style;
     let ours = style == ReportStyle::Onboard;
     let mut head = ReportSection::new(&title(summary));
     head.count("Successful requests:", summary.completed as u64);
@@ -499,7 +496,7 @@ mod tests {
     }
 
     fn text(form: ReportForm, style: ReportStyle) -> String {
-        render(&summary(), &settings(), None, form, style).unwrap()
+        render(&summary(), &RunSettings { style, ..settings() }, None, form).unwrap()
     }
 
     #[test]
@@ -559,8 +556,8 @@ mod tests {
     #[test]
     fn a_stopped_run_is_called_partial() {
         let summary = LoadSummary { unfinished: 1, unsent: 4, ..summary() };
-        let text =
-            render(&summary, &settings(), None, ReportForm::Text, ReportStyle::Vllm).unwrap();
+        let vllm = RunSettings { style: ReportStyle::Vllm, ..settings() };
+        let text = render(&summary, &vllm, None, ReportForm::Text).unwrap();
         assert!(text.contains("Result (PARTIAL) ="), "{text}");
         assert!(text.contains("Requests left by the stop:               5"), "{text}");
     }

@@ -24,7 +24,7 @@ fn within(text: &str, least: usize, limit: usize) -> Result<usize, LoadSettingEr
 }
 
 /// Parses a number of requests.
-pub fn parse_prompts(text: &str) -> Result<usize, LoadSettingError> {
+pub fn parse_request_count(text: &str) -> Result<usize, LoadSettingError> {
     within(text, 1, MOST_REQUESTS)
 }
 
@@ -155,7 +155,7 @@ mod tests {
             assert!(parse_percentile(wrong).is_err(), "{wrong}");
         }
         assert!(parse_rate("0").is_err() && parse_ratio("1").is_err());
-        assert!(parse_prompts("0").is_err() && parse_connections("1025").is_err());
+        assert!(parse_request_count("0").is_err() && parse_connections("1025").is_err());
     }
 
     #[test]

@@ -86,6 +86,21 @@ pub fn even_limit(items: &[FolderItem<'_>], count: usize) -> u64 {
     low
 }
 
+/// Returns a limit that divides the items as the files of a folder do. `file_of` returns the place of a tensor's file.
+pub fn limit_of(items: &[FolderItem<'_>], file_of: impl Fn(&str) -> Option<usize>) -> u64 {
+    let mut sums: BTreeMap<usize, (usize, u64)> = BTreeMap::new();
+    for item in items {
+        if let Some(file) = item.outs.first().and_then(|out| file_of(&out.declared.name)) {
+            let (count, sum) = sums.entry(file).or_default();
+            *count += 1;
+            *sum += bytes(item);
+        }
+    }
+    // A file of one item may be larger than the limit was.
+    let shared = sums.into_values().filter(|(count, _)| *count > 1);
+    shared.map(|(_, sum)| sum).max().unwrap_or(1)
+}
+
 /// Returns the bytes of an item's tensors; shapes come from headers that were checked.
 fn bytes(item: &FolderItem<'_>) -> u64 {
     item.outs

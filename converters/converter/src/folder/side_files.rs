@@ -3,16 +3,19 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use checkpoints::checkpoint::{INDEX, outside};
+use checkpoints::checkpoint::outside;
 use conversion::SideFile;
 use conversion::folder::index;
 use conversion::hashes;
 use registry::listing;
 
-use super::{CONFIG, config_text};
+use super::config_text;
 use crate::error::{Result, bail, ensure};
-use crate::folder_plan::FolderPlan;
+use crate::folder_plan::{CONFIG, FolderPlan};
 use crate::gguf_source;
+use crate::loaded_files::{
+    TEMPLATES, entries, is_foreign, is_shard, is_side_file, is_template, templates,
+};
 use crate::observer::ConversionObserver;
 
 /// Renders the files, before anything is written; the config is the last.
@@ -29,12 +32,9 @@ pub(super) fn files(
         );
     }
     let mut files = of_source(observer, plan)?;
-    let bytes = card(plan).into_bytes();
-    files.push(SideFile { path: folder.join("README.md"), bytes });
+    files.push(card(plan));
     files.extend(of_format(plan));
-    if let Some((_, text)) = index(folder, &plan.items, &plan.files) {
-        files.push(SideFile { path: folder.join(INDEX), bytes: text.into_bytes() });
-    }
+    files.extend(of_files(plan));
     let bytes = config_text(observer, plan)?.into_bytes();
     files.push(SideFile { path: folder.join(CONFIG), bytes });
     Ok(files)
@@ -46,6 +46,12 @@ pub(crate) fn of_format(plan: &FolderPlan<'_>) -> Option<SideFile> {
     json.sort_all_objects();
     let bytes = format!("{json:#}\n").into_bytes();
     Some(SideFile { path: plan.folder.join("hf_quant_config.json"), bytes })
+}
+
+/// Returns the index of the files, if there are several.
+pub(crate) fn of_files(plan: &FolderPlan<'_>) -> Option<SideFile> {
+    let (path, text) = index(&plan.folder, &plan.items, &plan.files)?;
+    Some(SideFile { path, bytes: text.into_bytes() })
 }
 
 /// Reads the files that the folder takes over from the checkpoint: tokenizer, settings, templates, and code if wanted.
@@ -93,13 +99,6 @@ fn is_code(name: &str) -> bool {
     name.to_lowercase().ends_with(".py")
 }
 
-/// Folder of the named chat templates.
-const TEMPLATES: &str = "additional_chat_templates";
-
-fn is_template(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|end| end == "jinja")
-}
-
 /// Reads the wanted files of a folder of the checkpoint `root`.
 fn read_files(
     root: &Path,
@@ -132,16 +131,6 @@ fn read_files(
     Ok(files)
 }
 
-/// Returns the paths in a folder, in order.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    for entry in fs_err::read_dir(folder)? {
-        paths.push(entry?.path());
-    }
-    paths.sort();
-    Ok(paths)
-}
-
 /// Lists files of another checkpoint in the folder that readers would take for files of this one. These are
 /// weights, and optional files that loaders read by name. Weights of another program are an error.
 pub(super) fn stale_files(
@@ -163,13 +152,9 @@ pub(super) fn stale_files(
         let of_planned =
             is_shared && plan.files.iter().any(|file| hashes::path_for(&file.path) == *path);
         let is_hashes = hashes::is_hashes(name.as_ref().as_ref()) && !of_planned;
-        is_shard(&name) || LOADED.contains(&&*name) || (is_hashes && is_ours(&name))
+        is_shard(&name) || is_side_file(&name) || (is_hashes && is_ours(&name))
     });
-    let templates = plan.folder.join(TEMPLATES);
-    if templates.is_dir() {
-        let names = entries(&templates)?;
-        stale.extend(names.into_iter().filter(|path| is_template(&path.to_string_lossy())));
-    }
+    stale.extend(templates(&plan.folder)?);
     stale.retain(|path| !is_planned(plan, beside, path) && !path.is_dir());
     Ok(stale)
 }
@@ -179,52 +164,10 @@ fn is_planned(plan: &FolderPlan<'_>, beside: &[SideFile], path: &Path) -> bool {
     plan.files.iter().any(|file| file.path == *path) || beside.iter().any(|side| side.path == *path)
 }
 
-/// True for names of weights that this program never writes. They belong to the user, and loaders that read
-/// every such file would mix them with the new ones.
-fn is_foreign(name: &str) -> bool {
-    let begins = ["pytorch_model", "consolidated"].iter().any(|begin| name.starts_with(begin));
-    let pickled = [".bin", ".pth", ".pt"].iter().any(|end| name.ends_with(end));
-    (begins && pickled) || (name.ends_with(".safetensors") && !is_shard(name))
-}
-
 /// True for the names of hashes that this program writes in a folder.
 fn is_ours(name: &str) -> bool {
     name == hashes::FOLDER || name.strip_suffix(hashes::END).is_some_and(is_shard)
 }
-
-/// True for the names of checkpoint shards.
-fn is_shard(name: &str) -> bool {
-    let inner = name.strip_prefix("model").and_then(|suffix| suffix.strip_suffix(".safetensors"));
-    inner.is_some_and(|inner| inner.chars().all(|c| c.is_ascii_digit() || "-of".contains(c)))
-}
-
-/// Optional files that transformers and serving engines read beside weights.
-const LOADED: [&str; 24] = [
-    INDEX,
-    "adapter_config.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-    "hf_quant_config.json",
-    "image_processor_config.json",
-    "merges.txt",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "quant_config.json",
-    "quantize_config.json",
-    "special_tokens_map.json",
-    "spiece.model",
-    "tekken.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "video_preprocessor_config.json",
-    "vocab.json",
-    "vocab.txt",
-    "params.json",
-    "sentencepiece.bpe.model",
-];
 
 /// True if a file of the source folder belongs to the new one: texts, except those about the old weights.
 fn carried(name: &str) -> bool {
@@ -243,7 +186,7 @@ fn carried(name: &str) -> bool {
 }
 
 /// Describes the conversion, without time or path: the same inputs give the same card.
-fn card(plan: &FolderPlan<'_>) -> String {
+pub(crate) fn card(plan: &FolderPlan<'_>) -> SideFile {
     let name = &plan.target.name;
     let format = plan.format.name();
     let mut text = format!("# {name}, {format}\n\n");
@@ -262,5 +205,5 @@ fn card(plan: &FolderPlan<'_>) -> String {
             let _ = writeln!(text, "* `{module}`");
         }
     }
-    text
+    SideFile { path: plan.folder.join("README.md"), bytes: text.into_bytes() }
 }

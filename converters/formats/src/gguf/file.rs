@@ -11,6 +11,8 @@ use crate::shown;
 pub struct GgufFile {
     paths: Vec<PathBuf>,
     maps: Vec<FileMap>,
+    /// Length of the header of each file, without padding.
+    headers: Vec<u64>,
     version: u32,
     alignment: u64,
     metadata: Metadata,
@@ -23,12 +25,14 @@ impl GgufFile {
     /// Opens a file. For the first file of a split set, the others in its folder are opened too.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let map = FileMap::open(path)?;
-        let GgufHeader { version, metadata, tensors, alignment, data_start: _ } =
+        let GgufHeader { version, metadata, tensors, alignment, unpadded, data_start: _ } =
             GgufHeader::parse(path, &map)?;
         let paths = vec![path.to_owned()];
         let maps = vec![map];
+        let headers = vec![unpadded];
         let by_name = Vec::new();
-        let mut file = Self { paths, maps, version, alignment, metadata, tensors, by_name };
+        let mut file =
+            Self { paths, maps, headers, version, alignment, metadata, tensors, by_name };
         if let Some(set) = split::SplitSet::of(path, &file.metadata)? {
             for no in 1..set.count {
                 file.append(&set, no)?;
@@ -53,6 +57,7 @@ impl GgufFile {
         self.tensors.extend(header.tensors.into_iter().map(|info| GgufTensor { file, ..info }));
         self.paths.push(path);
         self.maps.push(map);
+        self.headers.push(header.unpadded);
         Ok(())
     }
 
@@ -92,8 +97,8 @@ impl GgufFile {
         self.maps[info.file].get(begin..begin + info.bytes as usize)
     }
 
-    /// Returns a sentence for each place between and behind the tensors that is no padding. Padding is zero, and shorter than
-    /// the alignment.
+    /// Returns a sentence for each place behind the header and the tensors that is no padding. Padding is zero and reaches to
+    /// the alignment; a file may end without it.
     pub fn stray_bytes(&self) -> Vec<String> {
         let mut sentences = Vec::new();
         for (n, (path, map)) in self.paths.iter().zip(&self.maps).enumerate() {
@@ -103,17 +108,23 @@ impl GgufFile {
                 .collect();
             ranges.sort_unstable();
             let Some(&(_, last)) = ranges.last() else { continue };
+            ranges.insert(0, (0, self.headers[n] as usize));
             let gaps = ranges.windows(2).map(|pair| (pair[0].1, pair[1].0));
-            for (from, to) in gaps.chain([(last, map.len())]) {
+            let padded = last.next_multiple_of(self.alignment as usize).min(map.len());
+            for (from, to) in gaps.chain([(last, padded)]) {
                 let gap = map.get(from..to).unwrap_or_default();
-                let file = path.display();
                 if let Some(at) = gap.iter().position(|&byte| byte != 0) {
                     let at = from + at;
-                    sentences.push(format!("`{file}`: byte {at} is in no tensor and not zero"));
+                    sentences.push(format!(
+                        "`{}`: byte {at} is in no tensor and not zero",
+                        path.display()
+                    ));
                 } else if gap.len() as u64 >= self.alignment {
-                    let count = gap.len();
-                    sentences.push(format!("`{file}`: {count} bytes at {from} are in no tensor"));
+                    sentences.push(outside(path, from, to));
                 }
+            }
+            if ![last, last.next_multiple_of(self.alignment as usize)].contains(&map.len()) {
+                sentences.push(outside(path, padded, map.len()));
             }
         }
         sentences
@@ -133,4 +144,9 @@ impl GgufFile {
     pub fn alignment(&self) -> u64 {
         self.alignment
     }
+}
+
+/// Describes bytes of a file that belong to nothing.
+fn outside(path: &Path, from: usize, to: usize) -> String {
+    format!("`{}`: bytes {from} to {to} are in no tensor", path.display())
 }

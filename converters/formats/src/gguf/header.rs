@@ -17,6 +17,8 @@ pub struct GgufHeader {
     pub metadata: Metadata,
     /// Tensors in file order, with offsets from the beginning of the file.
     pub tensors: Vec<GgufTensor>,
+    /// Number of bytes before the padding of the header.
+    pub unpadded: u64,
     /// Offset of the data.
     pub data_start: u64,
     /// Alignment of every tensor.
@@ -73,7 +75,7 @@ impl GgufHeader {
         let data_start =
             if tensors == 0 { Some(end) } else { rules::pad(end, alignment) }.unwrap_or(u64::MAX);
         let tensors = place(file, bytes.len() as u64, data_start, alignment, claimed)?;
-        Ok(Self { version, metadata, tensors, data_start, alignment })
+        Ok(Self { version, metadata, tensors, unpadded: end, data_start, alignment })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Split sets of files, which hold one model together.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,43 @@ pub fn prefix(file: &Path, no: u32, count: u32) -> Option<PathBuf> {
     (!name.is_empty()).then(|| file.with_file_name(name))
 }
 
+/// Name of a file of a set, in parts: `prefix-00001-of-00003.gguf`. Checkpoints have such names too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SetName<'a> {
+    /// Name of the set.
+    pub prefix: &'a str,
+    /// Number of files of the set.
+    pub count: u32,
+    /// Extension of the name.
+    pub extension: &'a str,
+    /// Place of the file, counted from one.
+    pub no: u32,
+}
+
+impl<'a> SetName<'a> {
+    /// Takes a name apart; none for the name of a file of no set.
+    pub fn parse(name: &'a str) -> Option<Self> {
+        let (stem, extension) = name.rsplit_once('.')?;
+        let (start, count) = stem.rsplit_once("-of-")?;
+        let (prefix, no) = start.rsplit_once('-')?;
+        let name =
+            Self { prefix, count: number_of_name(count)?, extension, no: number_of_name(no)? };
+        (1..=name.count).contains(&name.no).then_some(name)
+    }
+
+    /// Returns the name of the file at another place of the set.
+    pub fn at(self, no: u32) -> String {
+        let Self { prefix, count, extension, .. } = self;
+        format!("{prefix}-{no:05}-of-{count:05}.{extension}")
+    }
+}
+
+/// Parses a number as names of files have it.
+fn number_of_name(digits: &str) -> Option<u32> {
+    let is_number = digits.len() == 5 && digits.bytes().all(|digit| digit.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_number)
+}
+
 /// Lists the files of all sets of a name in its folder, in order.
 pub fn files_of_sets(prefix: &Path) -> std::io::Result<Vec<PathBuf>> {
     let start = prefix.file_name().unwrap_or_default().to_string_lossy();
@@ -39,8 +77,8 @@ pub fn files_of_sets(prefix: &Path) -> std::io::Result<Vec<PathBuf>> {
     for entry in fs_err::read_dir(folder_of(prefix))? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let numbers = name.strip_prefix(&*start).and_then(|end| end.strip_suffix(".gguf"));
-        if numbers.is_some_and(is_place_in_set) {
+        let parts = SetName::parse(&name);
+        if parts.is_some_and(|name| name.prefix == start && name.extension == "gguf") {
             files.push(path);
         }
     }
@@ -48,15 +86,23 @@ pub fn files_of_sets(prefix: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// True for a text such as `-00001-of-00003`.
-fn is_place_in_set(text: &str) -> bool {
-    let numbers = text.strip_prefix('-').and_then(|text| text.split_once("-of-"));
-    numbers.is_some_and(|(no, count)| is_number(no) && is_number(count))
-}
-
-/// True for a number as names of files have it.
-fn is_number(digits: &str) -> bool {
-    digits.len() == 5 && digits.bytes().all(|digit| digit.is_ascii_digit())
+/// Returns a sentence for each set of files of which these names are a part.
+pub fn incomplete_sets<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut sets: BTreeMap<SetName<'a>, BTreeSet<u32>> = BTreeMap::new();
+    for name in names.into_iter().filter_map(SetName::parse) {
+        sets.entry(SetName { no: 1, ..name }).or_default().insert(name.no);
+    }
+    let sentences = sets.into_iter().filter_map(|(set, present)| {
+        let missing = (1..=set.count).find(|no| !present.contains(no))?;
+        let count = set.count as usize - present.len();
+        Some(format!(
+            "{count} of {} files of a set {}, the first is `{}`",
+            set.count,
+            if count == 1 { "is missing" } else { "are missing" },
+            crate::shown(&set.at(missing))
+        ))
+    });
+    sentences.collect()
 }
 
 /// Lays out a set of files `prefix-00001-of-0000N.gguf` of at most `max_bytes` of tensors each. Files are
@@ -153,7 +199,7 @@ fn cut<'a>(
 }
 
 fn unique(set: &[(PathBuf, GgufLayout)]) -> Result<(), Error> {
-    let mut names = std::collections::BTreeSet::new();
+    let mut names = BTreeSet::new();
     for (path, layout) in set {
         for info in &layout.tensors {
             if !names.insert(&info.name) {

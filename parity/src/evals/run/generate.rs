@@ -36,7 +36,7 @@ pub(super) fn generate(
     let dropped = run.context.map_or(0, |room| (ids.len() + limit).saturating_sub(room));
     if ids.is_empty() || dropped >= ids.len() {
         let why = format!(
-            "the prompt has {} tokens and {limit} are to follow, which the model has no positions for; give the option `max-tokens` less",
+            "the prompt has {} tokens and {limit} are to follow, which the model has no positions for; lower the option `max-tokens`",
             ids.len()
         );
         return Err(item_error(item, why));
