@@ -305,7 +305,7 @@ impl BenchArgs {
         let source = ModelSource { model: Arc::clone(model), dir: &target.dir };
         let mut head = self.device.native()?.open(&source, options).map_err(engine_error)?;
         let prompt = match &self.tokens[..] {
-            [] => spread_tokens(target.model.vocab),
+            [] => spread_tokens(target.model.vocab, 0..16),
             tokens => tokens.to_vec(),
         };
         let k = usize::from(self.k);

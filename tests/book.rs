@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use registry::reference;
+use registry::table::markdown_cell;
 
 use crate::tool::{convert, json, onboard, parity, root, run};
 
@@ -117,8 +118,8 @@ fn the_keys_of_the_book_are_those_of_the_decoder() {
             text,
             "| `{}`{star} | {} | {} |",
             key.path,
-            key.takes.replace('|', "\\|"),
-            key.doc.replace('|', "\\|")
+            markdown_cell(key.takes),
+            markdown_cell(key.doc)
         );
     }
     fresh("docs/reference/keys.md", &text);

@@ -10,9 +10,9 @@ mod peers;
 mod plan;
 mod table;
 
-pub use draft::{DraftComparison, spread_tokens};
+pub use draft::DraftComparison;
 pub use error::BenchError;
-pub use measure::{BenchSession, NamedPeer, measure};
+pub use measure::{NamedPeer, measure, spread_tokens};
 pub use peers::{BenchPeer, PeerChoice, PeerSetting};
 pub use plan::{BenchGrid, BenchSubject, BenchTest, parse_count, parse_pair, parse_tokens};
 pub use table::{BenchForm, BenchRow, BenchSamples, render};

@@ -240,7 +240,7 @@ mod tests {
             ("[]", "line 1: expected a sheet: a map of keys"),
             ("engine: x\nops: [a]\nstates: []", "line 1: a sheet needs `dtypes`"),
             ("engine: x\nops: a", "line 1: a sheet needs `states`, line 1: a sheet needs `dtypes`"),
-            ("engine: x\nops: a\nstates: []\ndtypes: []", "line 2: expected a list"),
+            ("engine: x\nops: a\nstates: []\ndtypes: []", "line 2: expected a list, found text"),
             ("engin: x", "line 1: a sheet has no key `engin` (did you mean `engine`?)"),
             ("engine: x\ndtypes: []\nkind: far", "line 3: `kind` cannot be `far`"),
             (

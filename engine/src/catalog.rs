@@ -45,9 +45,6 @@ pub enum CatalogError {
         /// File of the sheet.
         place: PathBuf,
     },
-    /// The sheet is gone.
-    #[error("cannot find the sheet")]
-    Place(#[source] std::io::Error),
     /// The sheet cannot be read.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -80,7 +77,9 @@ impl CatalogEntry {
     }
 }
 
-/// Lists all engines; `folder` has sheets of the user, and `path` lists folders of programs. Sheets of the user take precedence over built-in ones and over programs on the PATH.
+/// Lists all engines; `folder` has sheets of the user, and `path` lists folders of programs.
+///
+/// Sheets of the user take precedence over built-in ones and over programs on the PATH.
 pub fn catalog(folder: Option<&Path>, path: &OsStr) -> Result<Vec<CatalogEntry>, CatalogError> {
     let mut entries: Vec<CatalogEntry> = DRIVERS
         .iter()
@@ -115,7 +114,7 @@ fn user_sheets(folder: Option<&Path>) -> Result<Vec<CatalogEntry>, CatalogError>
         if sheet.kind != EngineKind::Child {
             return Err(CatalogError::Kind { place: path });
         }
-        let full = fs_err::canonicalize(&path).map_err(CatalogError::Place)?;
+        let full = fs_err::canonicalize(&path)?;
         entries.push(CatalogEntry {
             name: sheet.engine.clone(),
             sheet: Some(sheet),
@@ -141,7 +140,7 @@ fn programs(path: &OsStr) -> Vec<CatalogEntry> {
 
 /// Returns the wanted files of a folder, sorted by name. An unreadable folder has none.
 fn listed(folder: &Path, is_listed: impl Fn(&str) -> bool) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries
         .filter(|entry| entry.file_name().to_str().is_some_and(&is_listed))
         .map(|entry| entry.path())

@@ -113,9 +113,12 @@ fn keeps_angles(chunk: &ChunkRows, parts: &[Range<usize>], ropes: &[RopeTable]) 
 /// Returns a copy of a memory; none if truncation restores it.
 fn copy_of(memory: &Memory) -> Option<Memory> {
     match memory {
-        Memory::Attention(attention) if attention.needed.is_none() => None,
-        Memory::Latent(_) | Memory::Index(_) => None,
-        Memory::Attention(_) | Memory::Conv(_) | Memory::Recurrent(_) => Some(memory.clone()),
+        Memory::Attention(attention) if attention.keys.keeps_all() => None,
+        Memory::Latent(latent) if latent.latent.keeps_all() => None,
+        Memory::Index(_) => None,
+        Memory::Attention(_) | Memory::Latent(_) | Memory::Conv(_) | Memory::Recurrent(_) => {
+            Some(memory.clone())
+        }
     }
 }
 
@@ -151,6 +154,48 @@ impl SlotMark {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::states::history::History;
+    use crate::states::latent::Latent;
+    use crate::states::past::Past as _;
+
+    #[test]
+    fn a_mark_restores_rows_that_a_window_drops() {
+        for needed in [None, Some(3)] {
+            let mut slot = latent_slot(needed);
+            advance(&mut slot, 10);
+            let mark = SlotMark::of(&slot);
+            advance(&mut slot, 200);
+            mark.restore(&mut slot);
+            let Memory::Latent(Latent { latent, shared, .. }) = &slot.memories[0] else {
+                panic!("the state is of another kind");
+            };
+            assert_eq!(slot.position, 10);
+            for history in [latent, shared] {
+                assert_eq!(history.end(), 10);
+                assert_eq!(history.tail(7), [7.0, 8.0, 9.0]);
+                assert_eq!(history.shortest(), needed.map_or(0, |_| 10));
+            }
+        }
+    }
+
+    /// Returns a slot with one state of latents, of one number each.
+    fn latent_slot(needed: Option<usize>) -> Slot {
+        let latent = History::new(Dtype::F32, 1, needed, 0);
+        let memory = Latent { shared: latent.clone(), expanded: latent.clone(), latent };
+        let memories = vec![Memory::Latent(memory)];
+        Slot { position: 0, mask: SequenceMask::default(), memories }
+    }
+
+    /// Adds positions one by one, each with its own number.
+    fn advance(slot: &mut Slot, count: usize) {
+        for position in slot.position..slot.position + count {
+            let Memory::Latent(memory) = &mut slot.memories[0] else { continue };
+            memory.latent.append(&[position as f32]);
+            memory.shared.append(&[position as f32]);
+            memory.expanded.append(&[position as f32]);
+            slot.commit(position + 1);
+        }
+    }
 
     #[test]
     fn parts_are_of_one_size_and_none_is_short() {

@@ -265,16 +265,16 @@ impl Slot {
             match memory {
                 Memory::Attention(a) => {
                     for (part, history) in [&a.keys, &a.values].into_iter().enumerate() {
-                        let data = history.tail(a.visible());
-                        let mut shape = vec![self.position - a.visible()];
+                        let data = history.tail(history.visible());
+                        let mut shape = vec![self.position - history.visible()];
                         shape.extend(&state.parts[part].shape);
                         values.push(part_value(id, state, part, shape, data));
                     }
                 }
                 Memory::Latent(l) => {
                     for (part, history) in [&l.latent, &l.shared].into_iter().enumerate() {
-                        let data = history.tail(l.visible());
-                        let rows = self.position - l.visible();
+                        let data = history.tail(history.visible());
+                        let rows = self.position - history.visible();
                         let shape = [&[rows][..], &state.parts[part].shape].concat();
                         values.push(part_value(id, state, part, shape, data));
                     }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use engine::bench::spread_tokens;
 use engine::{
     Chunk, ChunkMask, Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions, StateValue,
 };
@@ -435,13 +436,10 @@ pub fn derived(model: &Model) -> Vec<Prompt> {
     let windows = model.graph.states.iter().filter_map(|state| state.window).filter(|w| *w < 1024);
     let main = windows.max().map_or(11, |window| (window + 6).max(11));
     let limit = model.context.unwrap_or(LONG).max(1);
-    // A fixed multiplier spreads ids over the vocabulary, the same in every run.
-    let mut first = 0;
+    let mut first = 1;
     let mut prompt = |name: &str, count: usize, split: usize, taps: &[Phase]| {
         let count = count.min(limit);
-        let tokens = (first..first + count)
-            .map(|n: usize| ((n as u64 + 1) * 2_654_435_761 % model.vocab.max(1) as u64) as u32)
-            .collect();
+        let tokens = spread_tokens(model.vocab, first..first + count);
         first += count;
         Prompt {
             name: name.to_owned(),

@@ -177,7 +177,7 @@ fn keys(model: &Model, config: &Config, spec: &Spec) -> Vec<(String, serde_json:
         else {
             continue;
         };
-        let value = crate::config::json_of(value);
+        let value = serde_json::Value::from(value);
         let path = format!("/{}", key.name.replace('.', "/"));
         if !value.is_null() && json.pointer(&path) != Some(&value) {
             keys.push((key.name.clone(), value));

@@ -13,7 +13,6 @@ use crate::scalar::Scalar;
 
 mod json;
 
-pub(crate) use json::value as json_of;
 mod irrelevant;
 
 /// Keys under which a vision-language model keeps the config of its text model.
@@ -77,7 +76,7 @@ impl Config {
 
     /// Returns the config as JSON.
     pub fn json(&self) -> String {
-        let mut value = json::value(&self.root);
+        let mut value = serde_json::Value::from(&self.root);
         value.sort_all_objects();
         value.to_string()
     }

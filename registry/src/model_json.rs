@@ -1,11 +1,10 @@
 //! Formats a resolved model as JSON.
 
-use serde_json::{Map, Number, Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Node, State};
 use crate::model::Model;
-use crate::scalar::Scalar;
 
 /// Requested sections.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +31,7 @@ pub fn model_json(model: &Model, dtype: Dtype, sections: ModelSections) -> Value
         "layers": graph.layers.iter().map(|layer| json!({ "kind": layer.kind, "prefix": layer.prefix })).collect::<Vec<_>>(),
     });
     if sections.dims {
-        let dims = model.dims.iter().map(|(name, value)| (name.clone(), scalar(value)));
+        let dims = model.dims.iter().map(|(name, value)| (name.clone(), value.json(number_text)));
         object["dims"] = Value::Object(dims.collect());
     }
     if sections.weights {
@@ -80,7 +79,7 @@ fn node(graph: &Graph, node: &Node, dtype: Dtype) -> Value {
     });
     let weights =
         node.weights.iter().map(|(role, id)| (role.clone(), json!(graph.weights[id.0].name)));
-    let attributes = node.attrs.iter().map(|(name, value)| (name.clone(), scalar(value)));
+    let attributes = node.attrs.iter().map(|(name, value)| (name.clone(), value.json(number_text)));
     json!({
         "op": node.op.as_str(),
         "layer": node.layer,
@@ -93,20 +92,7 @@ fn node(graph: &Graph, node: &Node, dtype: Dtype) -> Value {
     })
 }
 
-/// Converts a scalar to JSON; numbers that JSON cannot express become strings.
-fn scalar(value: &Scalar) -> Value {
-    match value {
-        Scalar::Null => Value::Null,
-        Scalar::Bool(flag) => (*flag).into(),
-        Scalar::Int(n) => (*n).into(),
-        Scalar::Float(x) => {
-            Number::from_f64(*x).map_or_else(|| x.to_string().into(), Value::Number)
-        }
-        Scalar::Str(text) => text.as_str().into(),
-        Scalar::List(items) => items.iter().map(scalar).collect(),
-        Scalar::Map(items) => {
-            let items = items.iter().map(|(name, value)| (name.clone(), scalar(value)));
-            Value::Object(items.collect())
-        }
-    }
+/// Returns a number that JSON cannot express as text.
+fn number_text(number: f64) -> Value {
+    number.to_string().into()
 }

@@ -89,7 +89,7 @@ pub fn states(model: &Model, activation: Dtype) -> String {
                 per_token += bytes;
                 format!("{bytes} bytes per token")
             }
-            (StateKind::Attention, Some(window)) => {
+            (StateKind::Attention | StateKind::Latent, Some(window)) => {
                 let slot_bytes = bytes * window.saturating_sub(1) as u128;
                 per_slot += slot_bytes;
                 format!("window {window}, {slot_bytes} bytes per slot")

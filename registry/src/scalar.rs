@@ -53,6 +53,22 @@ impl Scalar {
             _ => None,
         }
     }
+
+    /// Converts a value to JSON; `inexpressible` gives numbers that JSON cannot express.
+    pub(crate) fn json(&self, inexpressible: fn(f64) -> Value) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Bool(flag) => (*flag).into(),
+            Self::Int(n) => (*n).into(),
+            Self::Float(x) => Number::from_f64(*x).map_or_else(|| inexpressible(*x), Value::Number),
+            Self::Str(text) => text.as_str().into(),
+            Self::List(items) => items.iter().map(|item| item.json(inexpressible)).collect(),
+            Self::Map(entries) => entries
+                .iter()
+                .map(|(key, value)| (key.clone(), value.json(inexpressible)))
+                .collect(),
+        }
+    }
 }
 
 impl fmt::Display for Scalar {
@@ -86,20 +102,10 @@ impl fmt::Display for Scalar {
         }
     }
 }
+
 impl From<&Scalar> for Value {
     /// Converts a scalar to JSON; numbers that JSON cannot express become null.
     fn from(value: &Scalar) -> Self {
-        match value {
-            Scalar::Null => Self::Null,
-            Scalar::Bool(flag) => (*flag).into(),
-            Scalar::Int(n) => (*n).into(),
-            Scalar::Float(x) => Number::from_f64(*x).map_or(Self::Null, Self::Number),
-            Scalar::Str(text) => text.as_str().into(),
-            Scalar::List(items) => items.iter().map(Self::from).collect(),
-            Scalar::Map(items) => {
-                let items = items.iter().map(|(name, value)| (name.clone(), Self::from(value)));
-                Self::Object(items.collect())
-            }
-        }
+        value.json(|_| Self::Null)
     }
 }

@@ -3,7 +3,6 @@
 use serde_json::{Map, Value, json};
 
 use crate::ops::{Declaration, OpSet, Param, ParamKind};
-use crate::scalar::Scalar;
 use crate::spec::keys::{KeyForm, KeyTable, SPEC, VERSION};
 
 /// Returns the schema of a spec file whose programs call these ops.
@@ -39,16 +38,8 @@ fn argument(param: &Param) -> Value {
         ParamKind::Word(words) => json!({ "enum": words }),
         kind => json!({ "description": kind.describe() }),
     };
-    let default = match &param.default {
-        None => return schema,
-        Some(Scalar::Null) => Value::Null,
-        Some(Scalar::Bool(flag)) => json!(flag),
-        Some(Scalar::Int(n)) => json!(n),
-        Some(Scalar::Float(x)) => json!(x),
-        Some(Scalar::Str(text)) => json!(text),
-        // No parameter has a list or a map as its default.
-        Some(other) => json!(other.to_string()),
-    };
+    let Some(default) = &param.default else { return schema };
+    let default = Value::from(default);
     if let (Value::Null, Some(Value::Array(words))) = (&default, schema.get_mut("enum")) {
         words.push(Value::Null);
     }

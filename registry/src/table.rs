@@ -1,4 +1,4 @@
-//! Tables of text for people: columns as wide as their widest cell, or Markdown.
+//! Tables of text: columns as wide as their widest cell, Markdown, and cells of CSV.
 
 use std::fmt::Write as _;
 
@@ -95,6 +95,20 @@ impl TextTable {
     }
 }
 
+/// Quotes a cell of CSV, where it needs that, by the rules of RFC 4180.
+pub fn csv_cell(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Returns a text as a cell of Markdown, where `|` would end the cell.
+pub fn markdown_cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
 /// Returns the width of a cell on a terminal: characters, without colour codes.
 fn width(cell: &str) -> usize {
     let mut count = 0;
@@ -121,6 +135,13 @@ mod tests {
         table.row(["a", "1000"]);
         assert_eq!(table.plain("  "), "  name     n\n  a     1000\n");
         assert_eq!(table.markdown(), "| name |    n |\n|------|-----:|\n| a    | 1000 |\n");
+    }
+
+    #[test]
+    fn marks_of_tables_in_cells_are_escaped() {
+        assert_eq!(csv_cell("a b"), "a b");
+        assert_eq!(csv_cell("a,\"b"), "\"a,\"\"b\"");
+        assert_eq!(markdown_cell("a|b"), "a\\|b");
     }
 
     #[test]

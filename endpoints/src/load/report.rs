@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use registry::table::TextTable;
+use registry::table::{TextTable, csv_cell, markdown_cell};
 use serde_json::{Map, Value, json};
 
 use super::answer::{ChunkRule, RequestRecord};
@@ -182,7 +182,7 @@ fn markdown(sections: &[ReportSection]) -> String {
     let mut table = TextTable::new(&[1]);
     table.row(["metric", "value"]);
     for (label, cell) in sections.iter().flat_map(|section| &section.rows) {
-        table.row([label.trim_end_matches(':').to_owned(), cell.text().replace('|', "\\|")]);
+        table.row([label.trim_end_matches(':').to_owned(), markdown_cell(&cell.text())]);
     }
     table.markdown()
 }
@@ -449,15 +449,6 @@ fn csv(object: &Map<String, Value>) -> String {
         cells.push(cell);
     }
     format!("{}\n{}", names.join(","), cells.join(","))
-}
-
-/// Returns a text as a cell of CSV, in quotes if it needs them.
-fn csv_cell(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
 }
 
 #[cfg(test)]

@@ -105,11 +105,6 @@ impl DraftComparison {
     }
 }
 
-/// Returns tokens to begin with, spread over a vocabulary.
-pub fn spread_tokens(vocab: usize) -> Vec<u32> {
-    (0..16_u64).map(|n| (n * 2_654_435_761 % vocab.max(1) as u64) as u32).collect()
-}
-
 /// Returns the tokens per second since an instant.
 fn token_rate(count: usize, begun: Instant) -> f64 {
     count as f64 / begun.elapsed().as_secs_f64().max(1e-9)

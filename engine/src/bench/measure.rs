@@ -1,6 +1,7 @@
 //! Times tests on a session, in turn with other programs.
 
 use std::any::Any;
+use std::ops::Range;
 use std::time::Instant;
 
 use super::error::BenchError;
@@ -13,15 +14,21 @@ use crate::session::{Chunk, NoProbe, OutputRows, Session, SlotId};
 /// Tokens of one step that fills a slot up to a depth.
 const FILL: usize = 512;
 
+/// Returns tokens of positions, spread over the vocabulary; the same in every run.
+pub fn spread_tokens(vocab: usize, positions: Range<usize>) -> Vec<u32> {
+    let vocab = vocab.max(1) as u64;
+    positions.map(|position| (position as u64 * 2_654_435_761 % vocab) as u32).collect()
+}
+
 /// A session with a slot that is filled to a depth, which tests fork.
-pub struct BenchSession<'a> {
+struct BenchSession<'a> {
     session: &'a mut dyn Session,
     filled: Option<(usize, SlotId)>,
 }
 
 impl<'a> BenchSession<'a> {
     /// Returns a session without a filled slot.
-    pub fn new(session: &'a mut dyn Session) -> Self {
+    fn new(session: &'a mut dyn Session) -> Self {
         Self { session, filled: None }
     }
 
@@ -46,10 +53,9 @@ impl<'a> BenchSession<'a> {
         self.session.fork(slot)
     }
 
-    /// Returns tokens that are spread over the vocabulary, the same in every run.
+    /// Returns `count` tokens from a position on.
     fn tokens(&self, from: usize, count: usize) -> Vec<u32> {
-        let vocab = self.session.model().vocab.max(1) as u64;
-        (from..from + count).map(|n| ((n as u64 * 2_654_435_761) % vocab) as u32).collect()
+        spread_tokens(self.session.model().vocab, from..from + count)
     }
 
     fn step(&mut self, slots: &[SlotId], tokens: &[&[u32]], rows: OutputRows) -> Result<(), Error> {
@@ -59,7 +65,7 @@ impl<'a> BenchSession<'a> {
     }
 
     /// Runs a test once and returns its tokens per second.
-    pub fn run(&mut self, test: &BenchTest) -> Result<f64, Error> {
+    fn run(&mut self, test: &BenchTest) -> Result<f64, Error> {
         let mut slots = Vec::new();
         for _ in 0..test.batch {
             slots.push(self.slot(test.depth)?);

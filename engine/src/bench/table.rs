@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use registry::quantity::{bytes, count};
-use registry::table::TextTable;
+use registry::table::{TextTable, csv_cell, markdown_cell};
 use serde_json::{Map, Value, json};
 
 use super::error::BenchError;
@@ -33,12 +33,12 @@ pub struct BenchSamples {
 
 impl BenchSamples {
     /// Returns a program without results.
-    pub fn new(program: &str) -> Self {
+    pub(super) fn new(program: &str) -> Self {
         Self { program: program.to_owned(), rates: Ok(Vec::new()) }
     }
 
     /// Runs a program that has not failed yet, and keeps its rate if `counts`.
-    pub fn add(&mut self, run: impl FnOnce() -> Result<f64, BenchError>, counts: bool) {
+    pub(super) fn add(&mut self, run: impl FnOnce() -> Result<f64, BenchError>, counts: bool) {
         let Ok(rates) = &mut self.rates else { return };
         match run() {
             Ok(rate) if counts => rates.push(rate),
@@ -94,24 +94,24 @@ impl BenchRow {
     }
 
     /// Returns the fields of a test, in the names of llama-bench.
-    fn fields(&self) -> Vec<(String, Value)> {
+    fn fields(&self) -> Vec<(&'static str, Value)> {
         let (mean, deviation) = spread(&self.rates);
-        let mut fields = Vec::new();
-        let mut put = |key: &str, value: Value| fields.push((key.to_owned(), value));
-        put("model", json!(self.subject.model));
-        put("model_size", json!(self.subject.bytes));
-        put("model_n_params", json!(self.subject.parameters));
-        put("dtype", json!(self.subject.dtype));
-        put("n_threads", json!(self.subject.threads));
-        put("test", json!(self.test.name()));
-        put("n_prompt", json!(self.test.prompt));
-        put("n_gen", json!(self.test.generated));
-        put("n_depth", json!(self.test.depth));
-        put("n_batch", json!(self.test.batch));
-        put("avg_ts", json!(mean));
-        put("stddev_ts", json!(deviation));
-        put("median_ts", json!(median(&self.rates)));
-        put("samples_ts", json!(self.rates));
+        let mut fields = vec![
+            ("model", json!(self.subject.model)),
+            ("model_size", json!(self.subject.bytes)),
+            ("model_n_params", json!(self.subject.parameters)),
+            ("dtype", json!(self.subject.dtype)),
+            ("n_threads", json!(self.subject.threads)),
+            ("test", json!(self.test.name())),
+            ("n_prompt", json!(self.test.prompt)),
+            ("n_gen", json!(self.test.generated)),
+            ("n_depth", json!(self.test.depth)),
+            ("n_batch", json!(self.test.batch)),
+            ("avg_ts", json!(mean)),
+            ("stddev_ts", json!(deviation)),
+            ("median_ts", json!(median(&self.rates))),
+            ("samples_ts", json!(self.rates)),
+        ];
         if !self.peers.is_empty() {
             let peers = self.peers.iter().map(|peer| {
                 let (rates, reason) = match &peer.rates {
@@ -124,13 +124,13 @@ impl BenchRow {
                     "ratio": self.ratio(peer),
                 })
             });
-            put("against", peers.collect());
+            fields.push(("against", peers.collect()));
         }
         fields
     }
 
     fn object(&self) -> Map<String, Value> {
-        self.fields().into_iter().collect()
+        self.fields().into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
 }
 
@@ -166,7 +166,7 @@ fn markdown(rows: &[BenchRow], peak: Option<u64>) -> String {
     table.row(columns.into_iter().map(str::to_owned).chain(names));
     for row in rows {
         let ours = [
-            row.subject.model.clone(),
+            markdown_cell(&row.subject.model),
             bytes(row.subject.bytes),
             count(row.subject.parameters),
             row.subject.dtype.clone(),
@@ -209,34 +209,27 @@ fn rate_text(rates: &[f64]) -> String {
 fn csv(rows: &[BenchRow]) -> String {
     let mut lines = Vec::new();
     for row in rows {
-        let mut fields = row.fields();
-        fields.retain(|(name, _)| !["samples_ts", "against"].contains(&name.as_str()));
+        let numbers =
+            row.fields().into_iter().filter(|(key, _)| !["samples_ts", "against"].contains(key));
+        let mut fields: Vec<(String, Value)> =
+            numbers.map(|(key, value)| (key.to_owned(), value)).collect();
         for peer in &row.peers {
             let rate = peer.rates.as_ref().ok().map(|rates| median(rates));
             fields.push((format!("{}_median_ts", peer.program), json!(rate)));
             fields.push((format!("{}_ratio", peer.program), json!(row.ratio(peer))));
         }
         if lines.is_empty() {
-            let names: Vec<String> = fields.iter().map(|(name, _)| quoted(name)).collect();
+            let names: Vec<String> = fields.iter().map(|(name, _)| csv_cell(name)).collect();
             lines.push(names.join(","));
         }
         let cells = fields.iter().map(|(_, value)| match value {
-            Value::String(text) => quoted(text),
+            Value::String(text) => csv_cell(text),
             Value::Null => String::new(),
             other => other.to_string(),
         });
         lines.push(cells.collect::<Vec<_>>().join(","));
     }
     lines.join("\n")
-}
-
-/// Quotes a cell, where it needs that, by the rules of RFC 4180.
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
 }
 
 #[cfg(test)]

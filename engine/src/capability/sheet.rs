@@ -169,8 +169,9 @@ impl SheetError {
 /// Returns a finding in one line.
 fn line(finding: &Finding) -> String {
     let place = finding.at.as_ref().map(|at| format!("line {}: ", at.line())).unwrap_or_default();
+    let label = if finding.label.is_empty() { "" } else { ", " };
     let help = finding.help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
-    shown(&format!("{place}{}{help}", finding.message))
+    shown(&format!("{place}{}{label}{}{help}", finding.message, finding.label))
 }
 
 /// Reads the ops of an engine: names, or the word for the kernels of this program.

@@ -65,6 +65,11 @@ pub fn write_modules(folder: &Path, package: &[(&str, &str)]) -> io::Result<()> 
     package.iter().try_for_each(|(file, text)| fs_err::write(home.join(file), text))
 }
 
+/// True if a file is run by the interpreter of Python.
+fn is_python(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "py")
+}
+
 impl EngineLaunch {
     /// Finds an engine at a path: a Python file, or a program.
     pub fn at_path(
@@ -77,7 +82,7 @@ impl EngineLaunch {
             return Err(EngineCommandError::NoFile { why, path: path.to_owned() });
         }
         let full = fs_err::canonicalize(path)?;
-        let words = if full.extension().is_some_and(|end| end == "py") {
+        let words = if is_python(&full) {
             vec![settings.python.to_owned(), full.into_os_string()]
         } else if is_program(&full) {
             vec![full.into_os_string()]
@@ -111,8 +116,7 @@ impl EngineLaunch {
             if named { path.into_os_string() } else { OsString::from(word) }
         });
         let mut words: Vec<OsString> = words.collect();
-        let first = words.first().map(Path::new);
-        if first.is_some_and(|first| first.extension().is_some_and(|end| end == "py")) {
+        if words.first().is_some_and(|first| is_python(Path::new(first))) {
             words.insert(0, settings.python.to_owned());
         }
         Self::of_words(name, words, Some(sheet), settings)

@@ -74,6 +74,11 @@ impl AttendReach {
         let oldest = self.window.map_or(0, |window| window.oldest(position - document));
         document + oldest..position + 1
     }
+
+    /// True if a state with this window keeps all that a query sees.
+    pub(super) fn fits(self, kept_positions: Option<usize>) -> bool {
+        kept_positions.is_none_or(|kept| self.window.is_some_and(|window| window.size <= kept))
+    }
 }
 
 /// The inputs and parameters that all tasks share.
@@ -245,11 +250,7 @@ fn sizes(args: &Attend, ctx: &Ctx<'_>, query: &[usize]) -> Result<AttentionHeads
              heads do not fit"
         )));
     }
-    let window = args.reach.window;
-    if state
-        .window
-        .is_some_and(|kept_positions| window.is_none_or(|window| window.size > kept_positions))
-    {
+    if !args.reach.fits(state.window) {
         return Err(ctx.error("it would see more than its state keeps"));
     }
     Ok(AttentionHeads { heads, kv_heads, key_dim, stored })
@@ -414,7 +415,7 @@ impl AttendInputs<'_> {
         let key_dim = self.rule.key_dim;
         let first = self.reach.seen(task.mask, task.start).start;
         let (column, other) = columns(self, task.head);
-        let Attention { keys, values, .. } = task.memory;
+        let Attention { keys, values } = task.memory;
         let head = CachedHead {
             keys: [keys.columns(task.head * key_dim, key_dim), keys.columns(0, 0)],
             values: [

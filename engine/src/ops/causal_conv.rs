@@ -57,10 +57,7 @@ impl Kernel for CausalConv {
             let wrong = ctx.error("its state does not hold inputs of this shape");
             let rows = &view[chunk.rows.start * channels..chunk.rows.end * channels];
             let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-            if memory.inputs.width() != channels
-                || memory.needed != taps - 1
-                || memory.inputs.end() != chunk.start
-            {
+            if !memory.continues(channels, taps - 1, chunk.start) {
                 return Err(wrong);
             }
             // Earlier inputs come from the state, in its dtype; this step's are still in the run's.

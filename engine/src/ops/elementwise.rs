@@ -136,15 +136,7 @@ pub(super) fn weight_add(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 fn with_weight(ctx: &mut Ctx<'_>, f: impl Fn(f32, f32) -> f32 + Sync) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let dtype = ctx.output_dtype(0);
-    let (Some((role, id)), 1) = (ctx.node().weights.first_key_value(), ctx.node().weights.len())
-    else {
-        return Err(ctx.error("it has one weight"));
-    };
-    let weight = ctx.need_vector(role)?;
-    let shape = &ctx.graph.weights[id.0].shape;
-    let at = spread(&x.shape()[1..], shape).ok_or_else(|| {
-        ctx.error(format!("a weight {shape:?} does not fit {:?}", &x.shape()[1..]))
-    })?;
+    let PlacedWeight { weight, at } = PlacedWeight::of(ctx, x.shape())?;
     let y = rows::map(&x.view(), x.width(), x.width(), |_, x, y| {
         for ((y, x), at) in y.iter_mut().zip(x).zip(&at) {
             *y = f(*x, weight[*at]);
@@ -154,14 +146,32 @@ fn with_weight(ctx: &mut Ctx<'_>, f: impl Fn(f32, f32) -> f32 + Sync) -> Result<
     ctx.set(0, y)
 }
 
-/// Returns for each number of a row of `x` the place of its number in the one weight of the node.
-pub(super) fn weight_places(ctx: &Ctx<'_>, x: &[usize]) -> Result<Vec<usize>, Error> {
-    let (Some(id), 1) = (ctx.node().weights.values().next(), ctx.node().weights.len()) else {
+/// Returns the role and the shape of the one weight of the node.
+pub(super) fn one_weight<'a>(ctx: &Ctx<'a>) -> Result<(&'a str, &'a [usize]), Error> {
+    let weights = &ctx.node().weights;
+    let (Some((role, id)), 1) = (weights.first_key_value(), weights.len()) else {
         return Err(ctx.error("it has one weight"));
     };
-    let shape = &ctx.graph.weights[id.0].shape;
-    let row = x.get(1..).unwrap_or_default();
-    spread(row, shape).ok_or_else(|| ctx.error(format!("a weight {shape:?} does not fit {row:?}")))
+    Ok((role, &ctx.graph.weights[id.0].shape))
+}
+
+/// The one weight of a node, broadcast to the rows of a value.
+struct PlacedWeight<'a> {
+    weight: &'a [f32],
+    /// The place in the weight for each number of a row.
+    at: Vec<usize>,
+}
+
+impl<'a> PlacedWeight<'a> {
+    /// Broadcasts the weight to a value of shape `x`.
+    fn of(ctx: &Ctx<'a>, x: &[usize]) -> Result<Self, Error> {
+        let (role, shape) = one_weight(ctx)?;
+        let weight = ctx.need_vector(role)?;
+        let row = x.get(1..).unwrap_or_default();
+        let at = spread(row, shape)
+            .ok_or_else(|| ctx.error(format!("a weight {shape:?} does not fit {row:?}")))?;
+        Ok(Self { weight, at })
+    }
 }
 
 /// Adds the shares of two values, `x * w + y * (1 - w)`, each step rounded.
@@ -172,8 +182,7 @@ pub(super) fn weight_blend(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         return Err(ctx.error(format!("{:?} and {:?} do not fit", x.shape(), y.shape())));
     }
     let dtype = ctx.output_dtype(0);
-    let weight = ctx.need_vector("weight")?;
-    let at = weight_places(ctx, x.shape())?;
+    let PlacedWeight { weight, at } = PlacedWeight::of(ctx, x.shape())?;
     let complements: Vec<f32> = weight.iter().map(|w| round1(dtype, 1.0 - w)).collect();
     let width = x.width();
     let second = y.view();

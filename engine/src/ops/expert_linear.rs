@@ -3,10 +3,9 @@
 
 use rayon::prelude::*;
 
-use super::experts::{ExpertUses, expert_matrix};
+use super::experts::{ExpertUses, expert_product};
 use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
-use crate::kernels::matmul::matmul;
 use crate::kernels::round::round1;
 use crate::value::GraphValue;
 
@@ -78,12 +77,7 @@ impl Kernel for ExpertLinear {
             .map(|(expert, uses)| {
                 let pairs = uses.iter().map(|(_, at)| &rows[at / share * inputs..][..inputs]);
                 let gathered = pairs.collect::<Vec<_>>().concat();
-                let part = ("up", *expert);
-                let matrix = expert_matrix(here, part, [outputs, inputs], &gathered)?;
-                let gathered = here.rows_for(&format!("up.{expert}"), inputs, &gathered);
-                let mut y = vec![0.0; uses.len() * outputs];
-                matmul(&gathered, uses.len(), &matrix.view(), None, dtype, &mut y);
-                Ok(y)
+                expert_product(here, ("up", *expert), [outputs, inputs], &gathered, dtype)
             })
             .collect::<Result<_, Error>>()?;
         let factors = weights.as_ref().map(GraphValue::view);

@@ -134,7 +134,7 @@ impl Kernel for Experts {
                     }
                 }
                 let mut y = if *expert < n {
-                    mlp(here, *expert, plain, &gate, &input, uses.len(), ffn, hidden)?
+                    mlp(here, *expert, plain, &gate, &input, [ffn, hidden])?
                 } else {
                     input
                 };
@@ -165,27 +165,21 @@ impl Kernel for Experts {
 }
 
 /// Computes one expert on the rows that chose it.
-#[expect(clippy::too_many_arguments, reason = "sizes that the caller has checked")]
 fn mlp(
     ctx: &Ctx<'_>,
     expert: usize,
     plain: bool,
     gate: &GatedActivation,
     x: &[f32],
-    rows: usize,
-    ffn: usize,
-    hidden: usize,
+    [ffn, hidden]: [usize; 2],
 ) -> Result<Vec<f32>, Error> {
     let dtype = gate.dtype;
     let inner = if plain {
-        let up = expert_matrix(ctx, ("up", expert), [ffn, hidden], x)?;
-        let mut y = vec![0.0; rows * ffn];
-        let x = ctx.rows_for(&format!("up.{expert}"), hidden, x);
-        matmul(&x, rows, &up.view(), None, dtype, &mut y);
-        add_bias(ctx, "up", expert, dtype, &mut y);
+        let mut y = expert_product(ctx, ("up", expert), [ffn, hidden], x, dtype)?;
         (gate.act)(dtype, &mut y);
         y
     } else {
+        let rows = x.len() / hidden.max(1);
         let one = expert_matrix(ctx, ("gate", expert), [ffn, hidden], x)?;
         let two = expert_matrix(ctx, ("up", expert), [ffn, hidden], x)?;
         let mut g = vec![0.0; rows * ffn];
@@ -209,16 +203,28 @@ fn mlp(
         gate.apply(&mut g, u);
         g
     };
-    let down = expert_matrix(ctx, ("down", expert), [hidden, ffn], &inner)?;
-    let mut y = vec![0.0; rows * hidden];
-    let inner = ctx.rows_for(&format!("down.{expert}"), ffn, &inner);
-    matmul(&inner, rows, &down.view(), None, dtype, &mut y);
-    add_bias(ctx, "down", expert, dtype, &mut y);
+    expert_product(ctx, ("down", expert), [hidden, ffn], &inner, dtype)
+}
+
+/// Multiplies rows by a matrix of an expert, which has to be of this shape, and adds the bias if there is one.
+pub(super) fn expert_product(
+    ctx: &Ctx<'_>,
+    (part, expert): (&str, usize),
+    [outputs, inputs]: [usize; 2],
+    x: &[f32],
+    dtype: Dtype,
+) -> Result<Vec<f32>, Error> {
+    let matrix = expert_matrix(ctx, (part, expert), [outputs, inputs], x)?;
+    let count = x.len() / inputs.max(1);
+    let rows = ctx.rows_for(&format!("{part}.{expert}"), inputs, x);
+    let mut y = vec![0.0; count * outputs];
+    matmul(&rows, count, &matrix.view(), None, dtype, &mut y);
+    add_bias(ctx, part, expert, dtype, &mut y);
     Ok(y)
 }
 
 /// Returns a matrix of an expert, which has to be of this shape, and shows the rows that it is about to multiply.
-pub(super) fn expert_matrix<'a>(
+fn expert_matrix<'a>(
     ctx: &Ctx<'a>,
     (part, expert): (&str, usize),
     [outputs, inputs]: [usize; 2],

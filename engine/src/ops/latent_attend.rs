@@ -71,11 +71,6 @@ impl LatentAttend {
         Ok(Self { scale: args.number("scale")?, value: args.count("v_dim")?, reach })
     }
 
-    /// True if a state with this window keeps all that a query sees.
-    pub(super) fn fits(&self, kept: Option<usize>) -> bool {
-        kept.is_none_or(|kept| self.reach.window.is_some_and(|window| window.size <= kept))
-    }
-
     /// Returns the sizes for a query, the widths of a latent and of the shared key, and a weight of so many inputs and
     /// outputs; or why they do not fit.
     pub(super) fn sizes(
@@ -114,7 +109,7 @@ impl Kernel for LatentAttend {
         if sinks.is_some_and(|sinks| sinks.len() != heads) {
             return Err(ctx.error("there is one sink per head"));
         }
-        if !self.fits(ctx.state().and_then(|state| state.window)) {
+        if !self.reach.fits(ctx.state().and_then(|state| state.window)) {
             return Err(ctx.error("it would see more than its state keeps"));
         }
         let rank = c.width();
@@ -170,9 +165,9 @@ impl Kernel for LatentAttend {
             let selecting = tasks.iter().filter_map(|task| Some((task.keys?, task.start)));
             selecting.map(|(row, position)| (row, picks.of_row(row, position))).collect()
         });
-        let shared = SharedInputs { rule: &rule, sizes, q, reach: self.reach, sinks };
+        let inputs = SharedInputs { rule: &rule, sizes, q, reach: self.reach, sinks };
         let blocks: Vec<AttendBlock<'_>> =
-            tasks.iter().map(|task| shared.block(task, &keys)).collect();
+            tasks.iter().map(|task| inputs.block(task, &keys)).collect();
         let outputs = attention::attend(&rule, &blocks);
         let out = heads * value;
         let mut y = vec![0.0; view.len() / (heads * size).max(1) * out];

@@ -158,6 +158,7 @@ impl Temperature {
         let ratio = (position as f32 + self.shift) / self.every;
         match self.growth {
             Growth::Log => 1.0 + self.scale * (1.0 + ratio.floor()).ln(),
+            // As the reference computes the power; `powf` rounds otherwise.
             Growth::Power => (self.scale * ratio.ln_1p()).exp(),
         }
     }

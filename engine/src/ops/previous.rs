@@ -17,10 +17,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let wrong = ctx.error("its state does not hold inputs of this shape");
         let rows = &view[chunk.rows.start * width..chunk.rows.end * width];
         let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-        if memory.inputs.width() != width
-            || memory.needed != 1
-            || memory.inputs.end() != chunk.start
-        {
+        if !memory.continues(width, 1, chunk.start) {
             return Err(wrong);
         }
         let held = memory.inputs.tail(chunk.start.saturating_sub(1));

@@ -4,7 +4,7 @@
 //! Gates and decays are in the run's dtype, each step rounded, and the sum is in f32, as
 //! the reference has them.
 
-use super::scan::scan;
+use super::scan::{channels_of_task, scan};
 use super::{Ctx, Kernels};
 use crate::Error;
 use crate::kernels::math::{sigmoid, softplus};
@@ -33,18 +33,16 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     }
     let r = |x: f32| round1(dtype, x);
     let soft: Vec<f32> = param.iter().map(|p| r(softplus(*p))).collect();
-    let starts = ctx.chunks().iter().filter(|c| c.start == 0).map(|c| c.rows.start);
-    // The first position of a sequence has nothing to decay, and takes its input whole.
-    let first: Vec<usize> = starts.collect();
     let xs = x.view();
     let xs: &[f32] = &xs;
     let is = input.view();
     let is: &[f32] = &is;
     let gs = gate.view();
     let gs: &[f32] = &gs;
-    let task = (1..=CHANNELS.min(channels)).rev().find(|n| channels % n == 0).unwrap_or(1);
+    let task = channels_of_task(channels, CHANNELS);
     let y = scan(ctx, channels / task, task, |at, before, after, y| {
-        let reset = first.contains(&at.row);
+        // The first position of a sequence has nothing to decay, and takes its input whole.
+        let reset = at.begins;
         for n in 0..y.len() {
             let channel = at.unit * task + n;
             let place = at.row * channels + channel;

@@ -20,11 +20,18 @@ pub(super) struct ScanPosition {
     pub(super) unit: usize,
     /// The row of the step's values.
     pub(super) row: usize,
+    /// True if the row is the first of its sequence.
+    pub(super) begins: bool,
     /// True if the row continues a sequence that earlier steps began. The reference then computes one
     /// position at a time, and rounds where its first forward pass does not. Rows are distinguished by this
     /// flag and not by the length of a chunk, so that a draft and the same tokens one by one leave the same
     /// state.
     pub(super) continued: bool,
+}
+
+/// Returns the largest number of channels, up to `most`, that divides them into equal tasks.
+pub(super) fn channels_of_task(channels: usize, most: usize) -> usize {
+    (1..=most.min(channels)).rev().find(|n| channels.is_multiple_of(*n)).unwrap_or(1)
 }
 
 /// Returns a flag for each row of the step: true if the row continues a sequence.
@@ -41,6 +48,8 @@ pub(super) struct UnitRows {
     pub(super) first: usize,
     /// The number of rows.
     pub(super) count: usize,
+    /// True if the first row is the first of its sequence.
+    begins: bool,
     /// As [`ScanPosition::continued`].
     pub(super) continued: bool,
 }
@@ -87,8 +96,13 @@ pub(super) fn scan_rows(
             .enumerate()
             .for_each(|(unit, (y, mut after))| {
                 let before = &before[unit * size..][..size];
-                let rows =
-                    UnitRows { unit, first: chunk.rows.start, count, continued: chunk.continued };
+                let rows = UnitRows {
+                    unit,
+                    first: chunk.rows.start,
+                    count,
+                    begins: chunk.start == 0,
+                    continued: chunk.continued,
+                };
                 each(rows, before, &mut after, y);
             });
         if count > 1 {
@@ -154,7 +168,8 @@ impl<F: Fn(ScanPosition, &[f32], &mut [f32], &mut [f32])> Wide for RowWalk<'_, '
                 (from, &mut *remaining[0])
             };
             let UnitRows { unit, first, continued, .. } = rows;
-            each(ScanPosition { unit, row: first + n, continued }, from, to, y);
+            let begins = rows.begins && n == 0;
+            each(ScanPosition { unit, row: first + n, begins, continued }, from, to, y);
             if n < unkept {
                 std::mem::swap(&mut last, &mut next);
             }
@@ -172,10 +187,11 @@ mod tests {
             let mut blocks = vec![vec![0.0]; kept_count];
             let mut after: Vec<&mut [f32]> = blocks.iter_mut().map(Vec::as_mut_slice).collect();
             let mut y = [0.0; 4];
-            let rows = UnitRows { unit: 0, first: 5, count: 4, continued: false };
+            let rows = UnitRows { unit: 0, first: 5, count: 4, begins: true, continued: false };
             walk(rows, &[10.0], &mut after, &mut y, &|at, from, to, y| {
                 to[0] = from[0] + (at.row - 5) as f32;
                 y[0] = to[0];
+                assert_eq!(at.begins, at.row == 5);
             });
             assert_eq!(y, [10.0, 11.0, 13.0, 16.0]);
             assert_eq!(blocks.concat(), y[4 - kept_count..]);

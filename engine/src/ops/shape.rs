@@ -67,7 +67,7 @@ pub(super) fn copies(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 
 /// Groups of heads that change places with the heads of a group.
 pub(super) struct Regroup {
-    groups: usize,
+    pub(super) groups: usize,
 }
 
 impl Regroup {
@@ -75,15 +75,21 @@ impl Regroup {
         Ok(Self { groups: args.count("n")? })
     }
 
-    /// Returns for each place the head that goes there.
-    pub(super) fn heads(&self, shape: &[usize]) -> Result<Vec<usize>, String> {
+    /// Returns the heads of a group.
+    pub(super) fn size(&self, shape: &[usize]) -> Result<usize, String> {
         let &[_, heads, _] = shape else { return Err("it moves heads".to_owned()) };
         let groups = self.groups;
         if groups == 0 || heads % groups != 0 {
             return Err(format!("{heads} heads are no {groups} groups"));
         }
-        let size = heads / groups;
-        Ok((0..heads).map(|place| place % groups * size + place / groups).collect())
+        Ok(heads / groups)
+    }
+
+    /// Returns for each place the head that goes there.
+    fn heads(&self, shape: &[usize]) -> Result<Vec<usize>, String> {
+        let size = self.size(shape)?;
+        let groups = self.groups;
+        Ok((0..groups * size).map(|place| place % groups * size + place / groups).collect())
     }
 }
 

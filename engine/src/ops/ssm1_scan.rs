@@ -4,7 +4,7 @@
 //! States are f32 and rounded where they are read, as in `mamba_selective_scan` of transformers.
 //! `D·x` is added in f32; with `stepwise`, rows that continue a sequence add it in the run's dtype.
 
-use super::scan::scan;
+use super::scan::{channels_of_task, scan};
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::math::{dot, exp, softplus};
@@ -60,7 +60,7 @@ impl Kernel for Ssm1Scan {
         let cs = c.view();
         let cs: &[f32] = &cs;
         // Tasks do not cross heads.
-        let task = (1..=CHANNELS.min(dim)).rev().find(|n| dim.is_multiple_of(*n)).unwrap_or(1);
+        let task = channels_of_task(dim, CHANNELS);
         let y = scan(ctx, channels / task, task, |at, before, after, y| {
             let first = at.unit * task;
             let head = (at.row * heads + first / dim) * size;

@@ -2,7 +2,7 @@
 //!
 //! Sums are divided by the exponential of their largest exponent, which goes with them in the state.
 
-use super::scan::scan;
+use super::scan::{channels_of_task, scan};
 use super::{Ctx, Kernels};
 use crate::Error;
 use crate::kernels::round::round1;
@@ -37,20 +37,17 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     {
         return Err(ctx.error(format!("its values and weights are not of {channels} channels")));
     }
-    let starts = ctx.chunks().iter().filter(|c| c.start == 0).map(|c| c.rows.start);
-    let first: Vec<usize> = starts.collect();
     let keys = k.view();
     let keys: &[f32] = &keys;
     let values = v.view();
     let values: &[f32] = &values;
-    let task = (1..=CHANNELS.min(channels)).rev().find(|n| channels % n == 0).unwrap_or(1);
+    let task = channels_of_task(channels, CHANNELS);
     let y = scan(ctx, channels / task, task, |at, before, after, y| {
-        let reset = first.contains(&at.row);
         let blocks = before.chunks_exact(3).zip(after.chunks_exact_mut(3));
         for (n, ((before, after), y)) in blocks.zip(y).enumerate() {
             let channel = at.unit * task + n;
             let place = at.row * channels + channel;
-            let held = if reset { NOTHING } else { before[2] };
+            let held = if at.begins { NOTHING } else { before[2] };
             let key = keys[place];
             let value = values[place];
             let boosted = key + bonus[channel];

@@ -12,8 +12,6 @@ pub struct Attention {
     pub keys: History,
     /// `[position, kv_heads * value_dim]`.
     pub values: History,
-    /// Positions before the next one that it sees; none means all.
-    pub needed: Option<usize>,
 }
 
 impl Attention {
@@ -23,12 +21,7 @@ impl Attention {
         let needed = state.window.map(|w| w.saturating_sub(1));
         let keys = history(state, 0, dtype, needed, rollback);
         let values = history(state, 1, dtype, needed, rollback);
-        Self { keys, values, needed }
-    }
-
-    /// Returns the first position that the next step can still see.
-    pub fn visible(&self) -> usize {
-        self.needed.map_or(0, |n| self.keys.end().saturating_sub(n))
+        Self { keys, values }
     }
 }
 

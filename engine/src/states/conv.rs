@@ -22,6 +22,12 @@ impl Conv {
         Self { inputs: History::new(dtype, channels, Some(needed), rollback), needed }
     }
 
+    /// True if inputs of so many channels at position `start` come next, and outputs read `needed` inputs before
+    /// the current one.
+    pub fn continues(&self, channels: usize, needed: usize, start: usize) -> bool {
+        self.inputs.width() == channels && self.needed == needed && self.inputs.end() == start
+    }
+
     /// Takes what [`Conv::columns`] gave after `end` positions.
     pub fn seed(&mut self, end: usize, columns: &[f32]) {
         let channels = self.inputs.width();

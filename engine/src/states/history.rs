@@ -126,6 +126,26 @@ impl History {
         Ok((self.device_store()?.arguments(), self.first as u32))
     }
 
+    /// Creates an empty history of rows of `width` numbers, which keeps the same positions on the same device.
+    #[must_use]
+    pub fn beside(&self, dtype: Dtype, width: usize) -> Self {
+        let mut history = Self::new(dtype, width, self.needed, self.rollback);
+        if let Some(queue) = self.queue() {
+            history.place_on(queue);
+        }
+        history
+    }
+
+    /// True if no row is ever dropped.
+    pub fn keeps_all(&self) -> bool {
+        self.needed.is_none()
+    }
+
+    /// Returns the first position that the next step can still see.
+    pub fn visible(&self) -> usize {
+        self.needed.map_or(0, |needed| self.end().saturating_sub(needed))
+    }
+
     /// Numbers per row.
     pub fn width(&self) -> usize {
         self.width

@@ -17,9 +17,6 @@ pub struct Latent {
     /// step expands its own rows alone. Follows from `latent`, so it is neither saved nor
     /// compared; the op cuts it to where the step begins and fills up what is missing.
     pub expanded: History,
-    /// Positions before the next one that it sees; none means all.
-    pub needed: Option<usize>,
-    rollback: usize,
 }
 
 impl Latent {
@@ -32,13 +29,8 @@ impl Latent {
             let width: usize = state.parts[part].shape.iter().product();
             History::new(dtype, width, needed, rollback)
         });
-        let expanded = History::new(activation, 0, needed, rollback);
-        Self { latent, shared, expanded, needed, rollback }
-    }
-
-    /// Returns the first position that the next step can still see.
-    pub fn visible(&self) -> usize {
-        self.needed.map_or(0, |n| self.latent.end().saturating_sub(n))
+        let expanded = latent.beside(activation, 0);
+        Self { latent, shared, expanded }
     }
 
     /// Makes `expanded` hold rows of `width` numbers, none from position `start` on, and none that lie apart from
@@ -50,11 +42,7 @@ impl Latent {
             self.expanded.truncate(start);
             return;
         }
-        let queue = self.latent.queue().cloned();
-        self.expanded = History::new(activation, width, self.needed, self.rollback);
-        if let Some(queue) = queue {
-            self.expanded.place_on(&queue);
-        }
+        self.expanded = self.latent.beside(activation, width);
         self.expanded.seed(first, &[]);
     }
 }
@@ -67,7 +55,7 @@ mod tests {
         let needed = window.map(|window| window - 1);
         let [latent, shared, expanded] =
             [1, 1, 0].map(|width| History::new(Dtype::F32, width, needed, 2));
-        Latent { latent, shared, expanded, needed, rollback: 2 }
+        Latent { latent, shared, expanded }
     }
 
     /// Adds positions one by one, as the op does.
@@ -91,7 +79,7 @@ mod tests {
         for window in [None, Some(3)] {
             let mut memory = memory(window);
             advance(&mut memory, 500);
-            assert_eq!(memory.visible(), window.map_or(0, |window| 501 - window));
+            assert_eq!(memory.latent.visible(), window.map_or(0, |window| 501 - window));
             assert_eq!(memory.expanded.tail(498), [498.0, -498.0, 499.0, -499.0]);
             memory.latent.truncate(498);
             memory.shared.truncate(498);

@@ -26,7 +26,7 @@ pub enum MatrixError {
     #[error("cannot start a check")]
     Start(#[source] io::Error),
     /// The check took too long.
-    #[error("no outcome within {0} seconds (the option `timeout`)")]
+    #[error("no outcome within {0} seconds; the option `timeout` gives more")]
     Timeout(u64),
     /// The check could not run.
     #[error("{0}")]
@@ -65,6 +65,16 @@ pub struct MatrixRun<'a> {
 /// Pair of a model and an engine, each of a plan.
 type PlanPair<'a> = (&'a PlanModel, &'a PlanEngine);
 
+/// Pairs that workers take in turn.
+struct PairQueue<'a> {
+    pairs: &'a [PlanPair<'a>],
+    /// The next pair.
+    next: AtomicUsize,
+    /// Finished pairs.
+    done: AtomicUsize,
+    note: &'a (dyn Fn(&str) + Sync),
+}
+
 impl MatrixRun<'_> {
     /// Runs the pairs; cells are in the order of the plan. `note` takes a line for each finished check.
     pub fn check_all(
@@ -72,21 +82,11 @@ impl MatrixRun<'_> {
         pairs: &[PlanPair<'_>],
         note: &(dyn Fn(&str) + Sync),
     ) -> Result<Vec<Cell>, MatrixError> {
-        let next = AtomicUsize::new(0);
-        let done = AtomicUsize::new(0);
-        let work = || {
-            let mut cells_by_pair = Vec::new();
-            loop {
-                let n = next.fetch_add(1, Ordering::Relaxed);
-                let Some(pair) = pairs.get(n) else { return cells_by_pair };
-                let cells = self.check(n, *pair);
-                let finished = done.fetch_add(1, Ordering::Relaxed) + 1;
-                note(&format!("[{finished}/{}] {}", pairs.len(), outcomes(*pair, &cells)));
-                cells_by_pair.push((n, cells));
-            }
-        };
+        let queue = PairQueue { pairs, next: AtomicUsize::new(0), done: AtomicUsize::new(0), note };
+        let queue = &queue;
         let mut all: Vec<(usize, Vec<Cell>)> = std::thread::scope(|scope| {
-            let jobs: Vec<_> = (0..self.jobs).map(|_| scope.spawn(work)).collect();
+            let jobs: Vec<_> =
+                (0..self.jobs).map(|_| scope.spawn(move || self.check_next(queue))).collect();
             jobs.into_iter().flat_map(|job| job.join().unwrap_or_default()).collect()
         });
         if all.len() != pairs.len() {
@@ -94,6 +94,20 @@ impl MatrixRun<'_> {
         }
         all.sort_by_key(|(n, _)| *n);
         Ok(all.into_iter().flat_map(|(_, cells)| cells).collect())
+    }
+
+    /// Runs pairs until all are taken. Returns the cells of each by its number.
+    fn check_next(&self, queue: &PairQueue<'_>) -> Vec<(usize, Vec<Cell>)> {
+        let &PairQueue { pairs, ref next, ref done, note } = queue;
+        let mut cells_by_pair = Vec::new();
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some(pair) = pairs.get(n) else { return cells_by_pair };
+            let cells = self.check(n, *pair);
+            let finished = done.fetch_add(1, Ordering::Relaxed) + 1;
+            note(&format!("[{finished}/{}] {}", pairs.len(), outcomes(*pair, &cells)));
+            cells_by_pair.push((n, cells));
+        }
     }
 
     /// Runs the pair with a number.

@@ -311,10 +311,10 @@ fn head(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
     None
 }
 
-/// Returns a fault in one expert of the first router.
+/// Returns a fault in one expert of the first experts whose output has a tap.
 fn expert(graph: &Graph, places: &Places<'_>) -> Option<Mutant> {
-    let node = graph.nodes.iter().find(|node| node.op.is(Trait::Experts))?;
-    let tap = tap(graph, node)?;
+    let mut experts = graph.nodes.iter().filter(|node| node.op.is(Trait::Experts));
+    let (node, tap) = experts.find_map(|node| Some((node, tap(graph, node)?)))?;
     let chosen = graph.values[node.inputs.get(1)?.0].tap.clone()?;
     let expert = node.attrs.get("n").and_then(Scalar::as_usize)? / 2;
     let right = places.of(maker(graph, &tap));

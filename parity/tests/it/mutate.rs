@@ -97,6 +97,14 @@ fn a_rounding_inside_of_a_layer_norm_is_caught() {
 }
 
 #[test]
+fn a_fault_in_an_expert_is_caught_in_a_model_with_experts_in_attention() {
+    let only = Some("one expert".to_owned());
+    let options = MutateOptions { dtypes: vec![Dtype::F32], only, ..MutateOptions::default() };
+    let book = book("jetmoe", &options);
+    assert!(book.outcomes.iter().any(|outcome| outcome.fate == Fate::Caught), "{book:#?}");
+}
+
+#[test]
 fn faults_at_few_positions_are_caught_in_every_dtype() {
     let only = Some("place".to_owned());
     let options = MutateOptions { only, ..MutateOptions::default() };

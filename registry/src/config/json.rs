@@ -21,21 +21,6 @@ pub(super) fn parse(path: &str, text: &str) -> Result<Scalar, Finding> {
     Ok(value)
 }
 
-/// Converts a value for writing; a number that JSON lacks becomes null.
-pub(crate) fn value(scalar: &Scalar) -> serde_json::Value {
-    match scalar {
-        Scalar::Null => serde_json::Value::Null,
-        Scalar::Bool(b) => (*b).into(),
-        Scalar::Int(n) => (*n).into(),
-        Scalar::Float(x) => (*x).into(),
-        Scalar::Str(text) => text.as_str().into(),
-        Scalar::List(items) => items.iter().map(value).collect(),
-        Scalar::Map(entries) => {
-            entries.iter().map(|(key, inner)| (key.clone(), value(inner))).collect()
-        }
-    }
-}
-
 /// Returns the bytes of the value of a dotted key, or of an item inside of its lists.
 pub(super) fn place(source: &SourceText, key: &str, items: &[usize]) -> Option<(usize, usize)> {
     let mut reader = JsonParser { path: &source.path, text: &source.text, at: 0 };

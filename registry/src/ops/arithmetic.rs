@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use super::infer::join;
 use super::{Infer, OpRule, ParamKind, Trait, takes_x};
 use crate::eval::EvalError;
+use crate::graph::show;
 use crate::syntax::BinaryOp;
 
 /// A value plus a number.
@@ -92,8 +93,23 @@ fn broadcast(x: &[usize], y: &[usize]) -> Option<Vec<usize>> {
     }
 }
 
+/// Takes the raw tensor `P` of a given `shape`, which is repeated to the shape of a value.
+pub(super) fn raw_weight(call: &mut Infer<'_>, value: &[usize]) -> Result<(), EvalError> {
+    let shape = call.dims("shape")?;
+    if !spreads(&shape, value) {
+        return Err(call
+            .error(
+                "shape",
+                format!("a weight of {} does not fit a value of {}", show(&shape), show(value)),
+            )
+            .label("expected the value's last axes, some of which may be 1, or [1]")
+            .into());
+    }
+    call.weight("weight", "P", "", &shape)
+}
+
 /// True if a weight can be repeated to the shape of a value: its axes are the last ones, or 1.
-pub(super) fn spreads(weight: &[usize], value: &[usize]) -> bool {
+fn spreads(weight: &[usize], value: &[usize]) -> bool {
     let axes = weight.iter().rev().zip(value.iter().rev());
     weight.len() <= value.len() && axes.into_iter().all(|(w, v)| w == v || *w == 1)
 }

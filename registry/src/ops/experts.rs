@@ -61,6 +61,19 @@ pub(super) fn rules() -> Vec<OpRule> {
     ]
 }
 
+/// Refuses more than the allowed experts with weights, and choices of more than there are with and without weights.
+fn check_counts(call: &Infer<'_>, n: usize, all: usize, choices: usize) -> Result<(), EvalError> {
+    if n > MAX_EXPERTS {
+        return Err(call
+            .error("n", format!("{n} experts, at most {MAX_EXPERTS} are allowed"))
+            .into());
+    }
+    if choices > all {
+        return Err(call.error("n", format!("{choices} of {all} experts cannot be chosen")).into());
+    }
+    Ok(())
+}
+
 fn infer_linear(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let chosen = call.input("chosen")?;
@@ -77,12 +90,7 @@ fn infer_linear(call: &mut Infer<'_>) -> Result<(), EvalError> {
             .misfit("a row is [in] for all of its choices, or [choices, in]", &x, &chosen)
             .into());
     }
-    if n > MAX_EXPERTS || choices > n {
-        return Err(call
-            .error("n", format!("{choices} of {n} experts cannot be chosen"))
-            .help(format!("at most {MAX_EXPERTS} experts are allowed"))
-            .into());
-    }
+    check_counts(call, n, n, choices)?;
     let weighted = call.given("weights");
     if weighted {
         let weights = call.input("weights")?;
@@ -114,22 +122,13 @@ fn infer_experts(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let n = call.dim("n")?;
     let ffn = call.dim("ffn")?;
     let hidden = x.numbers();
-    if n > MAX_EXPERTS {
-        return Err(call
-            .error("n", format!("{n} experts, at most {MAX_EXPERTS} are allowed"))
-            .into());
-    }
     let identities = usize::try_from(call.int("identities")?).unwrap_or(usize::MAX);
     if identities > MAX_EXPERTS {
         return Err(call
             .error("identities", format!("0 to {MAX_EXPERTS} of them are allowed"))
             .into());
     }
-    if chosen.last() > n + identities {
-        return Err(call
-            .error("n", format!("{} of {n} experts cannot be chosen", chosen.last()))
-            .into());
-    }
+    check_counts(call, n, n + identities, chosen.last())?;
     if call.given("alpha") && call.word("form") == Some("plain") {
         return Err(call.error("alpha", "an MLP without a gate has no use for it").into());
     }

@@ -1,10 +1,9 @@
 //! Ops on each number by itself.
 
-use super::arithmetic::spreads;
+use super::arithmetic::raw_weight;
 use super::{Infer, OpRule, ParamKind, Trait, takes_x};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::EvalError;
-use crate::graph::show;
 
 /// A value times a number.
 pub const SCALE: &str = "scale";
@@ -217,17 +216,7 @@ fn infer_cast(call: &mut Infer<'_>) -> Result<(), EvalError> {
 
 fn infer_weight_scale(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
-    let shape = call.dims("shape")?;
-    if !spreads(&shape, &x.shape) {
-        return Err(call
-            .error(
-                "shape",
-                format!("a weight of {} does not fit a value of {}", show(&shape), show(&x.shape)),
-            )
-            .label("expected the value's last axes, some of which may be 1, or [1]")
-            .into());
-    }
-    call.weight("weight", "P", "", &shape)?;
+    raw_weight(call, &x.shape)?;
     call.output(x.shape, x.dtype);
     Ok(())
 }

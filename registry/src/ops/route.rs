@@ -3,7 +3,7 @@
 //! A router is a short program of these (`registry/lib/moe.yaml`): what differs between
 //! families is which score, in which dtype, chosen and shared out how.
 
-use super::arithmetic::spreads;
+use super::arithmetic::raw_weight;
 use super::infer::join;
 use super::{Infer, OpRule, ParamKind, Trait, takes_x};
 use crate::dtype::{Dtype, DtypeRule};
@@ -83,13 +83,7 @@ fn infer_weight_blend(call: &mut Infer<'_>) -> Result<(), EvalError> {
     if x.shape != y.shape {
         return Err(call.misfit("the two sides differ in shape", &x, &y).into());
     }
-    let shape = call.dims("shape")?;
-    if !spreads(&shape, &x.shape) {
-        return Err(call
-            .misfit(format!("a weight of {} does not fit the values", show(&shape)), &x, &y)
-            .into());
-    }
-    call.weight("weight", "P", "", &shape)?;
+    raw_weight(call, &x.shape)?;
     call.output(x.shape, join(x.dtype, y.dtype));
     Ok(())
 }
@@ -182,17 +176,7 @@ fn infer_near_shares(call: &mut Infer<'_>) -> Result<(), EvalError> {
 
 fn infer_weight_add(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
-    let shape = call.dims("shape")?;
-    if !spreads(&shape, &x.shape) {
-        return Err(call
-            .error(
-                "shape",
-                format!("a weight of {} does not fit a value of {}", show(&shape), show(&x.shape)),
-            )
-            .label("expected the value's last axes, some of which may be 1, or [1]")
-            .into());
-    }
-    call.weight("weight", "P", "", &shape)?;
+    raw_weight(call, &x.shape)?;
     let weight_dtype = call.weight_dtype("weight");
     call.tap("tap");
     call.drop_attr("tap");

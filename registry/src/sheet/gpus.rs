@@ -72,12 +72,13 @@ pub fn read(source: &Arc<SourceText>) -> Result<Vec<Gpu>, Vec<Finding>> {
     for entry in map.values() {
         let name = entry.key.value();
         let Some(map) = reader.map(&entry.value, "a GPU", &KEYS) else { continue };
-        gpus.extend(gpu(name, map));
-        if gpus.last().is_none_or(|gpu| gpu.name != name) {
+        let Some(gpu) = gpu(name, map) else {
             let message = format!("GPU `{name}` is incomplete");
             let help = "write `{ memory: MIB, sm: DIGITS, source: TEXT }`; `sm` may be left out";
             reader.findings.push(Finding::error(&entry.key.span(), message).help(help));
-        }
+            continue;
+        };
+        gpus.push(gpu);
     }
     reader.finish(gpus)
 }

@@ -13,6 +13,9 @@ DEVICE float combine(u32 kind, float a, float b) {
     return kind == DIVIDE ? a / b : b / a;
 }
 
+// The place of an operand for number `at` of a row: that of `map`, or the same without one.
+DEVICE u64 place_in(const u32 *map, u64 at) { return map ? map[at] : at; }
+
 // Two values. `*_map` gives for each number of a row the place of its operand; null for the same place.
 KERNEL(binary, u32 kind, const u8 *a, u32 a_dtype, const u32 *a_map, u32 a_width, const u8 *b, u32 b_dtype,
        const u32 *b_map, u32 b_width, u32 width, u8 *y, u32 dtype, u64 count) {
@@ -20,8 +23,8 @@ KERNEL(binary, u32 kind, const u8 *a, u32 a_dtype, const u32 *a_map, u32 a_width
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < count) {
             u64 row = n / width, at = n % width;
-            float p = load(a, a_dtype, row * a_width + (a_map ? a_map[at] : at));
-            float q = load(b, b_dtype, row * b_width + (b_map ? b_map[at] : at));
+            float p = load(a, a_dtype, row * a_width + place_in(a_map, at));
+            float q = load(b, b_dtype, row * b_width + place_in(b_map, at));
             store(y, dtype, n, combine(kind, p, q));
         }
     }
@@ -35,12 +38,12 @@ KERNEL(scalar, u32 kind, const u8 *x, u32 stored, float s, u8 *y, u32 dtype, u64
     }
 }
 
-// A value and a weight in f32.
+// A value and a weight in f32, broadcast by `map` as above.
 KERNEL(with_weight, u32 kind, const u8 *x, u32 stored, const float *weight, const u32 *map, u32 width, u8 *y, u32 dtype,
        u64 count) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
-        if (n < count) store(y, dtype, n, combine(kind, load(x, stored, n), weight[map[n % width]]));
+        if (n < count) store(y, dtype, n, combine(kind, load(x, stored, n), weight[place_in(map, n % width)]));
     }
 }
 
@@ -50,7 +53,7 @@ KERNEL(weight_blend, const u8 *a, u32 a_dtype, const u8 *b, u32 b_dtype, const f
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < count) {
-            float w = weight[map[n % width]];
+            float w = weight[place_in(map, n % width)];
             float one = round_to(dtype, load(a, a_dtype, n) * w);
             store(y, dtype, n, one + round_to(dtype, load(b, b_dtype, n) * round_to(dtype, 1.0f - w)));
         }

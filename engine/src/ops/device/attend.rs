@@ -126,9 +126,7 @@ impl Kernel for DeviceAttend {
                 "{heads} query heads of {key_dim}, {kv_heads} key heads of {size} and {v_heads} value heads do not fit"
             )));
         }
-        if state.window.is_some_and(|kept_positions| {
-            rule.reach.window.is_none_or(|window| window.size > kept_positions)
-        }) {
+        if !rule.reach.fits(state.window) {
             return Err(ctx.error("it would see more than its state keeps"));
         }
         let sinks = ctx.device_vector("sinks");

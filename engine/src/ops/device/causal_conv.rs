@@ -4,13 +4,34 @@ use crate::Error;
 use crate::device::{KernelArgument, KernelParts};
 use crate::ops::causal_conv::CausalConv;
 use crate::ops::device::{activation, index};
-use crate::ops::{Args, Ctx, Kernel, Kernels};
+use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Memory;
 use crate::states::store::device::RowWrites;
+use crate::value::DeviceValue;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("causal_conv", DeviceConv::prepare);
     kernels.add("previous", previous);
+}
+
+/// Adds the rows of a chunk to its state. Returns the inputs of the state as kernels read them, the position of the
+/// first, and that of the chunk.
+fn append(
+    ctx: &mut Ctx<'_>,
+    chunk: &ChunkRows,
+    x: &DeviceValue,
+    needed: usize,
+    writes: &mut RowWrites,
+) -> Result<[KernelArgument; 4], Error> {
+    let wrong = ctx.error("its state does not hold inputs of this shape");
+    let start = index(ctx, chunk.start)?;
+    let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+    if !memory.continues(x.width(), needed, chunk.start) {
+        return Err(wrong);
+    }
+    memory.inputs.append_value(x, (chunk.rows.start, chunk.rows.len()), writes)?;
+    let (past, first) = memory.inputs.cache()?;
+    Ok([past.list[0], past.list[1], first.into(), start.into()])
 }
 
 struct DeviceConv {
@@ -47,34 +68,20 @@ impl Kernel for DeviceConv {
         let mut writes = RowWrites::default();
         let mut launch = KernelParts::new("causal_conv");
         for chunk in ctx.chunks() {
-            let wrong = ctx.error("its state does not hold inputs of this shape");
             let rows = chunk.rows.len();
-            let from = chunk.rows.start;
             let mut arguments: Vec<KernelArgument> = vec![
                 (&*x.buffer).into(),
                 x.dtype.into(),
-                index(ctx, from)?.into(),
+                index(ctx, chunk.rows.start)?.into(),
                 index(ctx, rows)?.into(),
                 index(ctx, channels)?.into(),
                 weight.into(),
                 index(ctx, taps)?.into(),
                 bias.into(),
             ];
-            let start = index(ctx, chunk.start)?;
-            let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-            if memory.inputs.width() != channels
-                || memory.needed != taps - 1
-                || memory.inputs.end() != chunk.start
-            {
-                return Err(wrong);
-            }
-            memory.inputs.append_value(&x, (from, rows), &mut writes)?;
-            let (past, first) = memory.inputs.cache()?;
-            arguments.extend(&past.list[..2]);
-            arguments.extend::<[KernelArgument; 6]>([
-                first.into(),
-                start.into(),
-                (self.stepwise && start > 0).into(),
+            arguments.extend(append(ctx, chunk, &x, taps - 1, &mut writes)?);
+            arguments.extend::<[KernelArgument; 4]>([
+                (self.stepwise && chunk.start > 0).into(),
                 self.kind.into(),
                 (&*y.buffer).into(),
                 y.dtype.into(),
@@ -97,33 +104,16 @@ fn previous(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let mut writes = RowWrites::default();
     let mut launch = KernelParts::new("previous");
     for chunk in ctx.chunks() {
-        let wrong = ctx.error("its state does not hold inputs of this shape");
         let rows = chunk.rows.len();
-        let from = chunk.rows.start;
         let mut arguments: Vec<KernelArgument> = vec![
             (&*x.buffer).into(),
             x.dtype.into(),
-            index(ctx, from)?.into(),
+            index(ctx, chunk.rows.start)?.into(),
             index(ctx, rows)?.into(),
             index(ctx, width)?.into(),
         ];
-        let start = index(ctx, chunk.start)?;
-        let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-        if memory.inputs.width() != width
-            || memory.needed != 1
-            || memory.inputs.end() != chunk.start
-        {
-            return Err(wrong);
-        }
-        memory.inputs.append_value(&x, (from, rows), &mut writes)?;
-        let (past, first) = memory.inputs.cache()?;
-        arguments.extend(&past.list[..2]);
-        arguments.extend::<[KernelArgument; 4]>([
-            first.into(),
-            start.into(),
-            (&*y.buffer).into(),
-            y.dtype.into(),
-        ]);
+        arguments.extend(append(ctx, chunk, &x, 1, &mut writes)?);
+        arguments.extend::<[KernelArgument; 2]>([(&*y.buffer).into(), y.dtype.into()]);
         launch.push_each(rows * width, arguments);
     }
     let mut launches = writes.into_launches();

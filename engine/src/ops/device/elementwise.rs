@@ -1,13 +1,12 @@
 //! Arithmetic number by number on a device.
 
 use crate::Error;
-use crate::device::{DeviceBuffer, DeviceQueue, count};
+use crate::device::{DeviceBuffer, count};
 use crate::kernels::round::round1;
 use crate::ops::device::{convert, index};
-use crate::ops::elementwise::{
-    Clamp, ScalarElementwise, ScalarKind, Softcap, spread, weight_places,
-};
+use crate::ops::elementwise::{Clamp, ScalarElementwise, ScalarKind, Softcap, one_weight, spread};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
+use crate::value::DeviceValue;
 
 // The kinds of `elementwise.cu`.
 const ADD: u32 = 0;
@@ -32,20 +31,26 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("cast", cast);
 }
 
-/// Returns the places of a broadcast operand; none if every number has its own.
-fn places(
-    ctx: &Ctx<'_>,
-    queue: &DeviceQueue,
-    from: &[usize],
-) -> Result<Option<DeviceBuffer>, Error> {
-    let out = ctx.output_shape(0)?;
-    if out == from {
+/// Returns the places of an operand that is broadcast to a row; none if every number has its own.
+fn places(ctx: &Ctx<'_>, row: &[usize], from: &[usize]) -> Result<Option<DeviceBuffer>, Error> {
+    if row == from {
         return Ok(None);
     }
-    let spread = spread(out, from)
-        .ok_or_else(|| ctx.error(format!("numbers {from:?} do not fit {out:?}")))?;
+    let spread = spread(row, from)
+        .ok_or_else(|| ctx.error(format!("numbers {from:?} do not fit {row:?}")))?;
     let places: Vec<u32> = spread.into_iter().map(|at| at as u32).collect();
-    queue.upload(bytemuck::cast_slice(&places)).map(Some)
+    ctx.queue()?.upload(bytemuck::cast_slice(&places)).map(Some)
+}
+
+/// Returns the one weight of the node, and its places in a row of `x`.
+fn placed_weight<'a>(
+    ctx: &Ctx<'a>,
+    x: &DeviceValue,
+) -> Result<(&'a DeviceBuffer, Option<DeviceBuffer>), Error> {
+    let (role, shape) = one_weight(ctx)?;
+    let weight = ctx.device_vector(role);
+    let weight = weight.ok_or_else(|| ctx.error(format!("weight `{role}` is no vector")))?;
+    Ok((weight, places(ctx, &x.shape[1..], shape)?))
 }
 
 fn binary(ctx: &mut Ctx<'_>, kind: u32) -> Result<(), Error> {
@@ -55,8 +60,9 @@ fn binary(ctx: &mut Ctx<'_>, kind: u32) -> Result<(), Error> {
     if a.rows() != b.rows() {
         return Err(ctx.error(format!("{:?} and {:?} do not fit", a.shape, b.shape)));
     }
-    let at = places(ctx, queue, &a.shape[1..])?;
-    let bt = places(ctx, queue, &b.shape[1..])?;
+    let row = ctx.output_shape(0)?;
+    let at = places(ctx, row, &a.shape[1..])?;
+    let bt = places(ctx, row, &b.shape[1..])?;
     let y = ctx.device_output(0, a.rows())?;
     let arguments = [
         kind.into(),
@@ -80,24 +86,14 @@ fn binary(ctx: &mut Ctx<'_>, kind: u32) -> Result<(), Error> {
 fn with_weight(ctx: &mut Ctx<'_>, kind: u32) -> Result<(), Error> {
     let queue = ctx.queue()?;
     let x = ctx.device_input(0)?;
-    let (Some((role, id)), 1) = (ctx.node().weights.first_key_value(), ctx.node().weights.len())
-    else {
-        return Err(ctx.error("it has one weight"));
-    };
-    let weight = ctx.device_vector(role);
-    let weight = weight.ok_or_else(|| ctx.error(format!("weight `{role}` is no vector")))?;
-    let shape = &ctx.graph.weights[id.0].shape;
-    let at = spread(&x.shape[1..], shape)
-        .ok_or_else(|| ctx.error(format!("a weight {shape:?} does not fit {:?}", &x.shape[1..])))?;
-    let places: Vec<u32> = at.into_iter().map(|at| at as u32).collect();
-    let places = queue.upload(bytemuck::cast_slice(&places))?;
+    let (weight, places) = placed_weight(ctx, &x)?;
     let y = ctx.device_output(0, x.rows())?;
     let arguments = [
         kind.into(),
         (&*x.buffer).into(),
         x.dtype.into(),
         weight.into(),
-        (&places).into(),
+        places.as_ref().into(),
         index(ctx, x.width())?.into(),
         (&*y.buffer).into(),
         y.dtype.into(),
@@ -114,11 +110,7 @@ fn weight_blend(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     if a.shape != b.shape {
         return Err(ctx.error(format!("{:?} and {:?} do not fit", a.shape, b.shape)));
     }
-    let weight = ctx.device_vector("weight");
-    let weight = weight.ok_or_else(|| ctx.error("its weight is no vector"))?;
-    let places = weight_places(ctx, &a.shape)?;
-    let places: Vec<u32> = places.into_iter().map(|at| at as u32).collect();
-    let places = queue.upload(bytemuck::cast_slice(&places))?;
+    let (weight, places) = placed_weight(ctx, &a)?;
     let y = ctx.device_output(0, a.rows())?;
     let arguments = [
         (&*a.buffer).into(),
@@ -126,7 +118,7 @@ fn weight_blend(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         (&*b.buffer).into(),
         b.dtype.into(),
         weight.into(),
-        (&places).into(),
+        places.as_ref().into(),
         index(ctx, a.width())?.into(),
         (&*y.buffer).into(),
         y.dtype.into(),

@@ -1,9 +1,8 @@
 //! `expert_linear` on a device.
 
 use crate::Error;
-use crate::device::count;
 use crate::ops::device::expert_matrices::{ExpertMatrices, sorted};
-use crate::ops::device::index;
+use crate::ops::device::experts::ExpertsSum;
 use crate::ops::expert_linear::{ExpertLinear, ExpertLinearSizes};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
@@ -40,29 +39,18 @@ impl Kernel for DeviceExpertLinear {
         let input = DeviceValue { shape: vec![rows, inputs], ..x };
         let shape = (outputs, inputs);
         let products = self.matrices.multiply(ctx, (&input, share), &pairs, shape, y.dtype)?;
-        let queue = ctx.queue()?;
-        // Without weights each result stands alone: one choice of a row of its own.
-        let (factors, choices) = weights.as_ref().map_or((&chosen, 1), |weights| (weights, k));
-        let arguments = [
-            (&*products.buffer).into(),
-            (&*products.buffer).into(),
-            products.dtype.into(),
-            1_u32.into(),
-            (&*chosen.buffer).into(),
-            chosen.dtype.into(),
-            (&*factors.buffer).into(),
-            factors.dtype.into(),
-            weights.is_none().into(),
-            index(ctx, n)?.into(),
-            index(ctx, n)?.into(),
-            index(ctx, choices)?.into(),
-            index(ctx, outputs)?.into(),
-            y.dtype.into(),
-            (&*y.buffer).into(),
-            y.dtype.into(),
-            count(y.len()),
-        ];
-        queue.launch_each("experts_sum", y.len(), &arguments)?;
+        let sum = ExpertsSum {
+            products: &products,
+            input: (&products, 1),
+            chosen: &chosen,
+            weights: weights.as_ref(),
+            n,
+            all: n,
+            // Without weights each result stands alone: one choice of a row of its own.
+            k: if weights.is_some() { k } else { 1 },
+            each: y.dtype,
+        };
+        sum.launch(ctx, &y)?;
         ctx.set_device(0, y)
     }
 }

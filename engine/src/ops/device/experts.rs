@@ -117,6 +117,45 @@ impl Kernel for DeviceExperts {
         let products = self.matrices[2].multiply(ctx, (&inner, 1), &pairs, (hidden, ffn), dtype)?;
         // What is added in f32 is not rounded before.
         let each = if once { Dtype::F32 } else { dtype };
+        let sum = ExpertsSum {
+            products: &products,
+            input: (input, share),
+            chosen: &chosen,
+            weights: (!on_input).then_some(&weights),
+            n,
+            all,
+            k,
+            each,
+        };
+        sum.launch(ctx, &y)?;
+        ctx.set_device(0, y)
+    }
+}
+
+/// The sum of the products of a row's choices, in the order of their experts.
+pub(super) struct ExpertsSum<'a> {
+    /// Products of all pairs, in the dtype of the output.
+    pub(super) products: &'a DeviceValue,
+    /// Rows that experts without a matrix give back, and the number of pairs that share one.
+    pub(super) input: (&'a DeviceValue, usize),
+    pub(super) chosen: &'a DeviceValue,
+    /// Factors of the products; none if they are added as they are.
+    pub(super) weights: Option<&'a DeviceValue>,
+    /// Experts with a matrix.
+    pub(super) n: usize,
+    /// All experts.
+    pub(super) all: usize,
+    /// Choices of a row.
+    pub(super) k: usize,
+    /// Dtype that each sum is rounded to.
+    pub(super) each: Dtype,
+}
+
+impl ExpertsSum<'_> {
+    pub(super) fn launch(&self, ctx: &Ctx<'_>, y: &DeviceValue) -> Result<(), Error> {
+        let &Self { products, input: (input, share), chosen, weights, n, all, k, each } = self;
+        // The kernel does not read factors that are none.
+        let factors = weights.unwrap_or(chosen);
         let arguments = [
             (&*products.buffer).into(),
             (&*input.buffer).into(),
@@ -124,19 +163,18 @@ impl Kernel for DeviceExperts {
             index(ctx, share)?.into(),
             (&*chosen.buffer).into(),
             chosen.dtype.into(),
-            (&*weights.buffer).into(),
-            weights.dtype.into(),
-            on_input.into(),
+            (&*factors.buffer).into(),
+            factors.dtype.into(),
+            weights.is_none().into(),
             index(ctx, n)?.into(),
             index(ctx, all)?.into(),
             index(ctx, k)?.into(),
-            index(ctx, hidden)?.into(),
+            index(ctx, products.width())?.into(),
             each.into(),
             (&*y.buffer).into(),
-            dtype.into(),
+            y.dtype.into(),
             count(y.len()),
         ];
-        queue.launch_each("experts_sum", y.len(), &arguments)?;
-        ctx.set_device(0, y)
+        ctx.queue()?.launch_each("experts_sum", y.len(), &arguments)
     }
 }

@@ -48,13 +48,12 @@ impl Kernel for DeviceLatent {
         if sinks.is_some_and(|sinks| sinks.bytes() != 4 * heads) {
             return Err(ctx.error("there is one sink per head"));
         }
-        if !self.0.fits(ctx.state().and_then(|state| state.window)) {
+        if !self.0.reach.fits(ctx.state().and_then(|state| state.window)) {
             return Err(ctx.error("it would see more than its state keeps"));
         }
         expand(ctx, (&c, &r), sizes.width(), &y)?;
         let mut parts = Vec::new();
         for ChunkRows { slot, rows, start, mask, .. } in ctx.chunks() {
-            let end = start + rows.len();
             // Blocks of queries as on the CPU: those that reach beyond the choice see its positions alone.
             let all = match &chosen {
                 None => rows.len(),
@@ -65,19 +64,17 @@ impl Kernel for DeviceLatent {
                 }
             };
             for (part, chosen) in [(0..all, None), (all..rows.len(), chosen.as_ref())] {
-                let span = chosen.map_or(end, DeviceValue::width);
+                let seen: Vec<Range<usize>> =
+                    part.clone().map(|row| self.0.reach.seen(mask, start + row)).collect();
+                let span = chosen.map_or(extent(&seen).1, DeviceValue::width);
                 let batch = (SCORES / (heads * span).max(1)).max(1);
-                for from in part.clone().step_by(batch) {
-                    let to = part.end.min(from + batch);
-                    let seen: Vec<Range<usize>> = (start + from..start + to)
-                        .map(|position| self.0.reach.seen(mask, position))
-                        .collect();
-                    let first = rows.start + from;
+                for (n, seen) in seen.chunks(batch).enumerate() {
+                    let from = part.start + n * batch;
                     parts.push(LatentPart {
                         slot: *slot,
-                        first,
+                        first: rows.start + from,
                         start: start + from,
-                        seen,
+                        seen: seen.to_vec(),
                         chosen,
                     });
                 }

@@ -75,11 +75,23 @@ struct DeviceRegroup(Regroup);
 impl Kernel for DeviceRegroup {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.device_input(0)?;
-        let heads = self.0.heads(&x.shape).map_err(|why| ctx.error(why))?;
-        let lines = (0..x.rows()).flat_map(|row| heads.iter().map(move |head| (row, head)));
-        let lines: Vec<u32> = lines.map(|(row, head)| (row * heads.len() + head) as u32).collect();
-        let width = last(&x.shape);
-        chosen_lines(ctx, &x, &lines, width)
+        let size = self.0.size(&x.shape).map_err(|why| ctx.error(why))?;
+        let y = ctx.device_output(0, x.rows())?;
+        if y.shape != x.shape {
+            return Err(ctx.error(format!("{:?} are no {:?}", x.shape, y.shape)));
+        }
+        let arguments = [
+            (&*x.buffer).into(),
+            x.dtype.into(),
+            index(ctx, self.0.groups)?.into(),
+            index(ctx, size)?.into(),
+            index(ctx, last(&x.shape))?.into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+            count(y.len()),
+        ];
+        ctx.queue()?.launch_each("regroup", y.len(), &arguments)?;
+        ctx.set_device(0, y)
     }
 }
 
@@ -87,35 +99,16 @@ impl Kernel for DeviceRegroup {
 fn copies(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.device_input(0)?;
     let n = ctx.output_shape(0)?.first().copied().unwrap_or(1);
-    let lines: Vec<u32> =
-        (0..x.rows()).flat_map(|row| std::iter::repeat_n(row as u32, n)).collect();
-    let width = x.width();
-    chosen_lines(ctx, &x, &lines, width)
-}
-
-/// Makes the output of the given lines of a value, each of `width` numbers.
-fn chosen_lines(
-    ctx: &mut Ctx<'_>,
-    x: &DeviceValue,
-    lines: &[u32],
-    width: usize,
-) -> Result<(), Error> {
-    let queue = ctx.queue()?;
     let y = ctx.device_output(0, x.rows())?;
-    if lines.len() * width != y.len() {
-        return Err(ctx.error(format!("{} lines of {width} are no {:?}", lines.len(), y.shape)));
+    let width = x.width();
+    if y.width() != n * width {
+        return Err(ctx.error(format!("{n} copies of {:?} are no {:?}", x.shape, y.shape)));
     }
-    let lines = queue.upload(bytemuck::cast_slice(lines))?;
-    let arguments = [
-        (&*x.buffer).into(),
-        x.dtype.into(),
-        (&lines).into(),
-        index(ctx, width)?.into(),
-        (&*y.buffer).into(),
-        y.dtype.into(),
-        count(y.len()),
-    ];
-    queue.launch_each("chosen_rows", y.len(), &arguments)?;
+    let row = DeviceValue { shape: vec![x.rows(), width], ..x };
+    let copies = DeviceValue { shape: vec![y.rows(), n * width], ..y.clone() };
+    for copy in 0..n {
+        columns(ctx, (&row, 0), (&copies, copy * width), width)?;
+    }
     ctx.set_device(0, y)
 }
 
