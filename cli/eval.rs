@@ -10,6 +10,7 @@ use converter::LineJournal;
 use engine::{Engine, SessionOptions};
 use formats::gguf::GgufFile;
 use formats::output::part_path;
+use indicatif::ProgressBar;
 use models::local_model::LocalModel;
 use parity::evals::{
     self, EvalItem, Noise, ReadOptions, ScoredItem, ScoringOptions, TextCodec, TextCodecError,
@@ -205,68 +206,102 @@ impl EvalArgs {
             last: self.last,
         };
         let facts = facts(&target, &self.tasks, self.engine.name(), dtype);
-        let bar = term::count_bar(items.len() as u64, "items");
-        let mut lines = format!("{}\n", evals::head(&facts));
-        let mut all: Vec<ScoredItem> = Vec::new();
-        let mut journal = None;
-        if let Some(output) = self.output.as_deref().filter(|output| !write::is_stdout(output)) {
-            let work = ("onboard-eval-journal/1", "evaluation");
-            let (opened, mut earlier) = LineJournal::open(
-                &ConversionTerminal,
-                part_path(output),
-                work,
-                &identity,
-                journal::parse,
-            )?;
-            earlier.truncate(items.len());
-            if !earlier.is_empty() {
-                let count = earlier.len();
-                let all = items.len();
-                term::note(&format!("{count} of {all} items were scored by an earlier run"));
-            }
-            for (record, scored) in earlier {
-                lines.push_str(&record);
-                lines.push('\n');
-                all.push(scored);
-            }
-            journal = Some(opened);
-            interrupt::hint("; run the command again to go on");
-        }
-        bar.inc(all.len() as u64);
+        let mut records = EvalRecords::begin(&facts, self.output.as_deref(), &identity, &items)?;
         let together = if self.engine.is_native() { TOGETHER } else { 1 };
-        let groups = items[all.len()..].chunk_by(|a, b| is_choice(a) && is_choice(b));
+        let groups = items[records.scored.len()..].chunk_by(|a, b| is_choice(a) && is_choice(b));
         for items in groups.flat_map(|group| group.chunks(together)) {
             for scored in evals::run(&run, session.as_mut(), items) {
-                let mut scored = scored?;
-                if let Some(opened) = &mut journal {
-                    opened.add(&journal::line(&scored))?;
-                }
-                lines.push_str(&scored.record.to_string());
-                lines.push('\n');
-                // The summary only needs the scores.
-                scored.record = serde_json::Value::Null;
-                all.push(scored);
-                bar.inc(1);
+                records.add(scored?)?;
             }
         }
-        bar.finish_and_clear();
-        if let Some(output) = &self.output {
-            write::atomic(output, lines.as_bytes())
-                .with_context(|| format!("cannot write the results `{}`", output.display()))?;
-        }
-        interrupt::hint("");
-        if let Some(journal) = journal {
-            journal.finish();
-        }
-        let dropped = all.iter().filter(|scored| scored.dropped > 0).count();
+        let scored = records.write(self.output.as_deref())?;
+        let dropped = scored.iter().filter(|scored| scored.dropped > 0).count();
         if dropped > 0 {
             term::note(&format!(
                 "note: {dropped} prompts are longer than the model's context; their beginning was left out, as lm-eval does"
             ));
         }
         let to_stdout = self.output.as_deref().is_some_and(write::is_stdout);
-        show(&facts, &all, self.json, to_stdout)?;
+        show(&facts, &scored, self.json, to_stdout)?;
         Ok(CommandOutcome::Ok)
+    }
+}
+
+/// Items that were scored, with the lines of the output and a journal beside it.
+struct EvalRecords {
+    lines: String,
+    scored: Vec<ScoredItem>,
+    journal: Option<LineJournal>,
+    bar: ProgressBar,
+}
+
+impl EvalRecords {
+    /// Begins the records of some items, or goes on with those of an earlier run.
+    fn begin(
+        facts: &BTreeMap<String, String>,
+        output: Option<&Path>,
+        identity: &str,
+        items: &[EvalItem],
+    ) -> Result<Self> {
+        let mut records = Self {
+            lines: format!("{}\n", evals::head(facts)),
+            scored: Vec::new(),
+            journal: None,
+            bar: term::count_bar(items.len() as u64, "items"),
+        };
+        let Some(output) = output.filter(|output| !write::is_stdout(output)) else {
+            return Ok(records);
+        };
+        let work = ("onboard-eval-journal/1", "evaluation");
+        let (journal, mut earlier) = LineJournal::open(
+            &ConversionTerminal,
+            part_path(output),
+            work,
+            identity,
+            journal::parse,
+        )?;
+        earlier.truncate(items.len());
+        if !earlier.is_empty() {
+            let count = earlier.len();
+            let all = items.len();
+            term::note(&format!("{count} of {all} items were scored by an earlier run"));
+        }
+        for (record, scored) in earlier {
+            records.lines.push_str(&record);
+            records.lines.push('\n');
+            records.scored.push(scored);
+        }
+        records.journal = Some(journal);
+        records.bar.inc(records.scored.len() as u64);
+        interrupt::hint("; run the command again to go on");
+        Ok(records)
+    }
+
+    fn add(&mut self, mut scored: ScoredItem) -> Result<()> {
+        if let Some(journal) = &mut self.journal {
+            journal.add(&journal::line(&scored))?;
+        }
+        self.lines.push_str(&scored.record.to_string());
+        self.lines.push('\n');
+        // The summary only needs the scores.
+        scored.record = serde_json::Value::Null;
+        self.scored.push(scored);
+        self.bar.inc(1);
+        Ok(())
+    }
+
+    /// Writes the output, and returns the items.
+    fn write(self, output: Option<&Path>) -> Result<Vec<ScoredItem>> {
+        self.bar.finish_and_clear();
+        if let Some(output) = output {
+            write::atomic(output, self.lines.as_bytes())
+                .with_context(|| format!("cannot write the results `{}`", output.display()))?;
+        }
+        interrupt::hint("");
+        if let Some(journal) = self.journal {
+            journal.finish();
+        }
+        Ok(self.scored)
     }
 }
 

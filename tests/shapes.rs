@@ -33,13 +33,6 @@ const FUNCTION_LINES: usize = 100;
 const FILE_LINES: usize = 650;
 const PYTHON_LINES: usize = 80;
 
-/// Functions that are longer.
-const LONG_FUNCTIONS: [(&str, &str); 3] = [
-    ("cli/eval.rs", "run"),
-    ("converters/conversion/src/folder/tensors.rs", "tensors"),
-    ("parity/src/check.rs", "compare_unchanged"),
-];
-
 /// A function of a file, and the number of its lines.
 #[derive(Debug, PartialEq, Eq)]
 struct FunctionLength<'a> {
@@ -140,14 +133,10 @@ fn functions_are_short() {
         let longer = functions.filter(|function| function.lines > FUNCTION_LINES);
         long.extend(longer.map(|function| (path.as_str(), function.name)));
     }
-    let known = BTreeSet::from(LONG_FUNCTIONS);
-    let new: Vec<_> = long.difference(&known).collect();
     assert!(
-        new.is_empty(),
-        "divide these along their subject into functions of at most {FUNCTION_LINES} lines: {new:#?}"
+        long.is_empty(),
+        "divide these along their subject into functions of at most {FUNCTION_LINES} lines: {long:#?}"
     );
-    let short: Vec<_> = known.difference(&long).collect();
-    assert!(short.is_empty(), "`LONG_FUNCTIONS` names functions that are short: {short:#?}");
 }
 
 #[test]

@@ -175,6 +175,60 @@ fn measured(report: &Report) -> Option<f64> {
     gates.flat_map(|g| &g.bounds).map(|bound| bound.value).reduce(f64::max)
 }
 
+/// Returns the dtypes to compare, or an error for a dump without one of them.
+fn compared_dtypes(dump: &Dump, options: &CheckOptions) -> Result<Vec<Dtype>, Error> {
+    let recorded_dtypes = dump.runs();
+    let dtypes =
+        if options.dtypes.is_empty() { recorded_dtypes.clone() } else { options.dtypes.clone() };
+    if let Some(dtype) = dtypes.iter().find(|d| !recorded_dtypes.contains(d)) {
+        let names = recorded_dtypes.iter().map(|d| d.name()).collect::<Vec<_>>().join(", ");
+        return Err(Error::NoRun { dump: dump.dir.clone(), wanted: *dtype, have: names });
+    }
+    if !recorded_dtypes.contains(&Dtype::F32) {
+        let dtype = dtypes.first().copied().unwrap_or(Dtype::F32);
+        return Err(Error::NoFloor { dump: dump.dir.clone(), wanted: dtype });
+    }
+    Ok(dtypes)
+}
+
+/// Returns remarks about a reference. `coded` is true if it rounded rows, keys or values to 8 bits.
+fn reference_notes(model: &Model, dump: &Dump, coded: bool) -> Vec<String> {
+    let mut notes: Vec<String> =
+        dump.notes.iter().chain(&dump.manifest.audit.notes).cloned().collect();
+    if let Some(scales) = dump.manifest.kv_fp8() {
+        let states_are_coded = model.graph.states.iter().any(|state| state.eight == Some(scales));
+        notes.push(format!(
+            "the reference rounded keys and values to {} with the checkpoint's scales: {}",
+            scales.name(),
+            if states_are_coded {
+                "so they are kept in that here"
+            } else {
+                "they are not kept so here"
+            }
+        ));
+    }
+    if coded && dump.manifest.audit.truth == TrustedPhase::Prefill {
+        notes.push(
+            "numbers at the border of two steps of 8 bits may be rounded to either: each row is compared with the \
+             nearer of the reference's own two runs"
+                .to_owned(),
+        );
+    }
+    if dump.manifest.audit.truth == TrustedPhase::Prefill {
+        notes.push(
+            "decode: the reference's own steps are not compared, for they do not agree with its prefill; ours are \
+             compared with its prefill"
+                .to_owned(),
+        );
+    }
+    for (run, members) in &dump.manifest.members {
+        for (name, why) in &members.failed {
+            notes.push(format!("the ensemble of {run} has no run `{name}`: {why}"));
+        }
+    }
+    notes
+}
+
 /// Compares a model without changes.
 fn compare_unchanged(
     engine: &dyn Engine,
@@ -187,22 +241,10 @@ fn compare_unchanged(
         return Err(Error::Vocab { dump: dump.manifest.vocab, model: model.vocab });
     }
     let (tensors, hashes) = identify(source, dump, options)?;
-    let recorded_dtypes = dump.runs();
-    let dtypes =
-        if options.dtypes.is_empty() { recorded_dtypes.clone() } else { options.dtypes.clone() };
-    if let Some(dtype) = dtypes.iter().find(|d| !recorded_dtypes.contains(d)) {
-        let names = recorded_dtypes.iter().map(|d| d.name()).collect::<Vec<_>>().join(", ");
-        return Err(Error::NoRun { dump: dump.dir.clone(), wanted: *dtype, have: names });
-    }
-    if !recorded_dtypes.contains(&Dtype::F32) {
-        let dtype = dtypes.first().copied().unwrap_or(Dtype::F32);
-        return Err(Error::NoFloor { dump: dump.dir.clone(), wanted: dtype });
-    }
+    let dtypes = compared_dtypes(dump, options)?;
     let recorded: BTreeSet<&str> =
         dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();
     let order = ExecutionOrder::of(&model.graph, |tap| recorded.contains(tap));
-    let routers = routers(&model.graph);
-    let prompts = &dump.manifest.prompts;
     let base = load_reference(dump, Dtype::F32, &order)?;
     let rounds = options.rounds.or(dump.manifest.rounds()).unwrap_or_default();
     // Rounded rows, keys or values: the reference has rounding thresholds between their codes.
@@ -213,53 +255,57 @@ fn compare_unchanged(
         runs: Vec::new(),
         schedules: Vec::new(),
         limits: Vec::new(),
-        notes: dump.notes.iter().chain(&dump.manifest.audit.notes).cloned().collect(),
+        notes: reference_notes(model, dump, coded),
         diagnosis: None,
     };
-    if let Some(scales) = dump.manifest.kv_fp8() {
-        let states_are_coded = model.graph.states.iter().any(|state| state.eight == Some(scales));
-        report.notes.push(format!(
-            "the reference rounded keys and values to {} with the checkpoint's scales: {}",
-            scales.name(),
-            if states_are_coded {
-                "so they are kept in that here"
-            } else {
-                "they are not kept so here"
-            }
-        ));
-    }
-    if coded && dump.manifest.audit.truth == TrustedPhase::Prefill {
-        report.notes.push(
-            "numbers at the border of two steps of 8 bits may be rounded to either: each row is compared with the \
-             nearer of the reference's own two runs"
-                .to_owned(),
-        );
-    }
-    if dump.manifest.audit.truth == TrustedPhase::Prefill {
-        report.notes.push(
-            "decode: the reference's own steps are not compared, for they do not agree with its prefill; ours are \
-             compared with its prefill"
-                .to_owned(),
-        );
-    }
-    for (run, members) in &dump.manifest.members {
-        for (name, why) in &members.failed {
-            report.notes.push(format!("the ensemble of {run} has no run `{name}`: {why}"));
-        }
-    }
+    let routers = routers(&model.graph);
+    let check = EngineCheck { engine, source, dump, options, order, routers, base, tensors, coded };
     let mut features = SessionFeatures::default();
     for dtype in dtypes {
+        features = check.run(dtype, &mut report)?;
+    }
+    report.limits = limits(model, dump, features, &report.runs);
+    if !options.schedules && features.steps {
+        let why = "not run, as the option `no-schedules` says".to_owned();
+        report.limit(Limit { kind: Unproven::Schedules, why, runs: Vec::new() });
+    }
+    compare_head(engine, source, dump, options, &mut report)?;
+    Ok(report)
+}
+
+/// Comparison of an engine with a dump, in one dtype after the other.
+struct EngineCheck<'a> {
+    engine: &'a dyn Engine,
+    source: &'a ModelSource<'a>,
+    dump: &'a Dump,
+    options: &'a CheckOptions,
+    order: ExecutionOrder,
+    routers: Vec<Router>,
+    /// The reference's results in f32.
+    base: Vec<ReferenceResults>,
+    /// Names of the tensors of the checkpoint.
+    tensors: BTreeSet<String>,
+    /// True if the reference rounded rows, keys or values to 8 bits.
+    coded: bool,
+}
+
+impl EngineCheck<'_> {
+    /// Compares the run in a dtype and its schedules. Returns what the engine exposes.
+    fn run(&self, dtype: Dtype, report: &mut Report) -> Result<SessionFeatures, Error> {
+        let Self { engine, source, dump, options, .. } = *self;
+        let order = &self.order;
+        let model = &*source.model;
+        let prompts = &dump.manifest.prompts;
         let loaded =
-            if dtype == Dtype::F32 { Vec::new() } else { load_reference(dump, dtype, &order)? };
-        let reference = if dtype == Dtype::F32 { &base } else { &loaded };
+            if dtype == Dtype::F32 { Vec::new() } else { load_reference(dump, dtype, order)? };
+        let reference = if dtype == Dtype::F32 { &self.base } else { &loaded };
         let opened = masked(prompts, options.engine(dtype));
         let mut session = NextnSession::new(engine.open(source, &opened)?);
-        let session_features = session.features();
-        features = session_features;
-        let seen = order.exposed(session_features, session.shown_parts());
-        report.note(not_exposed(engine.name(), session_features, &order, &seen));
-        let (mut gates, uncovered) = if session_features == SessionFeatures::default() {
-            structure(model, &seen, dump, &tensors)
+        let features = session.features();
+        let seen = order.exposed(features, session.shown_parts());
+        report.note(not_exposed(engine.name(), features, order, &seen));
+        let (mut gates, uncovered) = if features == SessionFeatures::default() {
+            structure(model, &seen, dump, &self.tensors)
         } else {
             // Hidden taps are neither missing nor extra.
             Default::default()
@@ -267,7 +313,7 @@ fn compare_unchanged(
         let spreads = reference.iter().filter_map(|side| side.spread.as_ref());
         let widest = spreads.flat_map(|spread| &spread.logprobs).copied().reduce(f32::max);
         let mut agreement = Agreement {
-            routers: &routers,
+            routers: &self.routers,
             dtype,
             rows: [Mode::Cumulative, Mode::Local].map(RouterRow::new),
         };
@@ -279,9 +325,9 @@ fn compare_unchanged(
                 dtype,
                 prompt,
                 own: &reference[n],
-                base: &base[n],
+                base: &self.base[n],
                 logprob: options.logprob,
-                rounds: coded,
+                rounds: self.coded,
                 widest,
             };
             session.rows = hidden(model, dump, dtype, prompt)?;
@@ -293,7 +339,7 @@ fn compare_unchanged(
         let choices: Vec<_> = reference.iter().map(|side| &side.taps.prefill_choices).collect();
         pool(dtype, &mut gates, prompts, &choices);
         options.begin(|| format!("{dtype}: greedy tokens"));
-        let greedy = if session_features.steps {
+        let greedy = if features.steps {
             greedy(&mut session, dump, dtype, reference, options.logprob, &mut agreement)?
         } else {
             generated(&mut session, dump, dtype, reference, options.logprob)?
@@ -301,18 +347,16 @@ fn compare_unchanged(
         let mut run = summarize(model, dtype, gates, greedy, uncovered);
         run.routers = agreement.rows.into_iter().filter(|row| row.choices > 0).collect();
         run.coverage = coverage(model, &seen, dump, &run);
-        let f32_agrees = options.agrees_in_f32
-            || report
-                .runs
-                .iter()
-                .any(|run| run.dtype == Dtype::F32 && run.verdict() == Verdict::Pass);
+        let agreeing = report.runs.iter().filter(|run| run.verdict() == Verdict::Pass);
+        let f32_agrees =
+            options.agrees_in_f32 || agreeing.map(|run| run.dtype).any(|dtype| dtype == Dtype::F32);
         report.note(downgrade_explained(model, &mut run, f32_agrees));
         skip_unjudged(&mut run);
         diverge::by_choices(&mut run);
         run.strengths = MeasureRatios::of(&run, f32_agrees);
         report.runs.push(run);
-        if options.schedules && session_features.steps {
-            let noise = measured(&report);
+        if options.schedules && features.steps {
+            let noise = measured(report);
             if let Some(prompt) = longest(prompts) {
                 session.rows = hidden(model, dump, dtype, prompt)?;
             }
@@ -320,14 +364,8 @@ fn compare_unchanged(
                 run_schedules(&mut session, prompts, (dtype, engine.exact()), noise, options)?;
             report.schedules.extend(rows);
         }
+        Ok(features)
     }
-    report.limits = limits(model, dump, features, &report.runs);
-    if !options.schedules && features.steps {
-        let why = "not run, as the option `no-schedules` says".to_owned();
-        report.limit(Limit { kind: Unproven::Schedules, why, runs: Vec::new() });
-    }
-    compare_head(engine, source, dump, options, &mut report)?;
-    Ok(report)
 }
 
 /// Returns the reference's results of every prompt in a dtype.

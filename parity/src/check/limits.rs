@@ -143,7 +143,8 @@ fn ops_of_one_phase(run: &RunReport) -> Vec<(Unproven, String)> {
     // A phase without any comparison is a reason of its own.
     let mut reasons = Vec::new();
     if run.coverage.decode.is_some() {
-        let kind = if decode.is_empty() { Unproven::Decode } else { Unproven::Ops };
+        let is_mostly_prefill = decode.len() * 2 < prefill.len();
+        let kind = if is_mostly_prefill { Unproven::Decode } else { Unproven::Ops };
         reasons.extend(only_in(&prefill, &decode, Phase::Prefill).map(|why| (kind, why)));
     }
     if run.coverage.prefill.is_some() {

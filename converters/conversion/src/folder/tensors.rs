@@ -11,7 +11,7 @@ use registry::quant::{UnquantizedReason, unquantized_matrices};
 use registry::weight_map::{WeightRule, WeightStep, gather, natural_order_key, shapes};
 
 use super::FolderTensor;
-use checkpoints::checkpoint::{self, Checkpoint};
+use checkpoints::checkpoint::{self, Checkpoint, TensorInfo};
 use checkpoints::flow::{Flow, RawBytes};
 use checkpoints::weights::WeightFlow;
 use formats::safetensors::FileDtype;
@@ -90,113 +90,134 @@ pub fn tensors<'c>(
             makes.entry(tensor).or_default().push(n);
         }
     }
+    let listing = TensorListing { checkpoint, model, weights, stays, uses, experts };
     let mut listed = Vec::new();
     let mut done = BTreeSet::new();
     for (name, info) in checkpoint.tensors() {
         let mine = makes.get(name.as_str()).map_or(&[][..], Vec::as_slice);
-        if options.apart
-            && mine.len() > 1
-            && mine.iter().all(|n: &usize| {
-                let weight = &graph.weights[*n].name;
-                let renamed = weights[*n].rule.is_some() && weight != name;
-                // Stacked tensors that no loader can restack stay as they are.
-                experts.contains_key(n) && renamed && model.quant.keep_reason(weight).is_none()
-            })
-        {
-            for &n in mine.iter().filter(|&&n| done.insert(n)) {
-                let weight = &graph.weights[n];
-                let flow = weights[n].flow.clone();
-                let place = weights[n].place;
-                let dtype = match flow.dtype() {
-                    Some(dtype) if dtype.run().is_some() => dtype,
-                    _ => FileDtype::Bf16,
-                };
-                let matrix = quantizable(
-                    model,
-                    &[&weight.name],
-                    uses[n],
-                    stay_reason(&stays, &[n]),
-                    flow.shape(),
-                );
-                let shape = flow.shape().to_vec();
-                let name = split_name(model, name, &weight.name);
-                let weight = weight.name.clone();
-                let mixture = experts.get(&n).copied();
-                let weights = vec![WeightId(n)];
-                listed.push(FolderTensor {
-                    name,
-                    flow,
-                    place,
-                    dtype,
-                    always_wide: is_always_wide(graph, &[n]),
-                    shape,
-                    weight,
-                    weights,
-                    mixture,
-                    matrix,
-                });
+        if options.apart && listing.splits(name, mine) {
+            let fresh = mine.iter().filter(|&&n| done.insert(n));
+            listed.extend(fresh.map(|&n| listing.expert(name, n)));
+        } else if let Some(&first) = mine.iter().find(|&&n| in_blocks(model, &weights[n])) {
+            if mine.iter().all(|n| done.insert(*n)) {
+                listed.push(listing.stack(name, info, mine, first)?);
             }
-            continue;
+        } else if !mine.is_empty() || !is_buffer(name) {
+            listed.push(listing.plain(name, info, mine)?);
         }
-        if let Some(&first) = mine.iter().find(|&&n| in_blocks(model, &weights[n])) {
-            if !mine.iter().all(|n| done.insert(*n)) {
-                continue;
-            }
-            let (name, flow) = stacked(model, weights, mine, &info.shape)
-                .ok_or_else(|| Error::NoName { tensor: name.clone() })?;
-            let shape = flow.shape().to_vec();
-            let place = weights[first].place;
-            let matrix = Err(Unquantized::Several);
-            let dtype = FileDtype::Bf16;
-            let weight = name.clone();
-            let mixture = None;
-            let weights = mine.iter().copied().map(WeightId).collect();
-            let always_wide = is_always_wide(graph, mine);
-            listed.push(FolderTensor {
-                name,
-                flow,
-                place,
-                dtype,
-                always_wide,
-                shape,
-                weight,
-                weights,
-                mixture,
-                matrix,
-            });
-            continue;
-        }
-        if mine.is_empty() && is_buffer(name) {
-            continue;
-        }
-        let mut flow = checkpoint.flow(name)?;
-        if flow.numeric().is_err() {
-            let bytes = checkpoint.bytes(name)?;
-            flow = Flow::new(&[bytes.len()], Arc::new(RawBytes(bytes)));
-        }
-        let coded = checkpoint.is_quantized(name);
-        let are_matrices = mine.iter().all(|&n| {
-            let steps = weights[n].rule.map(|rule| &model.rules[rule].steps);
-            uses[n] == WeightUse::Matrix && steps.is_none_or(|steps| steps.iter().all(rows_stay))
-        });
-        let used =
-            if !mine.is_empty() && are_matrices { WeightUse::Matrix } else { WeightUse::Other };
-        let names: Vec<&str> = mine.iter().map(|&n| graph.weights[n].name.as_str()).collect();
-        listed.push(FolderTensor {
-            name: name.clone(),
-            weight: if let [one] = names[..] { one.to_owned() } else { name.clone() },
-            weights: mine.iter().copied().map(WeightId).collect(),
-            mixture: mine.iter().find_map(|n| experts.get(n).copied()),
-            matrix: quantizable(model, &names, used, stay_reason(&stays, mine), &info.shape),
-            flow,
-            place: (info.file, info.range.0),
-            dtype: if coded { FileDtype::Bf16 } else { info.dtype },
-            always_wide: is_always_wide(graph, mine),
-            shape: info.shape.clone(),
-        });
     }
     listed.sort_by_cached_key(|tensor| natural_order_key(&tensor.name));
     Ok(listed)
+}
+
+/// Tensors of a checkpoint, and what the graph does with the weights that they hold.
+struct TensorListing<'a, 'c> {
+    checkpoint: &'c Checkpoint,
+    model: &'a Model,
+    weights: &'a [WeightFlow<'c>],
+    stays: BTreeMap<WeightId, UnquantizedReason>,
+    uses: Vec<WeightUse>,
+    /// Mixture of each weight of experts.
+    experts: BTreeMap<usize, usize>,
+}
+
+impl<'c> TensorListing<'_, 'c> {
+    /// True if a tensor is split into the weights that it holds. Stacked tensors that no loader can restack stay as they
+    /// are.
+    fn splits(&self, tensor: &str, mine: &[usize]) -> bool {
+        mine.len() > 1
+            && mine.iter().all(|n: &usize| {
+                let weight = &self.model.graph.weights[*n].name;
+                let renamed = self.weights[*n].rule.is_some() && weight != tensor;
+                let may_change = self.model.quant.keep_reason(weight).is_none();
+                self.experts.contains_key(n) && renamed && may_change
+            })
+    }
+
+    /// Returns the tensor of one of the weights that a tensor holds.
+    fn expert(&self, tensor: &str, n: usize) -> FolderTensor<'c> {
+        let model = self.model;
+        let weight = &model.graph.weights[n];
+        let flow = self.weights[n].flow.clone();
+        let dtype = match flow.dtype() {
+            Some(dtype) if dtype.run().is_some() => dtype,
+            _ => FileDtype::Bf16,
+        };
+        let stays = stay_reason(&self.stays, &[n]);
+        let matrix = quantizable(model, &[&weight.name], self.uses[n], stays, flow.shape());
+        FolderTensor {
+            name: split_name(model, tensor, &weight.name),
+            place: self.weights[n].place,
+            dtype,
+            always_wide: is_always_wide(&model.graph, &[n]),
+            shape: flow.shape().to_vec(),
+            flow,
+            weight: weight.name.clone(),
+            weights: vec![WeightId(n)],
+            mixture: self.experts.get(&n).copied(),
+            matrix,
+        }
+    }
+
+    /// Returns the unquantized tensor in place of one of blocks.
+    fn stack(
+        &self,
+        tensor: &str,
+        info: &TensorInfo,
+        mine: &[usize],
+        first: usize,
+    ) -> Result<FolderTensor<'c>, Error> {
+        let (name, flow) = stacked(self.model, self.weights, mine, &info.shape)
+            .ok_or_else(|| Error::NoName { tensor: tensor.to_owned() })?;
+        Ok(FolderTensor {
+            weight: name.clone(),
+            name,
+            place: self.weights[first].place,
+            dtype: FileDtype::Bf16,
+            always_wide: is_always_wide(&self.model.graph, mine),
+            shape: flow.shape().to_vec(),
+            flow,
+            weights: mine.iter().copied().map(WeightId).collect(),
+            mixture: None,
+            matrix: Err(Unquantized::Several),
+        })
+    }
+
+    /// Returns a tensor that keeps its name and shape.
+    fn plain(
+        &self,
+        tensor: &str,
+        info: &TensorInfo,
+        mine: &[usize],
+    ) -> Result<FolderTensor<'c>, Error> {
+        let model = self.model;
+        let mut flow = self.checkpoint.flow(tensor)?;
+        if flow.numeric().is_err() {
+            let bytes = self.checkpoint.bytes(tensor)?;
+            flow = Flow::new(&[bytes.len()], Arc::new(RawBytes(bytes)));
+        }
+        let are_matrices = mine.iter().all(|&n| {
+            let steps = self.weights[n].rule.map(|rule| &model.rules[rule].steps);
+            self.uses[n] == WeightUse::Matrix
+                && steps.is_none_or(|steps| steps.iter().all(rows_stay))
+        });
+        let used =
+            if !mine.is_empty() && are_matrices { WeightUse::Matrix } else { WeightUse::Other };
+        let names: Vec<&str> = mine.iter().map(|&n| model.graph.weights[n].name.as_str()).collect();
+        let coded = self.checkpoint.is_quantized(tensor);
+        Ok(FolderTensor {
+            name: tensor.to_owned(),
+            weight: if let [one] = names[..] { one.to_owned() } else { tensor.to_owned() },
+            weights: mine.iter().copied().map(WeightId).collect(),
+            mixture: mine.iter().find_map(|n| self.experts.get(n).copied()),
+            matrix: quantizable(model, &names, used, stay_reason(&self.stays, mine), &info.shape),
+            flow,
+            place: (info.file, info.range.0),
+            dtype: if coded { FileDtype::Bf16 } else { info.dtype },
+            always_wide: is_always_wide(&model.graph, mine),
+            shape: info.shape.clone(),
+        })
+    }
 }
 
 /// True if one of these weights is f32 by the spec.
