@@ -11,6 +11,7 @@ mod calibrated;
 mod chat;
 mod commands;
 mod conversation;
+mod decisions;
 mod doors;
 mod drafts;
 mod dumps;

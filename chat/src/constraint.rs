@@ -4,6 +4,8 @@
 //! [`OutputConstraint`], which masks a row of logits before a token is chosen. The grammars run in the crate
 //! `llguidance`. Rules come from clients, so their size, the time to compile them and the work of each step have
 //! limits, and a failure of the crate is an error.
+//!
+//! The limits are in [decision 80](../../docs/decisions/0080-constraints-by-llguidance.md).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,6 +2,8 @@
 //!
 //! A format is a file `registry/formats/NAME.yaml`; docs/tool-calls.md describes its words. [`Format::find`] finds
 //! the format of a model by its chat template, and [`Format::parser`] gives a parser that reads the output as it comes.
+//!
+//! The parser never goes back ([decision 79](../../docs/decisions/0079-output-formats-as-patterns.md)).
 
 use std::sync::OnceLock;
 

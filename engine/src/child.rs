@@ -3,6 +3,8 @@
 //! A child is untrusted. Every line it sends is held to what was asked for before memory is
 //! allocated, every wait has a time limit, and a child that breaks the protocol is killed. What it
 //! wrote to standard error last stands in the error.
+//!
+//! The reasons are in [decision 2](../../docs/decisions/0002-untrusted-child-process.md).
 
 mod conformance;
 mod launch;

@@ -3,6 +3,8 @@
 //! A [`ComputeDevice`] is the thin part that differs between devices: memory, copies, and the start of a kernel.
 //! [`DeviceQueue`] and [`DeviceBuffer`] are what the engine uses. They check the arguments of every kernel
 //! against its declaration in the source, and every copy against the size of the memory.
+//!
+//! A kernel adds in the order of its twin on the CPU ([decision 88](../../docs/decisions/0088-same-order-on-devices.md)).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

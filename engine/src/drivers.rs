@@ -1,4 +1,6 @@
 //! Engines that run in this process. Each has one line of the table; the engines live in files of their own.
+//!
+//! Facts of engines are in sheets, and code is in drivers ([decision 1](../../docs/decisions/0001-engine-sheet-and-driver.md)).
 
 mod cuda;
 mod llama_cpp;

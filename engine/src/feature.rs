@@ -1,4 +1,6 @@
 //! Abilities of engines besides running a model.
+//!
+//! A feature that is missing is a finding, and never dropped ([decision 16](../../docs/decisions/0016-done-or-refused.md)).
 
 /// Ability of an engine besides running a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,4 +1,6 @@
 //! Finds where a step stops giving finite numbers.
+//!
+//! Such a step is an error ([decision 13](../../docs/decisions/0013-nan-is-an-error.md)).
 
 use crate::exec::{PreparedGraph, StepInputs, WorkerPool};
 use crate::states::Slot;

@@ -1,4 +1,6 @@
 //! Masks of sequences besides causality: a bidirectional prefix, and packed documents.
+//!
+//! They come with the tokens, not with the weights ([decision 87](../../docs/decisions/0087-masks-are-inputs-of-a-run.md)).
 
 use std::collections::BTreeSet;
 

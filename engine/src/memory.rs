@@ -1,4 +1,6 @@
 //! The setting of the allocator for freed memory.
+//!
+//! The next op takes the same pages ([decision 82](../../docs/decisions/0082-memory-is-kept-for-the-next-use.md)).
 #![expect(unsafe_code, reason = "a setting of the C library")]
 
 /// Lets the allocator of glibc keep freed memory for the next op.

@@ -3,6 +3,8 @@
 //! Values of a part stay in caches from op to op, while those of thousands of rows go through memory each time.
 //! A division changes no bit: rows of a kernel do not depend on each other but through states, and every state
 //! has to hold what the step computes with.
+//!
+//! Measurements are in [decision 90](../../docs/decisions/0090-long-steps-in-parts.md).
 
 use std::collections::BTreeMap;
 use std::ops::Range;

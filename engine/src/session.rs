@@ -298,6 +298,7 @@ pub struct ShownParts {
 }
 
 /// The internals that a session shows.
+/// A check uses every ability that exists ([decision 4](../../docs/decisions/0004-partial-engines.md)).
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionFeatures {

@@ -7,6 +7,8 @@
 //! models--owner--name/snapshots/COMMIT/FILE   a relative link to ../../blobs/ETAG
 //! .locks/models--owner--name/ETAG.lock        held while ETAG arrives
 //! ```
+//!
+//! Both programs find each other's downloads ([decision 44](../../docs/decisions/0044-shared-hub-cache.md)).
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,6 @@
 //! HTTP requests, with redirects followed explicitly so that the token stays with its origin.
+//!
+//! Other clients send the token on ([decision 43](../../docs/decisions/0043-own-hub-client.md)).
 
 use std::error::Error as _;
 use std::io;

@@ -3,6 +3,7 @@
 //! A [`DividedCommand`] knows the words of each piece and of the merge. Records in a folder that all machines share
 //! name the files of each finished piece and fingerprints of its inputs. [`plan_text`] and [`plan_json`] show a
 //! division, [`slurm`] and [`kubernetes`] format it for schedulers. [`DividedCommand::make`] makes one piece.
+//! Scheduling is left to other programs ([decision 73](../../docs/decisions/0073-scheduling-by-others.md)).
 //!
 //! The library never prints and starts no process: the caller parses and runs commands, as a [`CommandHost`] says.
 //!

@@ -1,4 +1,6 @@
 //! Opens a GGUF file by the config inside it, by a given config, or by its keys.
+//!
+//! A file whose config and keys disagree is refused ([decision 23](../../docs/decisions/0023-config-and-keys-agree.md)).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

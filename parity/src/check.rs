@@ -114,6 +114,7 @@ pub fn check_engine(
 
 /// Adapts a model to the computation and state dtypes of a dump's reference. Also returns an adapted dump,
 /// if its trusted parts change.
+/// Steps are followed only if they are the truth ([decision 36](../../docs/decisions/0036-own-steps-of-the-reference.md)).
 pub(crate) fn prepared<'a>(
     source: &ModelSource<'a>,
     dump: &Dump,

@@ -4,6 +4,8 @@
 //! the spec. [`explain`] searches for the edit of a correct model that reproduces another engine's values:
 //! a setting that the engine ignores. Candidates come from [`crate::edit`]. Each is run on one short
 //! prompt, with the reference's inputs for ops if single ops differ; the best are then run in full.
+//!
+//! A cause is named only after its edit was run ([decision 48](../../docs/decisions/0048-causes-by-running-edits.md)).
 
 mod case;
 mod edit_trials;

@@ -4,6 +4,8 @@
 //! Rows of prompts are compared with the dump, or with the native engine if there is none. Generated tokens
 //! are scored again by the native engine in f32, which tests decode parity at any length. Both are judged
 //! by [`rule`](crate::rule), like a check of any other engine. Schedules compare the server with itself.
+//!
+//! A server is judged by the evidence that it gives ([decision 3](../../docs/decisions/0003-judge-servers-by-evidence.md)).
 
 mod answer_gates;
 mod answers;

@@ -2,6 +2,8 @@
 //! bit of a sum decides, and a step is a 16th of the value. Such a reference differs from itself if it is
 //! fed differently, and both results are equally valid. For integers with one scale per row, the largest
 //! value lies half a step beyond the last code: at a threshold whenever it is negative.
+//!
+//! A row is therefore compared with the nearest run ([decision 35](../../docs/decisions/0035-values-on-a-code-border.md)).
 
 use crate::dump::Logprobs;
 use crate::metrics::{ReferenceRow, row_error, tensor_error};

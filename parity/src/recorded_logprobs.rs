@@ -3,6 +3,8 @@
 //!
 //! They do not come from the reference code, so they prove nothing. They show the cost of a change of the
 //! weights, which is comparable for any engine that runs the model.
+//!
+//! The reasons are in [decision 41](../../docs/decisions/0041-recorded-own-reference.md).
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;

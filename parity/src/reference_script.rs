@@ -1,4 +1,6 @@
 //! Reference script: a Python package, and the single file with which it is shipped.
+//!
+//! Only this script needs torch ([decision 10](../../docs/decisions/0010-reference-script-and-dump.md)).
 
 /// Script as it lies beside its package, with a place for the package's files.
 const ENTRY: &str = include_str!("../reference/dump.py");

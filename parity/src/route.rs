@@ -5,6 +5,8 @@
 //! and rounding explains the margin of the scores, the flip is counted, and the run continues with the
 //! reference's choice, so that later gates remain comparable. A choice that rounding does not explain is
 //! kept, and fails.
+//!
+//! Choices are compared apart from their results ([decision 12](../../docs/decisions/0012-expert-choices-apart.md)).
 
 use std::collections::{BTreeMap, BTreeSet};
 

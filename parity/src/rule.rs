@@ -12,6 +12,9 @@
 //! farthest member of an ensemble of the reference, row by row. Members are runs under changes that have no
 //! effect in exact arithmetic. The constants are fitted in `docs/proof.md`, with a table of correct and
 //! broken runs for each.
+//!
+//! Single ops are proven on the reference's own inputs ([decision 7](../../docs/decisions/0007-local-exactness.md)).
+//! Whole runs are bounded by an ensemble of reference runs ([decision 8](../../docs/decisions/0008-reference-ensemble.md)).
 
 use registry::dtype::Dtype;
 

@@ -3,6 +3,8 @@
 //! Bugs of states only show under certain schedules (a chunk shorter than a kernel, a reused slot, a fork,
 //! a rejected draft), not with a single prompt. The schedules are derived from the states that a model
 //! declares, so a model with a kernel of 4 is fed chunks of 2, 3, 4 and 5.
+//!
+//! Their bounds come from runs that agree ([decision 95](../../docs/decisions/0095-schedules-bounded-by-noise.md)).
 
 mod common_acts;
 mod derive;

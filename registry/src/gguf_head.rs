@@ -1,4 +1,6 @@
 //! The `nextn` head in a file: layers behind those of the model.
+//!
+//! llama.cpp numbers them so ([decision 19](../../docs/decisions/0019-heads-as-extra-layers.md)).
 
 use crate::check::head_weights;
 use crate::gguf::head::head_layers;

@@ -1,4 +1,6 @@
 //! Choice of a spec for a file without a config: the spec whose model gives the file's keys.
+//!
+//! The keys have to survive a round trip ([decision 20](../../docs/decisions/0020-foreign-gguf-round-trip.md)).
 
 use crate::config::Config;
 use crate::library::Library;

@@ -1,4 +1,6 @@
 //! Takes layers out of a model.
+//!
+//! The others hand their input on ([decision 64](../../docs/decisions/0064-leave-layers-out.md)).
 
 use std::collections::{BTreeMap, BTreeSet};
 

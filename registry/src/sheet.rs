@@ -3,6 +3,8 @@
 //! A sheet is `registry/engines/NAME.yaml`. Its expressions are those of specs, over facts of the
 //! model, the settings of the launch, and the sheet's own tables (docs/launch.md). This module
 //! reads and checks sheets; [`apply`] evaluates the rules for one model.
+//!
+//! A rule quotes its source ([decision 47](../../docs/decisions/0047-engine-rules-with-quotes.md)).
 
 use std::sync::Arc;
 

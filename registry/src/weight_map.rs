@@ -6,6 +6,8 @@
 //! words, in that order; `*` is any text. A hole that only one side has is what
 //! a step gathers or spreads: `x.{gate|up}.weight` to `x.gate_up.weight` needs
 //! `concat`, the other direction `split`.
+//!
+//! One set of rules writes files and reads them ([decision 18](../../docs/decisions/0018-reversible-gguf-rules.md)).
 
 mod algebra;
 mod find_rule;

@@ -5,6 +5,8 @@
 //! spec; this module only locates its config and tensors. A wrapper computes text-only input exactly
 //! as its text model does. No spec names a class for which that is false (for example, one with
 //! bidirectional attention over a prefix).
+//!
+//! Prefixes are listed here once ([decision 45](../../docs/decisions/0045-wrappers-as-text-models.md)).
 
 use std::collections::BTreeSet;
 

@@ -7,6 +7,8 @@
 //! of one liberty that expressions need: brackets *inside* a plain scalar
 //! balance, so `[layer_types, = [f(i, n) for i in range(layers)]]` is a list of
 //! two. A test holds it against such a crate for everything else.
+//!
+//! The reasons are in [decision 5](../../docs/decisions/0005-own-yaml-tree.md).
 
 use std::sync::Arc;
 

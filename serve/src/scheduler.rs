@@ -2,6 +2,8 @@
 //!
 //! Every step has one token of each sequence that generates, and a bounded number of prompt tokens. So a
 //! long prompt delays others by one chunk at most. Sequences join and leave between steps.
+//!
+//! A sequence is admitted only if all of its positions fit ([decision 83](../../docs/decisions/0083-serve-on-one-thread.md)).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -4,6 +4,8 @@
 //! Fixtures whose conversion warns are excluded: an architecture that llama.cpp does not support, or a
 //! model that it would run differently. A fixture therefore differs here only after a warning to the user.
 //! A family of the second kind has a checkpoint in `fixtures/peer` with settings that llama.cpp runs.
+//!
+//! Every known difference is announced ([decision 24](../../docs/decisions/0024-llama-cpp-differences-warned.md)).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
 //! `oneOf` of schemas, which becomes `anyOf` where no value fits two of its alternatives.
 //!
 //! A grammar cannot count the alternatives that an answer fits. Alternatives that overlap are refused.
+//!
+//! The reasons are in [decision 92](../../../docs/decisions/0092-alternatives-that-exclude-each-other.md).
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,6 @@
 //! Text of a template before it is compiled: line ends, blocks of transformers, and limits.
+//!
+//! The reasons are in [decision 81](../../../docs/decisions/0081-templates-rewritten-before-compiling.md).
 
 use std::fmt::Write as _;
 

@@ -4,6 +4,8 @@
 //! its rows in the model's order. A matrix whose rows are in blocks of several types stays in the parts of the file
 //! ([`RowParts`]). Numbers that a matrix was multiplied by on writing become factors beside its blocks. Other steps
 //! that changed values are inverted in f32.
+//!
+//! The rules are those that write a file ([decision 18](../../../docs/decisions/0018-reversible-gguf-rules.md)).
 
 mod row_parts;
 

@@ -2,6 +2,8 @@
 //!
 //! Each line holds the index of a slab and, for each target, the hash of its bytes, the hash of the source values, and its error sums. A
 //! line that was cut short, or whose bytes are not in the file, does not count: the slab is written again.
+//!
+//! Slabs are written at final places, so each counts alone ([decision 26](../../../docs/decisions/0026-slabs-with-a-journal.md)).
 
 use std::collections::BTreeMap;
 use std::io::{self, Seek as _, SeekFrom, Write as _};

@@ -1,4 +1,6 @@
 //! Error of a converted tensor against its source.
+//!
+//! Squares are computed in f32 and summed in f64 ([decision 76](../../../docs/decisions/0076-errors-measured-in-f32.md)).
 
 use formats::codec::{ErrorSums, sums};
 

@@ -5,6 +5,8 @@
 //! tensors made of the same weights is run alone in the mix's types, the rest unquantized. The resulting
 //! divergence, and the error reduction of finer types, order the raises. Bisection with measurements finds
 //! the number of raises, and the final file is measured once more.
+//!
+//! Costs are measured, not derived ([decision 40](../../../docs/decisions/0040-measured-target-kl.md)).
 
 use std::collections::BTreeMap;
 use std::path::Path;

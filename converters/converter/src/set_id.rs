@@ -2,6 +2,8 @@
 //!
 //! Files carry the hash of their set, so the hashed text keeps its words when types of this program get
 //! other names: shards of two builds still make one set.
+//!
+//! Parts of other conversions are refused by it ([decision 29](../../../docs/decisions/0029-set-fingerprints.md)).
 
 use checkpoints::Checkpoint;
 use conversion::folder::DtypeChoice;

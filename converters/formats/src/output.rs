@@ -3,6 +3,8 @@
 //! Every writer of the workspace uses this module, so that four rules hold everywhere. A temporary file is
 //! created and never opened through an existing link. Its bytes are on the disk before it is renamed. The
 //! rename is on the disk before the writer reports success. A writer that fails removes its temporary file.
+//!
+//! The reasons are in [decision 27](../../../docs/decisions/0027-outputs-complete-at-last-rename.md).
 
 use std::ffi::OsString;
 use std::fmt::Debug;

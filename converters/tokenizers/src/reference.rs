@@ -5,6 +5,8 @@
 //! thousandfold. So each component is checked first ([`parts`]) and built from the checked fields alone,
 //! and every call converts a panic to an error ([`quiet`]). A failed allocation or a stack overflow cannot
 //! be caught, so sizes and depths are limited before the crate sees them.
+//!
+//! The reasons are in [decision 42](../../../docs/decisions/0042-tokenizers-checked-first.md).
 
 use std::path::{Path, PathBuf};
 

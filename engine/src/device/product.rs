@@ -1,4 +1,6 @@
 //! Products of matrices by a library of the device, in an order of additions of its own.
+//!
+//! Kernels of this project cannot use tensor cores ([decision 100](../../../docs/decisions/0100-long-products-by-a-library.md)).
 
 use registry::dtype::Dtype;
 

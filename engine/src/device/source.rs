@@ -1,4 +1,6 @@
 //! Source text of the kernels, and what they take.
+//!
+//! Kernels consist of phases, so that the CPU can run them ([decision 89](../../../docs/decisions/0089-kernels-in-phases.md)).
 
 use std::collections::BTreeMap;
 

@@ -9,6 +9,8 @@
 //! of spans are added in order. The order depends on positions alone: chunks, blocks, threads and instruction
 //! sets give the same bits. The one exception: `vdpbf16ps`, which multiplies where all factors are bf16, takes
 //! numbers below 2^-126 as zero.
+//!
+//! The reasons are in [decision 65](../../../docs/decisions/0065-attention-in-tiles-and-spans.md).
 
 use std::cell::RefCell;
 

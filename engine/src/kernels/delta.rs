@@ -2,6 +2,8 @@
 //!
 //! Columns of the matrix do not depend on each other, so some columns of all rows of the matrix stay in the L1 cache
 //! while they pass all rows of a chunk. Each column has the operations and the order of [`DeltaRow::run`].
+//!
+//! Chunked forms would change bits ([decision 91](../../../docs/decisions/0091-recurrences-in-lanes.md)).
 
 #![expect(unsafe_code, reason = "vectors over checked slices")]
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for vectors")]

@@ -7,6 +7,8 @@
 //! which is exact. An output element is `sum = fma(group, scale * x_scale, sum)`, group after group from the
 //! first one on; a format with minima subtracts `fma(-min, x_scale * x_sum, sum)` after each group. Neither
 //! rows, threads, tiles nor instruction sets change a bit, so chunked prefill equals decode.
+//!
+//! The reasons are in [decision 54](../../../docs/decisions/0054-products-in-integers.md).
 
 mod form;
 mod input;

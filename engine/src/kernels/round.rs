@@ -1,4 +1,6 @@
 //! Rounding f32 to the grid of a narrower dtype, to nearest, ties to even.
+//!
+//! Specs name the points of rounding ([decision 6](../../../docs/decisions/0006-f32-values-explicit-rounding.md)).
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for wide vectors")]
 

@@ -2,6 +2,8 @@
 //!
 //! The numbers of a head are lanes, so sixteen sums run side by side, and the state of sixteen numbers stays in the
 //! L1 cache from row to row. Each number has the operations and the order of additions of [`SsdRow::run`].
+//!
+//! Chunked forms would change bits ([decision 91](../../../docs/decisions/0091-recurrences-in-lanes.md)).
 
 #![expect(unsafe_code, reason = "vectors over checked slices")]
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for vectors")]

@@ -5,6 +5,8 @@
 //! likewise; then both sums together; then that to the sum of the steps before it. Before and after each
 //! operation a number below 2^-126 is zero. This is what the instruction `tdpbf16ps` does, and it is another
 //! order than that of [`matmul`](super::matmul). Neither rows, threads nor the shape of a call change a bit.
+//!
+//! The reasons are in [decision 98](../../../docs/decisions/0098-products-in-tiles.md).
 
 use rayon::prelude::*;
 use registry::dtype::Dtype;

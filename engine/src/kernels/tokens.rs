@@ -5,6 +5,8 @@
 //! `calculate_qparams` in `quantization/utils/helpers.py`, `_quantize_dequantize` in
 //! `quantization/lifecycle/forward_helpers.py`), in the dtype of the run: every result is rounded
 //! to its grid, as torch rounds it.
+//!
+//! A run rounds as its reference did ([decision 33](../../../docs/decisions/0033-activation-rounding.md)).
 
 use checkpoints::checkpoint::{CodeType, Rounding, ScaleSharing};
 use formats::numbers::{f8_e4m3_to_f32, f32_to_f8_e4m3};

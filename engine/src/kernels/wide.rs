@@ -1,4 +1,6 @@
 //! Loops that are compiled for the widest vectors of the CPU.
+//!
+//! No operation is fused or reordered ([decision 86](../../../docs/decisions/0086-loops-for-wide-vectors.md)).
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "calls functions compiled for detected CPU features")

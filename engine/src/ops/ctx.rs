@@ -27,6 +27,7 @@ pub struct ChunkRows {
     /// The position of its first token.
     pub start: usize,
     /// True if earlier steps began the sequence. False in all parts of a divided step that begins one.
+    /// The rounding of `stepwise` depends on it ([decision 17](../../../docs/decisions/0017-stepwise-rounding.md)).
     pub continued: bool,
     /// The mask of the slot's sequence, this chunk included.
     pub mask: SequenceMask,

@@ -2,6 +2,8 @@
 //!
 //! A block cannot be unwound, so the blocks after the last few positions are kept in separate memory.
 //! A step reads the newest and writes beside it, so a rejected draft leaves no trace.
+//!
+//! The reasons are in [decision 14](../../../docs/decisions/0014-recurrent-snapshots.md).
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

@@ -1,4 +1,7 @@
-"""A cache that several steps share, each of which goes on from the one before as soon as a layer has left it."""
+"""A cache that several steps share, each of which goes on from the one before as soon as a layer has left it.
+
+A layer is then read once for many steps ([decision 74](../../../docs/decisions/0074-steps-behind-each-other.md)).
+"""
 from __future__ import annotations
 
 import copy

@@ -1,4 +1,7 @@
-"""The ensemble of a run: the largest distances of its members from the f32 run."""
+"""The ensemble of a run: the largest distances of its members from the f32 run.
+
+One run says little about another ([decision 8](../../../docs/decisions/0008-reference-ensemble.md)).
+"""
 from __future__ import annotations
 
 import contextlib

@@ -1,4 +1,7 @@
-"""The choice of some layers of a model (`--layers`)."""
+"""The choice of some layers of a model (`--layers`).
+
+The other layers hand their input on ([decision 64](../../../docs/decisions/0064-leave-layers-out.md)).
+"""
 from __future__ import annotations
 
 import collections

@@ -1,4 +1,7 @@
-"""Every place where this program alters the reference."""
+"""Every place where this program alters the reference.
+
+Codes of 4 bits are multiplied by their scales in f32 ([decision 34](../../../docs/decisions/0034-four-bit-products-in-f32.md)).
+"""
 from __future__ import annotations
 
 import contextlib

@@ -3,6 +3,7 @@
 `Store.loading` lets transformers load a checkpoint without its bytes: names, dtypes and conversions are those of `from_pretrained`, on the meta device.
 A `Weight` is put in the place of a parameter. Whatever is computed with it is computed with the numbers, which are read and converted then.
 Of a table of embeddings and of stacked experts only the rows in use are read. A `Lockstep` carries several forwards through one layer before the next.
+No forward of a class is taken apart for this ([decision 63](../../../docs/decisions/0063-weights-read-when-used.md)).
 """
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 //! Compares states directly. A state stored in too few bits changes the log-probabilities by less than
 //! their noise, but the error is plain in the state itself.
+//!
+//! Phases and states are compared separately ([decision 9](../../../docs/decisions/0009-phases-and-states-apart.md)).
 
 use engine::StateValue;
 use registry::graph::{StateId, StateKind};

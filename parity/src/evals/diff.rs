@@ -1,4 +1,6 @@
 //! Compares two result files and gives one verdict.
+//!
+//! It names the earliest cause alone ([decision 46](../../../docs/decisions/0046-one-cause-of-a-score-difference.md)).
 
 use super::answers::{AnswerComparison, answers};
 use super::comparison::{

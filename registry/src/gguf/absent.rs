@@ -2,6 +2,8 @@
 //!
 //! A converter leaves a key out where llama.cpp takes the value that is meant. Another model may take
 //! another one, so a key that is not there is never what a spec has by default.
+//!
+//! The reasons are in [decision 22](../../../docs/decisions/0022-absent-gguf-keys.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,6 +2,8 @@
 //!
 //! A router is a short program of these (`registry/lib/moe.yaml`): what differs between
 //! families is which score, in which dtype, chosen and shared out how.
+//!
+//! A new router needs no Rust ([decision 11](../../../docs/decisions/0011-routers-from-small-ops.md)).
 
 use super::arithmetic::raw_weight;
 use super::infer::join;

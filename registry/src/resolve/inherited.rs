@@ -3,6 +3,8 @@
 //! The spec that wrote `gguf: arch:` is resolved twice: with the same config, and with the config that
 //! the file's own keys give back. If either gives the same graph, a reader of the file computes the
 //! same model. Otherwise the first difference is reported.
+//!
+//! An architecture name means a graph ([decision 21](../../../docs/decisions/0021-architecture-name-is-a-graph.md)).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,7 @@
 //! Head that predicts one token more: a graph of its own. Its inputs are tokens and the model's outputs for
 //! the tokens before.
+//!
+//! The head is a model of its own ([decision 15](../../../docs/decisions/0015-draft-head-is-a-model.md)).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

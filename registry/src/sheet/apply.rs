@@ -1,4 +1,6 @@
 //! A sheet's rules for one model and one launch.
+//!
+//! Of memory, only the driver's share is assumed ([decision 53](../../../docs/decisions/0053-derived-memory-plans.md)).
 
 use indexmap::IndexMap;
 

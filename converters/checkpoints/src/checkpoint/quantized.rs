@@ -1,5 +1,7 @@
 //! Finds weights that a checkpoint stores as codes and scales, using its config, and decodes them piece by
 //! piece.
+//!
+//! Readers see the weights that they encode ([decision 31](../../../../docs/decisions/0031-quantized-tensors-as-weights.md)).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

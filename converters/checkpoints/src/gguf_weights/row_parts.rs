@@ -1,4 +1,6 @@
 //! Matrices whose rows lie in tensors of several types.
+//!
+//! Each part is multiplied in its type ([decision 96](../../../../docs/decisions/0096-matrices-in-parts-of-several-types.md)).
 
 use std::sync::{Arc, OnceLock};
 

@@ -2,6 +2,8 @@
 //!
 //! Matrices that engines fuse share one scale. All experts of a mixture share one scale for each of their
 //! two inputs, because engines run them as one.
+//!
+//! They are planned before a text is read ([decision 39](../../../../docs/decisions/0039-measured-scales-in-the-plan.md)).
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,6 @@
 //! Encodes matrices in 8 or 4 bits with separate scales, as two tensors.
+//!
+//! A scale is rounded before codes are chosen ([decision 38](../../../../docs/decisions/0038-scales-first.md)).
 
 use crate::work::{Encode, EncodeError};
 use formats::numbers;

@@ -1,4 +1,6 @@
 //! Factors of whole matrices, beyond the range of block scales: a tensor `NAME.scale` beside `NAME.weight`.
+//!
+//! The factor is a part of the tensor ([decision 25](../../../../docs/decisions/0025-factors-beside-blocks.md)).
 
 use std::collections::BTreeMap;
 

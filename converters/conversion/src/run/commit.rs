@@ -1,4 +1,6 @@
 //! Renames the files of a conversion to their final names, in an order that never mixes old and new.
+//!
+//! Nothing opens before the last rename ([decision 27](../../../../docs/decisions/0027-outputs-complete-at-last-rename.md)).
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};

@@ -3,6 +3,8 @@
 //! The new folder is built beside the old one: files of the output, and hard links to all other files of the old
 //! folder. Then the two exchange their names, and the old folder is removed. The next run removes what a
 //! killed run has left.
+//!
+//! The reasons are in [decision 111](../../../../docs/decisions/0111-exchanged-folders.md).
 
 use std::collections::BTreeSet;
 use std::io;

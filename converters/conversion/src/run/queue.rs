@@ -2,6 +2,8 @@
 //!
 //! The system writes to a file from one thread at a time, and lets others spin until it is done. So a worker whose slab
 //! would have to wait leaves it to the one that writes, and encodes the next slab.
+//!
+//! Measurements are in [decision 85](../../../../docs/decisions/0085-sources-copied-and-written-early.md).
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,6 @@
 //! Compares the sources of slabs that an earlier run has written with what it read.
+//!
+//! Lengths and times do not show every change ([decision 112](../../../../docs/decisions/0112-sources-of-slabs.md)).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

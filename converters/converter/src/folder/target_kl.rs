@@ -5,6 +5,8 @@
 //! are quantized together is then run alone in quantized form, the rest unquantized. The divergence per
 //! weight value orders the groups. Bisection with measurements finds the number of groups to keep
 //! unquantized, and the final folder is measured once more.
+//!
+//! Costs are measured, not derived ([decision 40](../../../../docs/decisions/0040-measured-target-kl.md)).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

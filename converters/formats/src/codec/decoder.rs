@@ -2,6 +2,8 @@
 //!
 //! The compiler vectorizes the plain code of a decoder. A few operations have instructions that the compiler
 //! does not find: [`DecoderOps`] has them for each set of CPU features. The numbers are the same bits.
+//!
+//! Measurements are in [decision 84](../../../../docs/decisions/0084-decode-blocks-with-vectors.md).
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -151,6 +153,7 @@ pub(super) trait VectorCode<const B: usize> {
 }
 
 /// Receiver of the values of a block.
+/// Products of one row keep them in registers ([decision 94](../../../../docs/decisions/0094-multiply-blocks-in-registers.md)).
 pub(super) trait VectorSink<O: DecoderOps> {
     /// Takes the next sixteen values.
     fn push(&mut self, values: O::Vector);

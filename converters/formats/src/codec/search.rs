@@ -3,6 +3,8 @@
 //! Each search tries several scales, solves for the best one given the rounded values, and keeps the one
 //! with the least weighted error. Sums run in order and products associate as in ggml (ggml-quants.c):
 //! another order would round differently and choose differently.
+//!
+//! The bytes are those of ggml ([decision 30](../../../../docs/decisions/0030-ggml-order-of-additions.md)).
 
 mod affine;
 mod descent;

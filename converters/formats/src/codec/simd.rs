@@ -3,6 +3,8 @@
 //! A search adds up a group's terms in order, so splitting a group over lanes would change the rounding.
 //! Groups are independent, so each lane has a group of its own and performs the operations of the scalar
 //! code in their order. No operation is fused.
+//!
+//! The reasons are in [decision 60](../../../../docs/decisions/0060-quantizers-in-lanes.md).
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -1,4 +1,6 @@
 //! Sums over a part of a text, which add up to those of the whole text in any order.
+//!
+//! The sums are integers ([decision 78](../../../../docs/decisions/0078-importance-in-fixed-point.md)).
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -5,6 +5,8 @@
 //! memory map more than once, and conversions fall back to the map. The handler writes the
 //! message and exits at once, so no result is computed from unread data, and an output remains a `.part`
 //! file.
+//!
+//! The reasons are in [decision 28](../../../../docs/decisions/0028-shrinking-sources.md).
 
 use std::path::Path;
 use std::sync::OnceLock;

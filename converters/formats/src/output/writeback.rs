@@ -1,4 +1,6 @@
 //! Starts to write the pages of an output file to the disk, before the file is synced.
+//!
+//! The sync then waits for less ([decision 85](../../../../docs/decisions/0085-sources-copied-and-written-early.md)).
 #![cfg_attr(target_os = "linux", expect(unsafe_code, reason = "a system call that no crate wraps"))]
 
 use std::fs::File;

@@ -1,4 +1,6 @@
 //! Segments that repeat, as graphs of the driver.
+//!
+//! Each step is recorded in full ([decision 99](../../../../docs/decisions/0099-steps-as-recorded-segments.md)).
 
 use std::collections::BTreeMap;
 

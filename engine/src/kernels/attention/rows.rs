@@ -1,4 +1,6 @@
 //! Rows of a cache as attention reads them: in their stored dtype, in place.
+//!
+//! Rows in f32 are not copied ([decision 97](../../../../docs/decisions/0097-caches-read-in-place.md)).
 
 use std::ops::Range;
 

@@ -4,6 +4,8 @@
 //! levels. Line `v` of 64 bytes of a step has values `4 v` to `4 v + 3` of each row, two lines folded into one
 //! for levels of 4 bits, with fifth bits and upper pairs of bits in lines after them. Tiles follow each other,
 //! so that a weight is read from its first byte to its last.
+//!
+//! Decode is as fast as memory is read ([decision 55](../../../../docs/decisions/0055-weights-read-as-one-stream.md)).
 
 use formats::codec::{self, BlockType, Levels};
 use memmap2::MmapMut;

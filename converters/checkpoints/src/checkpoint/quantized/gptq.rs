@@ -1,4 +1,6 @@
 //! GPTQ: `qweight`, `qzeros`, `scales` and `g_idx`, with inputs as rows.
+//!
+//! Zero points wrap as their packer wraps them ([decision 37](../../../../../docs/decisions/0037-gptq-zero-points.md)).
 
 use super::checks::{FLOATS, SchemeResult};
 use super::integer_config::{GroupSize, IntegerConfig};

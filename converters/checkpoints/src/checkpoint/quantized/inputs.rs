@@ -3,6 +3,8 @@
 //! Operations and their order follow compressed-tensors (names from `quantization/quant_args.py`,
 //! arithmetic from `quantization/lifecycle/forward.py`). Unsupported settings are an error only when the
 //! rounding is requested, because weights can be read without it.
+//!
+//! Runs round as their reference did ([decision 33](../../../../../docs/decisions/0033-activation-rounding.md)).
 
 use serde_json::{Map, Value};
 

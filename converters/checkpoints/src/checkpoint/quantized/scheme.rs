@@ -1,4 +1,6 @@
 //! Parses `config_groups`, which assigns quantization schemes to modules.
+//!
+//! Names come before patterns, and patterns before classes ([decision 32](../../../../../docs/decisions/0032-scheme-lookup.md)).
 
 use fancy_regex::Regex;
 use serde_json::Value;
