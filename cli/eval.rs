@@ -13,11 +13,10 @@ use formats::output::part_path;
 use indicatif::ProgressBar;
 use models::local_model::LocalModel;
 use parity::evals::{
-    self, EvalItem, Noise, ReadOptions, ScoredItem, ScoringOptions, TextCodec, TextCodecError,
+    self, EvalItem, EvalSummary, Noise, ReadOptions, ScoredItem, ScoringOptions, TextCodec,
+    TextCodecError,
 };
 use registry::dtype::Dtype;
-use registry::table::TextTable;
-use serde_json::json;
 
 use crate::arithmetic::ArithmeticArgs;
 use crate::engines::{EngineArgs, ResolvedEngine};
@@ -156,11 +155,6 @@ pub(crate) struct EvalArgs {
 /// Items that are scored together: the weights are read once for all of them.
 const TOGETHER: usize = 16;
 
-/// True if an item is scored by the likelihoods of its choices.
-fn is_choice(item: &EvalItem) -> bool {
-    matches!(item.question, evals::Question::Choice { .. })
-}
-
 impl EvalArgs {
     pub(crate) fn run(self) -> Result<CommandOutcome> {
         let mut items = evals::items(&self.tasks)?;
@@ -174,8 +168,8 @@ impl EvalArgs {
         let dtype = self.dtype.unwrap_or_else(|| target.dtype());
         target::check_dtypes(&target, &[dtype])?;
         warn(&target.nonfinite()?);
-        let tokenizer =
-            if items.iter().any(needs_text) { Some(EvalTokenizer::of(&target)?) } else { None };
+        let needs_text = items.iter().any(EvalItem::needs_text);
+        let tokenizer = if needs_text { Some(EvalTokenizer::of(&target)?) } else { None };
         if !self.engine.is_own() {
             self.arithmetic.refuse_for(self.engine.name())?;
         }
@@ -208,7 +202,7 @@ impl EvalArgs {
         let facts = facts(&target, &self.tasks, self.engine.name(), dtype);
         let mut records = EvalRecords::begin(&facts, self.output.as_deref(), &identity, &items)?;
         let together = if self.engine.is_native() { TOGETHER } else { 1 };
-        let groups = items[records.scored.len()..].chunk_by(|a, b| is_choice(a) && is_choice(b));
+        let groups = items[records.scored.len()..].chunk_by(|a, b| a.is_choice() && b.is_choice());
         for items in groups.flat_map(|group| group.chunks(together)) {
             for scored in evals::run(&run, session.as_mut(), items) {
                 records.add(scored?)?;
@@ -221,8 +215,17 @@ impl EvalArgs {
                 "note: {dropped} prompts are longer than the model's context; their beginning was left out, as lm-eval does"
             ));
         }
-        let to_stdout = self.output.as_deref().is_some_and(write::is_stdout);
-        show(&facts, &scored, self.json, to_stdout)?;
+        let summary = EvalSummary::of(facts, &scored);
+        let text = if self.json {
+            serde_json::to_string_pretty(&summary.json())?
+        } else {
+            summary.text().trim_end().to_owned()
+        };
+        if self.output.as_deref().is_some_and(write::is_stdout) {
+            term::note(&text);
+        } else {
+            term::print_data(&text)?;
+        }
         Ok(CommandOutcome::Ok)
     }
 }
@@ -305,55 +308,6 @@ impl EvalRecords {
     }
 }
 
-/// Prints the table of metrics; to stderr if records go to stdout.
-fn show(
-    facts: &BTreeMap<String, String>,
-    all: &[ScoredItem],
-    as_json: bool,
-    aside: bool,
-) -> Result<()> {
-    let lines = evals::summary(all.iter().map(|scored| &scored.scores));
-    let text = if as_json {
-        let metrics: Vec<_> = lines
-            .iter()
-            .map(|line| {
-                json!({
-                    "metric": line.metric, "items": line.items, "mean": line.mean, "standard_error": line.error,
-                })
-            })
-            .collect();
-        let summary = json!({
-            "schema": "onboard-eval-summary/1", "facts": facts, "items": all.len(), "metrics": metrics,
-        });
-        serde_json::to_string_pretty(&summary)?
-    } else {
-        let mut table = TextTable::new(&[1, 2, 3]);
-        table.row(["metric", "items", "mean", "standard error"]);
-        for line in &lines {
-            let error = line.error.map_or_else(|| "-".to_owned(), |error| format!("{error:.4}"));
-            table.row([
-                line.metric.clone(),
-                line.items.to_string(),
-                format!("{:.4}", line.mean),
-                error,
-            ]);
-        }
-        let without = if lines.is_empty() { "\nno item says what is right (`target`)" } else { "" };
-        format!(
-            "{} items, {} {}\n{}{without}",
-            all.len(),
-            facts["engine"],
-            facts["dtype"],
-            table.plain("")
-        )
-    };
-    if aside {
-        term::note(text.trim_end());
-        return Ok(());
-    }
-    Ok(term::print_data(text.trim_end())?)
-}
-
 fn facts(
     target: &LocalModel,
     tasks: &Path,
@@ -385,16 +339,6 @@ fn stamps(target: &LocalModel, tasks: &Path) -> Result<Vec<Stamp>> {
     // A model need not have all of them.
     stamps.extend(beside.iter().filter_map(|name| Stamp::of(&target.home().join(name)).ok()));
     Ok(stamps)
-}
-
-/// Returns true for an item with text, and for one that is answered with text.
-fn needs_text(item: &EvalItem) -> bool {
-    match &item.question {
-        evals::Question::Choice { prompts, .. } => {
-            prompts.iter().any(|prompt| matches!(prompt, evals::PromptInput::Text(_)))
-        }
-        evals::Question::Text { .. } => true,
-    }
 }
 
 /// The model's tokenizer for evaluations.

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use checkpoints::Checkpoint;
 use clap::Args;
 use engine::{Engine, ModelSource, SessionOptions};
 use models::config::ConfigFile;
 use models::is_gguf;
 use parity::Dump;
 use parity::beside::beside;
-use parity::dump::{CheckpointContents, Prompt};
+use parity::dump::Prompt;
 use parity::record::{RecordingPlan, record};
 use registry::dtype::Dtype;
 use registry::file;
@@ -145,10 +144,7 @@ impl EngineDumpArgs {
             engine.name(),
             dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
         ));
-        let (model, checkpoint) = identity(source)?;
         let subject = RecordingPlan {
-            model,
-            checkpoint,
             prompts,
             dtypes,
             producer: &|| {
@@ -200,24 +196,6 @@ impl EngineDumpArgs {
 /// Returns the positions that prompts need.
 fn room(prompts: &[Prompt]) -> usize {
     prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0) + MORE
-}
-
-/// Returns the `model` entry of a manifest, and the contents of the checkpoint.
-fn identity(source: &ModelSource<'_>) -> Result<(Value, CheckpointContents)> {
-    let architecture = &source.model.architecture;
-    if source.dir.is_file() {
-        let weights = parity::dump::sha256(source.dir)?;
-        let model =
-            json!({"architecture": architecture, "config_sha256": "", "weights_sha256": weights});
-        return Ok((model, CheckpointContents::default()));
-    }
-    let checkpoint = Checkpoint::open(source.dir)?;
-    let path = source.dir.join("config.json");
-    let weights = checkpoint.fingerprint()?;
-    let config = parity::dump::sha256(&path)?;
-    let model =
-        json!({"architecture": architecture, "config_sha256": config, "weights_sha256": weights});
-    Ok((model, CheckpointContents::of(&checkpoint, &path)?))
 }
 
 /// Resolves a model for an engine that builds its own graph. Without a spec only rows can be compared.

@@ -32,4 +32,4 @@ pub use read::{Error, ReadOptions, read};
 pub use run::{ScoredItem, ScoringError, ScoringOptions, TextCodec, TextCodecError, head, run};
 pub use sample::{ResultFormat, Results, Sample};
 pub use show::{json, text};
-pub use summary::{MetricSummary, summary};
+pub use summary::{EvalSummary, MetricSummary};

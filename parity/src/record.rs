@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use checkpoints::Checkpoint;
 use engine::bench::spread_tokens;
 use engine::{
     Chunk, ChunkMask, Engine, ModelSource, NoProbe, OutputRows, Session, SessionOptions, StateValue,
@@ -47,10 +48,6 @@ pub struct Recording {
 
 /// Subject of a recording.
 pub struct RecordingPlan<'a> {
-    /// Entry `model` of the manifest: architecture and hashes.
-    pub model: Value,
-    /// Contents of the checkpoint, if it is a folder.
-    pub checkpoint: CheckpointContents,
     /// Returns the `producer` entry after the engine has run: its name, version and actual settings.
     pub producer: &'a dyn Fn() -> Value,
     /// Token sequences. If an engine cannot continue a prompt, their decode rows are dropped.
@@ -66,6 +63,7 @@ pub fn record(
     mut subject: RecordingPlan<'_>,
     options: &SessionOptions,
 ) -> Result<Recording, Error> {
+    let (model, checkpoint) = identity(source)?;
     let mut recorded = RecordedValues::default();
     let mut notes = Vec::new();
     notes.extend(retain_runnable(engine, &mut subject.prompts)?);
@@ -109,8 +107,8 @@ pub fn record(
     let runs: Vec<&str> = subject.dtypes.iter().map(|dtype| dtype.name()).collect();
     let fields = json!({
         "producer": (subject.producer)(),
-        "model": subject.model,
-        "checkpoint": subject.checkpoint,
+        "model": model,
+        "checkpoint": checkpoint,
         "vocab": source.model.vocab,
         "logprobs": {"kind": "full"},
         "runs": runs,
@@ -122,6 +120,24 @@ pub fn record(
     });
     let manifest = OutputManifest { format: "onboard-dump", version: VERSION, taps, rest: fields };
     Ok(Recording { manifest, tensors: recorded.tensors, notes })
+}
+
+/// Returns the `model` entry of a manifest, and the contents of the checkpoint; those of a file are not recorded.
+fn identity(source: &ModelSource<'_>) -> Result<(Value, CheckpointContents), Error> {
+    let architecture = &source.model.architecture;
+    if source.dir.is_file() {
+        let weights = dump::sha256(source.dir)?;
+        let model =
+            json!({"architecture": architecture, "config_sha256": "", "weights_sha256": weights});
+        return Ok((model, CheckpointContents::default()));
+    }
+    let checkpoint = Checkpoint::open(source.dir)?;
+    let path = source.dir.join("config.json");
+    let weights = checkpoint.fingerprint()?;
+    let config = dump::sha256(&path)?;
+    let model =
+        json!({"architecture": architecture, "config_sha256": config, "weights_sha256": weights});
+    Ok((model, CheckpointContents::of(&checkpoint, &path)?))
 }
 
 /// Manifest to be written.

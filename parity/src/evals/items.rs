@@ -22,6 +22,23 @@ pub struct EvalItem {
     pub question: Question,
 }
 
+impl EvalItem {
+    /// True if the item is scored by the likelihoods of its choices.
+    pub fn is_choice(&self) -> bool {
+        matches!(self.question, Question::Choice { .. })
+    }
+
+    /// True for an item with text, and for one that is answered with text.
+    pub fn needs_text(&self) -> bool {
+        match &self.question {
+            Question::Choice { prompts, .. } => {
+                prompts.iter().any(|prompt| matches!(prompt, PromptInput::Text(_)))
+            }
+            Question::Text { .. } => true,
+        }
+    }
+}
+
 /// Question by its kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Question {
