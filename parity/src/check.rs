@@ -125,14 +125,14 @@ pub(crate) fn prepared<'a>(
         source.model = of_layers(source.model, dump)?;
     }
     let mut followed = None;
-    if dump.manifest.audit.truth == TrustedPhase::Prefill && source.model.own_steps {
+    if dump.manifest.audit.truth() == TrustedPhase::Prefill && source.model.own_steps {
         let mut believed = Dump::open(&dump.dir)?;
         believed.manifest = dump.manifest.clone().with_trusted_decode();
         believed.notes.clone_from(&dump.notes);
         followed = Some(believed);
     }
     let manifest = &followed.as_ref().unwrap_or(dump).manifest;
-    if manifest.audit.truth == TrustedPhase::Prefill {
+    if manifest.audit.truth() == TrustedPhase::Prefill {
         // An untrusted phase of the reference is not imitated in its own rounding.
         let graph = &mut Arc::make_mut(&mut source.model).graph;
         let flags = graph.nodes.iter_mut().filter_map(|node| node.attrs.get_mut("stepwise"));
@@ -208,14 +208,14 @@ fn reference_notes(model: &Model, dump: &Dump, coded: bool) -> Vec<String> {
             }
         ));
     }
-    if coded && dump.manifest.audit.truth == TrustedPhase::Prefill {
+    if coded && dump.manifest.audit.truth() == TrustedPhase::Prefill {
         notes.push(
             "numbers at the border of two steps of 8 bits may be rounded to either: each row is compared with the \
              nearer of the reference's own two runs"
                 .to_owned(),
         );
     }
-    if dump.manifest.audit.truth == TrustedPhase::Prefill {
+    if dump.manifest.audit.truth() == TrustedPhase::Prefill {
         notes.push(
             "decode: the reference's own steps are not compared, for they do not agree with its prefill; ours are \
              compared with its prefill"

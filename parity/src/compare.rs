@@ -49,7 +49,7 @@ impl ReferenceResults {
         order: &ExecutionOrder,
     ) -> Result<Self, dump::Error> {
         let mut side = Self { spread: dump.spread(run, prompt)?, ..Self::default() };
-        let substitute = dump.manifest.audit.truth == TrustedPhase::Prefill;
+        let substitute = dump.manifest.audit.truth() == TrustedPhase::Prefill;
         for phase in Phase::ALL {
             if let Some(rows) = dump.logprobs(run, prompt, phase)? {
                 side.logprobs.insert(phase, rows);
@@ -302,7 +302,7 @@ impl Comparison<'_> {
 
     /// True if the reference's own decode steps are compared, and not its prefill in their place.
     pub(crate) fn is_followed(&self) -> bool {
-        self.dump.manifest.audit.truth == TrustedPhase::Decode
+        self.dump.manifest.audit.truth() == TrustedPhase::Decode
     }
 
     fn pairs(

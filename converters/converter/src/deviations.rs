@@ -57,8 +57,13 @@ impl TensorDeviation {
     }
 
     /// Describes the fault if blocks have other bytes than they must have, or larger errors than their type explains.
-    fn fault(&self, is_determined: bool) -> Option<String> {
-        let is_determined = is_determined && self.ty.is_quantized() && self.compared.is_encoded;
+    fn fault(&self, determined: DeterminedBlocks) -> Option<String> {
+        let is_determined = self.compared.is_encoded
+            && match determined {
+                DeterminedBlocks::All => true,
+                DeterminedBlocks::Quantized => self.ty.is_quantized(),
+                DeterminedBlocks::None => false,
+            };
         let (count, first) =
             if is_determined { self.compared.unequal() } else { self.compared.strayed };
         if count == 0 {
@@ -81,6 +86,14 @@ impl TensorDeviation {
              at value {value}"
         ))
     }
+}
+
+/// Blocks whose bytes the source determines. Other programs compute values of f32 in another order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DeterminedBlocks {
+    All,
+    Quantized,
+    None,
 }
 
 /// True if the quantized blocks of a file are those that the source gives, except damaged ones. Blocks that were weighted by
@@ -111,7 +124,7 @@ fn compare_all(
         };
         let shape = &info.shape;
         let expected = tensor.flow.shape();
-        if without_ones(shape) != without_ones(expected) {
+        if trimmed(shape) != trimmed(expected) {
             faults.push(format!("tensor `{name}` has shape {shape:?}, expected {expected:?}"));
             continue;
         }
@@ -220,7 +233,13 @@ pub(crate) fn verify_file(
         bail!("`{}` is no file of this model:\n{}", path.display(), faults.join("\n"));
     }
     let keys = FileKeys { run, model: &model, file: &file };
-    let determined = keys.determine_blocks() || is_determined(&distances);
+    let determined = if keys.determine_blocks() {
+        DeterminedBlocks::All
+    } else if is_determined(&distances) {
+        DeterminedBlocks::Quantized
+    } else {
+        DeterminedBlocks::None
+    };
     faults.extend(distances.iter().filter_map(|one| one.fault(determined)));
     if let Some(verified) = hashed {
         faults.extend(keys.other_values()?);
@@ -230,7 +249,7 @@ pub(crate) fn verify_file(
         faults.extend(keys.faults(imatrix)?);
         faults.extend(file.stray_bytes());
     }
-    if !determined {
+    if determined == DeterminedBlocks::None {
         observer.note(
             "note: an importance matrix or another program made these blocks; each is compared with the error that its type \
              explains, and with its bytes if the option `imatrix` gives the same matrix",
@@ -247,9 +266,10 @@ pub(crate) fn verify_file(
     Ok(faults)
 }
 
-/// Returns a shape without its dimensions of one, which programs leave out or add.
-fn without_ones(shape: &[usize]) -> Vec<usize> {
-    shape.iter().copied().filter(|&dim| dim != 1).collect()
+/// Returns a shape without outer dimensions of one, which programs leave out or add.
+fn trimmed(shape: &[usize]) -> &[usize] {
+    let ones = shape.iter().take_while(|&&dim| dim == 1).count();
+    &shape[ones..]
 }
 
 fn line(TensorDeviation { name, ty, measure, sha256, .. }: &TensorDeviation) -> String {

@@ -15,7 +15,7 @@ use models::local_model::LocalModel;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::folder::{config_value, items, plan, side_files};
+use crate::folder::{config_text, config_value, items, plan, side_files};
 use crate::folder_plan::{CONFIG, FolderPlan};
 use crate::loaded_files::loaded_files;
 use crate::options::CalibrationOptions;
@@ -75,7 +75,7 @@ pub(crate) fn verify_folder(
             "note: {count} scales were measured on a text: the source does not determine them"
         ));
     }
-    faults.extend(config_faults(run, plan, &config)?);
+    faults.extend(config_faults(run, plan, &config, verified.is_some())?);
     report(run, compared, faults)
 }
 
@@ -200,20 +200,33 @@ fn side_differences(run: ConversionRun<'_>, plan: &FolderPlan<'_>) -> Result<Vec
     Ok(faults)
 }
 
-/// Lists the keys of a config that are not those which the checkpoint gives, with the keys of engines or without.
+/// Lists the keys of a config that are not those which the checkpoint gives, with the keys of engines or without. Without
+/// hashes, its text counts too: readers differ in the one of two equal keys that they take.
 fn config_faults(
     run: ConversionRun<'_>,
     mut plan: FolderPlan<'_>,
     config: &Value,
+    is_hashed: bool,
 ) -> Result<Vec<String>> {
     plan.compat = run.options.compat;
-    let differences = config_differences(config, &config_value(&(), &plan)?);
-    if differences.is_empty() || plan.compat || plan.target.config.parsed().is_wrapped() {
-        return Ok(differences);
+    let mut differences = config_differences(config, &config_value(&(), &plan)?);
+    if !differences.is_empty() && !plan.compat && !plan.target.config.parsed().is_wrapped() {
+        plan.compat = true;
+        let with_added_keys = config_differences(config, &config_value(&(), &plan)?);
+        if with_added_keys.len() < differences.len() {
+            differences = with_added_keys;
+        }
     }
-    plan.compat = true;
-    let with_added_keys = config_differences(config, &config_value(&(), &plan)?);
-    Ok(if with_added_keys.len() < differences.len() { with_added_keys } else { differences })
+    if differences.is_empty() && !is_hashed {
+        let path = plan.folder.join(CONFIG);
+        let text = registry::file::read_text(&path, registry::file::CONFIG)?;
+        if text != config_text(&(), &plan)? {
+            differences.push(format!(
+                "`{CONFIG}` has the keys and values of the conversion in another text"
+            ));
+        }
+    }
+    Ok(differences)
 }
 
 /// Lists the keys of a config that differ from those that the checkpoint gives.

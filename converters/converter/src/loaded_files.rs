@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use checkpoints::checkpoint::INDEX;
-
 use crate::error::Result;
 
 /// Folder of the named chat templates.
@@ -60,7 +58,6 @@ pub(crate) fn is_shard(name: &str) -> bool {
 
 /// Optional files that transformers and serving engines read beside weights.
 const SIDE_FILES: [&str; 24] = [
-    INDEX,
     "adapter_config.json",
     "added_tokens.json",
     "chat_template.jinja",
@@ -76,6 +73,7 @@ const SIDE_FILES: [&str; 24] = [
     "special_tokens_map.json",
     "spiece.model",
     "tekken.json",
+    "tiktoken.model",
     "tokenizer.json",
     "tokenizer.model",
     "tokenizer_config.json",
@@ -86,7 +84,9 @@ const SIDE_FILES: [&str; 24] = [
     "sentencepiece.bpe.model",
 ];
 
-/// True for the names of optional files beside weights.
+/// True for the names of optional files beside weights, and of indices of weights.
 pub(crate) fn is_side_file(name: &str) -> bool {
     SIDE_FILES.contains(&name)
+        || name.starts_with("tokenizer.model.")
+        || name.ends_with(".index.json")
 }

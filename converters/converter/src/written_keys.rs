@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use conversion::mix::MixTarget;
-use formats::gguf::split::SET_KEY;
-use formats::gguf::{GgufFile, Metadata, MetadataValue, VERSION};
+use formats::codec::BlockType;
+use formats::gguf::split::{SET_KEY, SET_KEYS};
+use formats::gguf::{ALIGNMENT_KEY, GgufFile, Metadata, MetadataValue, VERSION};
 use formats::imatrix::Imatrix;
 use models::gguf;
 use registry::gguf::key_differences;
@@ -18,10 +19,11 @@ use crate::run::ConversionRun;
 const NAME_KEY: &str = "general.name";
 /// Key with the mix of types.
 const FILE_TYPE_KEY: &str = "general.file_type";
-/// Prefix of the keys about an importance matrix.
-const IMPORTANCE: &str = "quantize.imatrix.";
-/// Prefix of the keys of a set, which are compared when the set is opened.
-const SPLIT: &str = "split.";
+/// Keys of a file whose blocks an importance matrix weighted.
+const IMPORTANCE_KEYS: [&str; 3] =
+    ["quantize.imatrix.file", "quantize.imatrix.entries_count", "quantize.imatrix.chunks_count"];
+/// Key of such a file, if the matrix names its text.
+const DATASET_KEY: &str = "quantize.imatrix.dataset";
 
 /// Keys of a file, and the model that it should have been made of.
 pub(crate) struct FileKeys<'a> {
@@ -40,10 +42,21 @@ impl FileKeys<'_> {
         })
     }
 
-    /// True if the source determines every block: this program wrote them, without an importance matrix.
+    /// True if the file has what a conversion writes: its own keys are inside, or the options name the route of another
+    /// program whose bytes it has.
+    fn is_reproducible(&self) -> bool {
+        self.has_config() || self.run.options.types.identity()
+    }
+
+    /// True if an importance matrix weighted the blocks.
+    fn is_weighted(&self) -> bool {
+        let metadata = self.file.metadata();
+        IMPORTANCE_KEYS.iter().all(|key| metadata.get(key).is_some())
+    }
+
+    /// True if the source determines every block: a conversion of it wrote them, without an importance matrix.
     pub(crate) fn determine_blocks(&self) -> bool {
-        self.has_config()
-            && !self.file.metadata().iter().any(|(key, _)| key.starts_with(IMPORTANCE))
+        self.is_reproducible() && !self.is_weighted()
     }
 
     /// Lists all differences of the keys from those that the conversion writes.
@@ -52,7 +65,11 @@ impl FileKeys<'_> {
     /// program, every key has to be there, in its type, and no other.
     pub(crate) fn faults(&self, imatrix: Option<&Imatrix>) -> Result<Vec<String>> {
         let metadata = self.file.metadata();
-        if !self.has_config() {
+        if !self.is_reproducible() {
+            self.run.observer.note(&format!(
+                "note: the file has no key `{}`, so it is compared as a file of another program",
+                gguf::CONFIG_KEY
+            ));
             let mut faults = self.other_values()?;
             faults.extend(self.model.tokenizer.iter().filter_map(|(key, expected)| {
                 // Programs that write files leave out flags that are false.
@@ -64,19 +81,21 @@ impl FileKeys<'_> {
         }
         let file_type = metadata.u32(FILE_TYPE_KEY).ok().flatten().unwrap_or_default();
         let expected = self.run.keys(self.model, file_type, &Metadata::new());
-        let compared = expected.iter().filter(|(key, _)| *key != NAME_KEY);
-        let mut faults: Vec<String> = compared
-            .filter_map(|(key, expected)| difference(key, metadata.get(key), expected))
-            .collect();
-        let others = metadata.iter().map(|(key, _)| key).filter(|key| {
-            let may_be_added = [NAME_KEY, SET_KEY].contains(key)
-                || key.starts_with(SPLIT)
-                || key.starts_with(IMPORTANCE);
-            !may_be_added && expected.get(key).is_none()
+        let compared = expected.iter().filter_map(|(key, expected)| match metadata.get(key) {
+            // A folder that is moved gives another name, which is noted.
+            Some(MetadataValue::String(_)) if key == NAME_KEY => None,
+            actual => difference(key, actual, expected),
         });
-        faults.extend(others.map(|key| {
-            format!("key `{}` is none that the conversion writes", formats::shown(key))
-        }));
+        let mut faults: Vec<String> = compared.collect();
+        for (n, metadata) in self.file.metadata_of_files().iter().enumerate() {
+            let added = metadata.iter().map(|(key, _)| key);
+            let added = added.filter(|key| !self.may_have(n, key, &expected));
+            faults.extend(added.map(|key| {
+                let file = self.file.files()[n].display();
+                let key = formats::shown(key);
+                format!("`{file}`: key `{key}` is none that the conversion writes")
+            }));
+        }
         if self.file.version() != VERSION {
             let version = self.file.version();
             faults.push(format!("the version of the format is {version}, expected {VERSION}"));
@@ -84,6 +103,17 @@ impl FileKeys<'_> {
         faults.extend(self.wrong_file_type(file_type, imatrix));
         self.note_name(&expected);
         Ok(faults)
+    }
+
+    /// True for a key that the conversion may write into file `n` of a set. Files of other programs describe the model in
+    /// more words.
+    fn may_have(&self, n: usize, key: &str, expected: &Metadata) -> bool {
+        let in_set = self.file.files().len() > 1 && (SET_KEYS.contains(&key) || key == SET_KEY);
+        let weighted = self.is_weighted() && (IMPORTANCE_KEYS.contains(&key) || key == DATASET_KEY);
+        let described = !self.has_config() && key.starts_with("general.");
+        in_set
+            || (n > 0 && key == ALIGNMENT_KEY)
+            || (n == 0 && (weighted || described || expected.get(key).is_some()))
     }
 
     /// Lists the keys of the model with other values than those of its source.
@@ -112,8 +142,15 @@ impl FileKeys<'_> {
                     .then_some(chosen.file_type)
             })
             .collect();
-        if named.is_empty() || named.contains(&file_type) {
+        if named.contains(&file_type) {
             return None;
+        }
+        if named.is_empty() {
+            let mut types = BlockType::declared().filter(|ty| has_file_type(*ty, file_type));
+            let is_used = types.any(|ty| self.file.tensors().iter().any(|info| info.ty == ty));
+            return (!is_used).then(|| {
+                format!("key `{FILE_TYPE_KEY}` is {file_type}, and no tensor has a type of it")
+            });
         }
         let expected: Vec<String> = named.iter().map(u32::to_string).collect();
         Some(format!(
@@ -135,6 +172,11 @@ impl FileKeys<'_> {
             ));
         }
     }
+}
+
+/// True if files with most tensors of a type may have this file type.
+fn has_file_type(ty: BlockType, file_type: u32) -> bool {
+    ty.file_types().iter().any(|file| file.id == file_type)
 }
 
 /// Describes the difference of a key from its expected value.

@@ -40,9 +40,6 @@ pub(super) fn limits(
 /// Reason for a dump that may have been changed since it was written.
 const NO_CHECKSUMS: &str = "it has no checksums: write it again with `parity dump`";
 
-/// Reason for a dump that does not say whether the reference agrees with itself.
-const NO_AUDIT: &str = "it does not say how far the reference's steps are from its prefill";
-
 /// Reason for sequences that no step continued.
 const ONE_TOKEN: &str = "the dump has one of each prompt, which prefill gives";
 
@@ -73,7 +70,7 @@ fn of_run(
             "the engine cannot continue a prompt"
         } else if !has_taps(dump, Phase::Decode) {
             "the dump has no taps of decode"
-        } else if dump.manifest.audit.truth == TrustedPhase::Prefill {
+        } else if dump.manifest.audit.truth() == TrustedPhase::Prefill {
             "the reference's own steps do not agree with its prefill"
         } else {
             "the engine starts no step from given states"
@@ -92,8 +89,8 @@ fn of_run(
     }
     if !dump.manifest.members.contains_key(run.dtype.name()) {
         reasons.push((Unproven::Runs, "the dump has no ensemble".to_owned()));
-    } else if !dump.manifest.audit.dtypes.contains_key(run.dtype.name()) {
-        reasons.push((Unproven::Dump, NO_AUDIT.to_owned()));
+    } else if let Some(gap) = dump.manifest.audit.gap(run.dtype) {
+        reasons.push((Unproven::Dump, gap));
     }
     for phase in &run.phases {
         let mut skipped = run

@@ -8,6 +8,7 @@ use std::fmt;
 
 use engine::InputRounding;
 use formats::shown;
+use registry::dtype::Dtype;
 use registry::graph::ScaleGranularity;
 use registry::layer_choice::LayerChoice;
 use registry::listing;
@@ -218,9 +219,9 @@ pub struct StateInfo {
 /// The reference's audit of its own consistency.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Audit {
-    /// Phase that is trusted.
-    #[serde(default)]
-    pub truth: TrustedPhase,
+    /// Phase that is trusted, if the dump says so.
+    #[serde(rename = "truth", default)]
+    pub stated_truth: Option<TrustedPhase>,
     /// Remarks, for display.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -229,10 +230,34 @@ pub struct Audit {
     pub dtypes: BTreeMap<String, serde_json::Value>,
 }
 
+impl Audit {
+    /// Returns the phase that is trusted.
+    pub fn truth(&self) -> TrustedPhase {
+        self.stated_truth.unwrap_or_default()
+    }
+
+    /// Describes what is missing to trust the reference's steps in a dtype.
+    pub fn gap(&self, dtype: Dtype) -> Option<String> {
+        /// Share of the largest logit by which steps that agree with a prefill never differ from it. References with rows
+        /// rounded to 8 bits reach 0.023.
+        const FAR: f64 = 0.1;
+        let distance =
+            self.dtypes.get(dtype.name()).and_then(|of| of["decode_vs_prefill"].as_f64());
+        let (Some(distance), Some(truth)) = (distance, self.stated_truth) else {
+            return Some(
+                "it does not say how far the reference's steps are from its prefill".to_owned(),
+            );
+        };
+        (dtype == Dtype::F32 && truth == TrustedPhase::Decode && distance > FAR).then(|| {
+            format!("it trusts steps that are {distance:.1e} of the largest logit from the prefill")
+        })
+    }
+}
+
 impl Manifest {
     /// Returns the manifest with the reference's decode steps trusted.
     pub(crate) fn with_trusted_decode(mut self) -> Self {
-        self.audit.truth = TrustedPhase::Decode;
+        self.audit.stated_truth = Some(TrustedPhase::Decode);
         self.audit.notes = vec![
             "the reference's steps do not agree with its own prefill, for the tables of its prefill are rounded: \
              the engine follows it in both"

@@ -15,7 +15,8 @@ pub struct GgufFile {
     headers: Vec<u64>,
     version: u32,
     alignment: u64,
-    metadata: Metadata,
+    /// Keys of each file.
+    metadata: Vec<Metadata>,
     tensors: Vec<GgufTensor>,
     /// Indices into `tensors`, sorted by name.
     by_name: Vec<usize>,
@@ -30,10 +31,11 @@ impl GgufFile {
         let paths = vec![path.to_owned()];
         let maps = vec![map];
         let headers = vec![unpadded];
+        let metadata = vec![metadata];
         let by_name = Vec::new();
         let mut file =
             Self { paths, maps, headers, version, alignment, metadata, tensors, by_name };
-        if let Some(set) = split::SplitSet::of(path, &file.metadata)? {
+        if let Some(set) = split::SplitSet::of(path, file.metadata())? {
             for no in 1..set.count {
                 file.append(&set, no)?;
             }
@@ -58,6 +60,7 @@ impl GgufFile {
         self.paths.push(path);
         self.maps.push(map);
         self.headers.push(header.unpadded);
+        self.metadata.push(header.metadata);
         Ok(())
     }
 
@@ -75,6 +78,11 @@ impl GgufFile {
 
     /// Returns the keys of the first file.
     pub fn metadata(&self) -> &Metadata {
+        &self.metadata[0]
+    }
+
+    /// Returns the keys of each file of a set.
+    pub fn metadata_of_files(&self) -> &[Metadata] {
         &self.metadata
     }
 

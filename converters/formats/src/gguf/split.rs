@@ -15,6 +15,9 @@ const TENSORS: &str = "split.tensors.count";
 /// several machines.
 pub const SET_KEY: &str = "onboard.set";
 
+/// Keys that number the files of a set.
+pub const SET_KEYS: [&str; 3] = [NO, COUNT, TENSORS];
+
 /// Returns the suffix of file `no`, counted from zero.
 fn ending(no: u32, count: u32) -> String {
     format!("-{:05}-of-{count:05}.gguf", no + 1)
