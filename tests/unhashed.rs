@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use formats::gguf::{GgufFile, GgufTensorSpec, Metadata, MetadataValue};
+use formats::gguf::{GgufFile, GgufHeader, GgufTensorSpec, Metadata, MetadataValue};
 
 use crate::tool::{Ran, convert, copy_folder, fixture, onboard, run};
 use crate::verify::fuse;
@@ -73,6 +73,10 @@ fn every_key_of_a_file_is_compared() {
             Some(MetadataValue::F32(9.0)),
             "is none that the conversion writes",
         ),
+        ("split.no", Some(MetadataValue::U16(0)), "key `split.no` is none that the conversion"),
+        ("quantize.imatrix.file", text("x"), "key `quantize.imatrix.file` is none that the"),
+        ("general.name", None, "key `general.name` is missing"),
+        ("general.name", Some(MetadataValue::U32(1)), "key `general.name` is 1 (u32)"),
     ] {
         let other = dir.path().join("other.gguf");
         fuse::write(&changed_keys(&file, key, value), &tensors(&file), &other);
@@ -109,6 +113,101 @@ fn shapes_and_paddings_of_a_file_are_compared() {
         assert!(filled);
         compare(&source, &path).code(1).says(fault);
     }
+}
+
+/// Every byte of plain tensors is determined: the last bits of a norm, and the sign of a zero.
+#[test]
+fn last_bits_and_signs_of_zeros_are_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    copy_folder(&fixture("llama_256"), &source);
+    let weights = source.join("model.safetensors");
+    let mut bytes = fs_err::read(&weights).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    // The first numbers of every dtype are zero in the source.
+    bytes[header..header + 64].fill(0);
+    fs_err::write(&weights, &bytes).unwrap();
+    for format in ["gguf:f16", "gguf:bf16", "gguf:f32", "gguf:q8_0"] {
+        let path = dir.path().join("m.gguf");
+        run(convert().arg(&source).args(["--to", format, "--force", "-o"]).arg(&path)).code(0);
+        fs_err::remove_file(path.with_extension("gguf.hashes")).unwrap();
+        let file = GgufFile::open(&path).unwrap();
+        let sound = tensors(&file);
+        compare(&source, &path).code(0);
+        for (at, (spec, bytes)) in sound.iter().enumerate().step_by(3) {
+            let size = spec.ty.bytes();
+            let zero = bytes.chunks(size).position(|number| number.iter().all(|byte| *byte == 0));
+            let signed =
+                zero.filter(|_| spec.ty.elements() == 1).map(|n| (n * size + size - 1, 128));
+            let changes = [Some((0, 1)), signed];
+            for (place, bit) in changes.into_iter().flatten() {
+                let mut damaged = sound.clone();
+                damaged[at].1[place] ^= bit;
+                fuse::write(file.metadata(), &damaged, &path);
+                compare(&source, &path).code(1).says(&format!("tensor `{}` is off", spec.name));
+            }
+        }
+    }
+}
+
+/// A file made by the route of another program is compared by what that route gives, if the option names it.
+#[test]
+fn files_of_a_named_route_are_determined() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("llama_256");
+    let path = dir.path().join("m.gguf");
+    let route = ["--identity", "llama.cpp"];
+    unhashed(&source, "gguf:q4_k_m", &route, &path);
+    let compare = |path: &Path| run(convert().arg(&source).args(route).arg("--verify").arg(path));
+    compare(&path).code(0);
+    let file = GgufFile::open(&path).unwrap();
+    let other = dir.path().join("other.gguf");
+    let window = Some(MetadataValue::U32(7));
+    fuse::write(
+        &changed_keys(&file, "llama.attention.sliding_window", window),
+        &tensors(&file),
+        &other,
+    );
+    compare(&other).code(1).says("is none that the conversion writes");
+    let mut damaged = tensors(&file);
+    for (spec, bytes) in damaged.iter_mut().filter(|(spec, _)| spec.ty.is_quantized()) {
+        bytes
+            .chunks_mut(spec.ty.bytes())
+            .step_by(9)
+            .for_each(|block| *block.last_mut().unwrap() ^= 1);
+    }
+    fuse::write(file.metadata(), &damaged, &other);
+    compare(&other).code(1).says("have other bytes than the source gives");
+}
+
+#[test]
+fn keys_of_every_file_of_a_set_are_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("llama_256");
+    let to = ["--to", "gguf:q8_0", "--split-max-size", "700k", "-o"];
+    run(convert().arg(&source).args(to).arg(dir.path().join("m.gguf"))).code(0);
+    let names = fs_err::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = names.collect();
+    files.sort();
+    let (hashes, files): (Vec<_>, Vec<_>) =
+        files.into_iter().partition(|path| path.extension().is_some_and(|end| end == "hashes"));
+    hashes.iter().for_each(|path| fs_err::remove_file(path).unwrap());
+    compare(&source, &files[0]).code(0);
+    // A key in the header of the second file, in place of its padding.
+    let bytes = fs_err::read(&files[1]).unwrap();
+    let header = GgufHeader::parse(&files[1], &bytes).unwrap();
+    let mut keys = header.metadata.clone();
+    keys.set("general.x", 1_u32);
+    let written: Vec<(GgufTensorSpec, Vec<u8>)> = header
+        .tensors
+        .iter()
+        .map(|info| {
+            let range = info.offset as usize..(info.offset + info.bytes) as usize;
+            (GgufTensorSpec::from(info), bytes[range].to_vec())
+        })
+        .collect();
+    fuse::write(&keys, &written, &files[1]);
+    compare(&source, &files[0]).code(1).says("key `general.x` is none that the conversion writes");
 }
 
 /// Blocks of this program are determined, however many of them are damaged.
@@ -153,7 +252,18 @@ fn every_file_of_a_folder_is_compared() {
         bytes.splice(at..at + from.len(), to.iter().copied());
         fs_err::write(path, bytes).unwrap();
     };
-    let damages: [Damage<'_>; 6] = [
+    let damages: [Damage<'_>; 9] = [
+        ("tokenizer.model.v3` is read by loaders", &|out| {
+            fs_err::write(out.join("tokenizer.model.v3"), "x").unwrap();
+        }),
+        ("pytorch_model.bin.index.json` is read by loaders", &|out| {
+            fs_err::write(out.join("pytorch_model.bin.index.json"), "{}").unwrap();
+        }),
+        ("in another text", &|out| {
+            let text = fs_err::read_to_string(out.join("config.json")).unwrap();
+            let twice = text.replacen('{', "{\"hidden_size\": 7,", 1);
+            fs_err::write(out.join("config.json"), twice).unwrap();
+        }),
         ("model-00001-of-00099.safetensors` is read by loaders", &|out| {
             fs_err::copy(out.join(first(out)), out.join("model-00001-of-00099.safetensors"))
                 .unwrap();

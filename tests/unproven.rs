@@ -164,7 +164,19 @@ type Edit<'a> = (&'a dyn Fn(&mut Value), &'a str);
 fn what_a_dump_was_robbed_of_is_in_the_verdict() {
     let home = tempfile::tempdir().unwrap();
     let reference = fixture("lfm2/reference");
-    let edits: [Edit<'_>; 6] = [
+    let edits: [Edit<'_>; 9] = [
+        (
+            &|dump| dump["audit"]["f32"]["decode_vs_prefill"] = Value::Null,
+            "the dump (it does not say how far",
+        ),
+        (
+            &|dump| drop(dump["audit"].as_object_mut().unwrap().remove("truth")),
+            "the dump (it does not say how far",
+        ),
+        (
+            &|dump| dump["audit"]["f32"]["decode_vs_prefill"] = 5.0.into(),
+            "the dump (it trusts steps that are 5.0e0 of the largest logit from the prefill)",
+        ),
         (
             &|dump| keep_phase(dump, "prefill", usize::MAX),
             "AGREE in prefill only, in 1 run, but not proven: decode (",
