@@ -1,11 +1,14 @@
 //! `causal_conv` and `previous` on a device.
 
+use registry::dtype::Dtype;
+
 use crate::Error;
 use crate::device::{KernelArgument, KernelParts};
 use crate::ops::causal_conv::CausalConv;
 use crate::ops::device::{activation, index};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::states::Memory;
+use crate::states::recurrent::DeviceRecurrentStep;
 use crate::states::store::device::RowWrites;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
@@ -95,11 +98,13 @@ fn previous(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let width = x.width();
     let y = ctx.device_output(0, x.rows())?;
     let mut writes = RowWrites::default();
+    let mut kept_rows = KernelParts::new("keep_row");
     let mut launch = KernelParts::new("previous");
     for chunk in ctx.chunks() {
         let wrong = ctx.error("its state does not hold inputs of this shape");
         let rows = chunk.rows.len();
         let from = chunk.rows.start;
+        let end = index(ctx, chunk.rows.end)?;
         let mut arguments: Vec<KernelArgument> = vec![
             (&*x.buffer).into(),
             x.dtype.into(),
@@ -107,19 +112,42 @@ fn previous(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             index(ctx, rows)?.into(),
             index(ctx, width)?.into(),
         ];
+        let row_size = index(ctx, width)?;
         let start = index(ctx, chunk.start)?;
-        let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-        if memory.inputs.width() != width
-            || memory.needed != 1
-            || memory.inputs.end() != chunk.start
-        {
-            return Err(wrong);
+        match ctx.memory_mut(chunk.slot)? {
+            Memory::Conv(memory)
+                if memory.inputs.width() == width
+                    && memory.needed == 1
+                    && memory.inputs.end() == chunk.start =>
+            {
+                memory.inputs.append_value(&x, (from, rows), &mut writes)?;
+                let (past, first) = memory.inputs.cache()?;
+                arguments.extend(&past.list[..2]);
+                arguments.push(first.into());
+            }
+            Memory::Recurrent(memory) if memory.width() == width && memory.end() == chunk.start => {
+                let DeviceRecurrentStep { before, after, dtype } = memory.device_step(rows)?;
+                arguments.extend::<[KernelArgument; 3]>([
+                    before.into(),
+                    Dtype::F32.into(),
+                    start.saturating_sub(1).into(),
+                ]);
+                let first = end - after.len() as u32;
+                for (row, block) in (first..).zip(after) {
+                    let block_arguments = vec![
+                        (&*x.buffer).into(),
+                        x.dtype.into(),
+                        row.into(),
+                        row_size.into(),
+                        block.into(),
+                        dtype.into(),
+                    ];
+                    kept_rows.push_each(width, block_arguments);
+                }
+            }
+            _ => return Err(wrong),
         }
-        memory.inputs.append_value(&x, (from, rows), &mut writes)?;
-        let (past, first) = memory.inputs.cache()?;
-        arguments.extend(&past.list[..2]);
-        arguments.extend::<[KernelArgument; 4]>([
-            first.into(),
+        arguments.extend::<[KernelArgument; 3]>([
             start.into(),
             (&*y.buffer).into(),
             y.dtype.into(),
@@ -127,7 +155,7 @@ fn previous(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         launch.push_each(rows * width, arguments);
     }
     let mut launches = writes.into_launches();
-    launches.push(launch);
+    launches.extend([launch, kept_rows]);
     queue.launch_parts(&launches)?;
     ctx.set_device(0, y)
 }
