@@ -175,7 +175,7 @@ impl EngineDumpArgs {
     /// Returns the prompts: given, from a dump, from the dump beside the model, or derived.
     fn prompts(&self, model: &Path, given: Option<&str>, about: &Model) -> Result<Vec<Prompt>> {
         if let Some(path) = given {
-            return read_prompts(Path::new(path), about.vocab);
+            return read_prompts(Path::new(path), about.input_vocab);
         }
         if let Some(dump) = self.like.clone().or_else(|| beside(model)) {
             let dump = Dump::open(&dump)

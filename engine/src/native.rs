@@ -350,13 +350,9 @@ impl NativeSession {
                 return Err(Error::RepeatedSlot(slot));
             }
             for (n, &id) in chunk.tokens.iter().enumerate() {
-                if id as usize >= self.model.vocab {
-                    return Err(Error::Token {
-                        id,
-                        position: start + n,
-                        slot,
-                        vocab: self.model.vocab,
-                    });
+                let vocab = self.model.input_vocab;
+                if id as usize >= vocab {
+                    return Err(Error::Token { id, position: start + n, slot, vocab });
                 }
             }
             let end = start.saturating_add(chunk.tokens.len());

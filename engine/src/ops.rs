@@ -26,6 +26,7 @@ mod experts;
 mod gated_norm;
 mod gaussian_topk;
 mod glu;
+mod grouped_conv;
 mod heads_linear;
 mod index_topk;
 mod latent_attend;
@@ -63,6 +64,7 @@ const FILES: &[fn(&mut Kernels)] = &[
     gated_norm::kernels,
     gaussian_topk::kernels,
     glu::kernels,
+    grouped_conv::kernels,
     heads_linear::kernels,
     index_topk::kernels,
     latent_attend::kernels,

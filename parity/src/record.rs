@@ -105,7 +105,7 @@ pub fn record(
     notes.dedup();
     let taps = recorded.taps(&subject);
     let runs: Vec<&str> = subject.dtypes.iter().map(|dtype| dtype.name()).collect();
-    let fields = json!({
+    let mut fields = json!({
         "producer": (subject.producer)(),
         "model": model,
         "checkpoint": checkpoint,
@@ -118,6 +118,9 @@ pub fn record(
         "greedy": greedy,
         "audit": {"notes": notes},
     });
+    if source.model.input_vocab > source.model.vocab {
+        fields["input_vocab"] = source.model.input_vocab.into();
+    }
     let manifest = OutputManifest { format: "onboard-dump", version: VERSION, taps, rest: fields };
     Ok(Recording { manifest, tensors: recorded.tensors, notes })
 }

@@ -283,6 +283,11 @@ impl Builder {
         self.graph.output = Some(id);
     }
 
+    /// Returns the declared kind of a state.
+    pub(crate) fn state_kind(&self, name: &str) -> Option<StateKind> {
+        self.states.get(name)?.as_ref().map(|state| state.kind)
+    }
+
     /// Returns the state of this layer that a call uses.
     pub(crate) fn state(
         &mut self,

@@ -26,8 +26,11 @@ pub struct Model {
     pub graph: Graph,
     /// Rotary tables.
     pub ropes: Vec<RopeTable>,
-    /// Vocabulary size: token ids are below it.
+    /// Vocabulary size: the number of logits.
     pub vocab: usize,
+    /// Number of tokens that the model reads: token ids are below it. More than `vocab` if the head has fewer rows
+    /// than the embedding.
+    pub input_vocab: usize,
     /// Most positions the model claims to handle, if it says.
     pub context: Option<usize>,
     /// Checkpoint tensors to pass over, as patterns with `*`.
@@ -65,6 +68,7 @@ impl Model {
             graph: Graph::default(),
             ropes: Vec::new(),
             vocab,
+            input_vocab: vocab,
             context,
             ignore: Vec::new(),
             wrapped: None,

@@ -83,6 +83,7 @@ pub fn resolve(
     let hidden = resolver.required("hidden");
     let layers = resolver.required("layers");
     let vocab = resolver.required("vocab");
+    let input_vocab = resolver.input_vocab(vocab);
     let context = resolver.optional("context");
     if hidden.is_some() && layers.is_some() {
         resolver.model(vocab);
@@ -121,6 +122,7 @@ pub fn resolve(
         graph,
         ropes,
         vocab,
+        input_vocab: input_vocab.unwrap_or(vocab),
         context,
         ignore: spec.ignore.weights.iter().map(|pattern| pattern.name.clone()).collect(),
         wrapped: None,
@@ -291,6 +293,21 @@ impl Resolver<'_> {
     fn optional(&mut self, name: &str) -> Option<usize> {
         // A context is a claim that nothing is allocated for.
         self.spec.dims.contains_key(name).then(|| self.count(name, usize::MAX))?
+    }
+
+    /// Returns the number of tokens that the model reads, if the spec declares that separately. It is not below the
+    /// number of logits: a generated token is read next.
+    fn input_vocab(&mut self, vocab: Option<usize>) -> Option<usize> {
+        let decl = self.spec.dims.get("input_vocab")?;
+        let input_vocab = self.count("input_vocab", MAX_DIM)?;
+        if let Some(vocab) = vocab.filter(|vocab| input_vocab < *vocab) {
+            self.report.add(
+                Finding::error(&decl.name.at, format!("`input_vocab` is {input_vocab}"))
+                    .label(format!("expected at least `vocab`, which is {vocab}"))
+                    .help("`vocab` is the number of rows of the head, and `input_vocab` that of the embedding"),
+            );
+        }
+        Some(input_vocab)
     }
 
     fn count(&mut self, name: &str, limit: usize) -> Option<usize> {

@@ -1,8 +1,9 @@
 //! Conversion of tensors on disk to the model's weights, as data that runs in both directions.
 //!
 //! A [`WeightRule`] pairs a pattern of disk names with a pattern of model names, and
-//! lists the steps between them. Patterns know three holes: `{i}` is one or more
-//! characters that are not dots, the same on both sides; `{q|k|v}` is one of the
+//! lists the steps between them. Patterns know four holes: `{i}` is one or more
+//! characters that are not dots, the same on both sides; `{2 * i + 1}` is a number that
+//! follows from that of `{i}`; `{q|k|v}` is one of the
 //! words, in that order; `*` is any text. A hole that only one side has is what
 //! a step gathers or spreads: `x.{gate|up}.weight` to `x.gate_up.weight` needs
 //! `concat`, the other direction `split`.
@@ -12,6 +13,7 @@
 mod algebra;
 mod find_rule;
 mod gather;
+mod numbered;
 mod pattern;
 mod step;
 

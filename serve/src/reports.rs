@@ -161,7 +161,7 @@ pub(crate) async fn detokenize(
     let guard = state.begin()?;
     let fields: DetokenizeFields = body::read(&state, request, &[]).await?;
     state.check_model(fields.model.as_ref())?;
-    let vocab = state.vocab;
+    let vocab = state.input_vocab;
     if let Some(id) = fields.tokens.iter().find(|id| **id as usize >= vocab) {
         let message = format!("`tokens` has {id}; expected ids below {vocab}");
         return Err(ApiError::field("tokens", message));

@@ -111,6 +111,7 @@ impl ModelServer {
             .map_err(|why| ServeError::Listen { address, why })?;
         let address = listener.local_addr().map_err(|why| ServeError::Listen { address, why })?;
         let vocab = model.session.model().vocab;
+        let input_vocab = model.session.model().input_vocab;
         let queue = Arc::new(SequenceQueue::new(options.queue, options.slots));
         let metrics = Arc::new(Metrics::default());
         let limits = SchedulerLimits {
@@ -122,6 +123,7 @@ impl ModelServer {
         let state = ServerState {
             name: model.name,
             vocab,
+            input_vocab,
             context,
             positions,
             memory,

@@ -32,6 +32,8 @@ pub(crate) struct ServerState {
     pub(crate) options: ServeOptions,
     pub(crate) name: String,
     pub(crate) vocab: usize,
+    /// Number of tokens that the model reads; not below `vocab`.
+    pub(crate) input_vocab: usize,
     /// Maximum length of a sequence.
     pub(crate) context: usize,
     /// Maximum number of positions of all slots.
@@ -250,8 +252,8 @@ impl ServerState {
             let message = "the prompt has no tokens; expected at least one";
             return Err(ApiError::field("prompt", message));
         }
-        if let Some(id) = prompt.iter().find(|id| **id as usize >= self.vocab) {
-            let vocab = self.vocab;
+        if let Some(id) = prompt.iter().find(|id| **id as usize >= self.input_vocab) {
+            let vocab = self.input_vocab;
             let message = format!("the prompt has the token {id}; expected ids below {vocab}");
             return Err(ApiError::field("prompt", message));
         }

@@ -123,7 +123,7 @@ fn tokenizer(
     let pre = gguf.pre.clone();
     let special = gguf.special.clone();
     let options = TokenizerOptions { pre, special, identity, ..TokenizerOptions::default() };
-    let mut loaded = match tokenizer::read(&target.dir, target.model.vocab, &options) {
+    let mut loaded = match tokenizer::read(&target.dir, target.model.input_vocab, &options) {
         Ok(loaded) => loaded,
         Err(tokenizer::Error::Missing { .. }) => {
             let parts = ["vocab.json", "merges.txt", "vocab.txt", "tiktoken.model"];
@@ -143,7 +143,7 @@ fn tokenizer(
             let mut keys = Metadata::new();
             keys.set("tokenizer.ggml.model", "none");
             // llama.cpp takes the number of rows of the embedding from here where there is no list of tokens.
-            let rows = u32::try_from(target.model.vocab)?;
+            let rows = u32::try_from(target.model.input_vocab)?;
             keys.set(format!("{}.vocab_size", gguf.arch), rows);
             return Ok(keys);
         }

@@ -142,7 +142,7 @@ pub(crate) fn config(target: &LocalModel) -> Result<Value> {
     drop_nulls(map);
     let model = &target.model;
     map.entry("model_type").or_insert(model.name.clone().into());
-    map.entry("vocab_size").or_insert(model.vocab.into());
+    map.entry("vocab_size").or_insert(model.input_vocab.into());
     map.entry("tie_word_embeddings").or_insert((!model.graph.tied.is_empty()).into());
     for (name, key) in [
         ("bos_token_id", "tokenizer.ggml.bos_token_id"),

@@ -104,10 +104,10 @@ impl ChildSession {
                 return Err(Error::RepeatedSlot(slot));
             }
             if let Some(n) =
-                chunk.tokens.iter().position(|id: &u32| *id as usize >= self.model.vocab)
+                chunk.tokens.iter().position(|id: &u32| *id as usize >= self.model.input_vocab)
             {
                 let id = chunk.tokens[n];
-                let vocab = self.model.vocab;
+                let vocab = self.model.input_vocab;
                 return Err(Error::Token { id, position: start + n, slot, vocab });
             }
             let end = start.saturating_add(chunk.tokens.len());

@@ -136,10 +136,10 @@ impl LlamaCppSession {
             if chunks[..n].iter().any(|c| c.slot == chunk.slot) {
                 return Err(Error::RepeatedSlot(slot));
             }
+            let vocab = self.model.input_vocab;
             if let Some((n, &id)) =
-                chunk.tokens.iter().enumerate().find(|(_, id)| **id as usize >= self.model.vocab)
+                chunk.tokens.iter().enumerate().find(|(_, id)| **id as usize >= vocab)
             {
-                let vocab = self.model.vocab;
                 return Err(Error::Token { id, position: start + n, slot, vocab });
             }
             let end = start.saturating_add(chunk.tokens.len());

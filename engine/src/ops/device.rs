@@ -15,6 +15,7 @@ mod expert_linear;
 mod expert_matrices;
 mod experts;
 mod gated_norm;
+mod grouped_conv;
 mod index_topk;
 mod latent_attend;
 mod library;
@@ -47,6 +48,7 @@ pub(super) const FILES: &[fn(&mut Kernels)] = &[
     expert_linear::kernels,
     experts::kernels,
     gated_norm::kernels,
+    grouped_conv::kernels,
     index_topk::kernels,
     latent_attend::kernels,
     linear::kernels,

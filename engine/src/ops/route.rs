@@ -7,6 +7,7 @@ use crate::Error;
 use crate::kernels::choose::TopK;
 use crate::kernels::math::{exp, sum};
 use crate::kernels::round::round;
+use crate::kernels::tokens::epsilon;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("softmax", softmax);
@@ -48,11 +49,24 @@ pub(super) fn total(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 /// `(sum |x|^p)^(1/p)`, f32 inside, one rounding.
 pub(super) struct PNorm {
     pub(super) p: f32,
+    /// True for the norm of each vector of the last axis instead of the row.
+    pub(super) of_heads: bool,
+    /// True if a norm is at least the epsilon of its dtype.
+    bounded: bool,
 }
 
 impl PNorm {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { p: args.number("p")? })
+        Ok(Self {
+            p: args.number("p")?,
+            of_heads: args.one_of("of", &[("row", false), ("heads", true)])?,
+            bounded: args.one_of("least", &[("none", false), ("epsilon", true)])?,
+        })
+    }
+
+    /// Returns the least norm in a dtype.
+    pub(super) fn least(&self, dtype: Dtype) -> f32 {
+        if self.bounded { epsilon(dtype) } else { 0.0 }
     }
 }
 
@@ -61,8 +75,12 @@ impl Kernel for PNorm {
         let x = ctx.input(0)?;
         let dtype = ctx.output_dtype(0);
         let p = self.p;
-        let y = rows::map(&x.view(), x.width(), 1, |_, x, y| {
-            y[0] = x.iter().map(|x| x.abs().powf(p)).sum::<f32>().powf(1.0 / p);
+        let least = self.least(dtype);
+        let last = x.shape().last().copied().unwrap_or(1);
+        let size = if self.of_heads { last } else { x.width() };
+        let y = rows::map(&x.view(), size, 1, |_, x, y| {
+            let norm = x.iter().map(|x| x.abs().powf(p)).sum::<f32>().powf(1.0 / p);
+            y[0] = if norm < least { least } else { norm };
             round(dtype, y);
         });
         ctx.set(0, y)

@@ -1,6 +1,6 @@
 //! Several residual streams side by side, `[streams, width]`: `mix_streams` and `outer`; and `mean`.
 
-use super::{Ctx, Kernels, rows};
+use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::math::sum;
 use crate::kernels::round::round;
@@ -8,7 +8,7 @@ use crate::kernels::round::round;
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("mix_streams", mix);
     kernels.add("outer", outer);
-    kernels.add("mean", mean);
+    kernels.prepared("mean", Mean::prepare);
 }
 
 /// Computes `y[m] = sum over n of coefficients[m][n] * x[n]`, with one rounding.
@@ -57,8 +57,25 @@ pub(super) fn outer(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
-/// Computes the mean of the last axis, summed in f32.
-pub(super) fn mean(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+/// Mean of an axis, summed in f32.
+pub(super) struct Mean {
+    /// True for the axis before the last.
+    pub(super) over_heads: bool,
+}
+
+impl Mean {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { over_heads: args.one_of("over", &[("numbers", false), ("heads", true)])? })
+    }
+}
+
+impl Kernel for Mean {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        if self.over_heads { mean_of_heads(ctx) } else { mean_of_numbers(ctx) }
+    }
+}
+
+fn mean_of_numbers(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let dtype = ctx.output_dtype(0);
     let axis = x.shape().iter().skip(1).next_back().copied().unwrap_or(1).max(1);
@@ -67,6 +84,22 @@ pub(super) fn mean(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         for (x, y) in x.chunks_exact(axis).zip(y.iter_mut()) {
             *y = sum(x) / axis as f32;
         }
+        round(dtype, y);
+    });
+    ctx.set(0, y)
+}
+
+fn mean_of_heads(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    let x = ctx.input(0)?;
+    let dtype = ctx.output_dtype(0);
+    let &[_, .., heads, size] = x.shape() else {
+        return Err(ctx.error("it has no axis of heads"));
+    };
+    let y = rows::map(&x.view(), heads * size, size, |_, x, y| {
+        for head in x.chunks_exact(size) {
+            y.iter_mut().zip(head).for_each(|(y, x)| *y += x);
+        }
+        y.iter_mut().for_each(|y| *y /= heads as f32);
         round(dtype, y);
     });
     ctx.set(0, y)

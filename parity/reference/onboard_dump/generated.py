@@ -34,7 +34,8 @@ def given_tokens(rows: list[list[int]], start: int):
             number = input_ids.shape[1] - start
             only = torch.full_like(scores, float("-inf"))
             for row, tokens in enumerate(rows):
-                only[row, tokens[number]] = 0.0
+                # A head with fewer rows than the embedding cannot choose the last tokens.
+                only[row, tokens[number] % only.shape[-1]] = 0.0
             return only
 
     return [Given()]

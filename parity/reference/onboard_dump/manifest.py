@@ -75,7 +75,7 @@ def head_files(heads: dict, out: dict, main: dict) -> tuple[dict, dict] | None:
         put_spread(out, run, found["prompts"], found["spread"], list(listed), states)
     audit = {run: found["audit"] for run, found in heads.items()}
     agrees = next(iter(audit.values()))["decode_vs_prefill"] <= first["tolerance"]
-    manifest = {key: main[key] for key in ("format", "version", "producer", "model", "pins", "vocab", "rounds", "logprobs", "patches") if key in main}
+    manifest = {key: main[key] for key in ("format", "version", "producer", "model", "pins", "vocab", "input_vocab", "rounds", "logprobs", "patches") if key in main}
     if "caches" in main:
         # A head is put together beside the model, and nothing there rounds keys.
         manifest["caches"] = "none"
@@ -141,6 +141,7 @@ def manifest_of(inputs, results, listed: dict, states: list[dict], agrees: bool)
         },
         "pins": {"attn_implementation": "eager", "experts_implementation": "eager", "position_ids": "explicit", "kernels": inputs.kernels},
         "vocab": chosen.vocab,
+        **({"input_vocab": chosen.known} if chosen.known > chosen.vocab else {}),
         "logprobs": {"kind": "full"} if chosen.topk is None else {"kind": "topk", "k": chosen.topk},
         "runs": results.runs,
         "prompts": chosen.prompts,

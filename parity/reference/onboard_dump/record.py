@@ -21,7 +21,8 @@ def put_logits(out: dict, prefix: str, logits, targets: list[int | None], topk: 
     out[f"{prefix}/top_ids"] = ids.to(torch.int32).contiguous()
     out[f"{prefix}/top_logprobs"] = values.contiguous()
     out[f"{prefix}/logsumexp"] = torch.logsumexp(logits, dim=-1).contiguous()
-    picked = [float("nan") if target is None else float(logprobs[row, target]) for row, target in enumerate(targets)]
+    # A head with fewer rows than the embedding has no logit for some tokens.
+    picked = [float("nan") if target is None or target >= logits.shape[-1] else float(logprobs[row, target]) for row, target in enumerate(targets)]
     out[f"{prefix}/target_logprobs"] = torch.tensor(picked, dtype=torch.float32)
 
 

@@ -3,14 +3,16 @@ from __future__ import annotations
 
 
 def conv_widths(model, layers: int) -> dict[int, int]:
-    """Kernel width of the depthwise convolution of each layer, where it has one."""
+    """Kernel width of the depthwise convolution of each layer, where it has one; of that and a convolution by groups behind it, as far as both reach."""
     import torch
 
     widths = {}
     for module in model.modules():
         if isinstance(module, torch.nn.ModuleList) and len(module) == layers:
             for index, block in enumerate(module):
-                found = [m.kernel_size[0] for m in block.modules() if isinstance(m, torch.nn.Conv1d) and m.groups > 1]
+                convolutions = [m for m in block.modules() if isinstance(m, torch.nn.Conv1d) and m.groups > 1]
+                behind = sum(m.kernel_size[0] - 1 for m in convolutions if m.groups < m.in_channels)
+                found = [m.kernel_size[0] + behind for m in convolutions if m.groups == m.in_channels]
                 if found:
                     widths[index] = max(widths.get(index, 0), *found)
     return widths

@@ -2,7 +2,7 @@
 import types
 
 import torch
-from onboard_dump import audit, distances, manifest, masks, members, record
+from onboard_dump import audit, distances, manifest, masks, members, record, states
 from onboard_dump.ensemble import Ensemble, put_spread
 from onboard_dump.prompts import snapshots_of
 from onboard_dump.taps import Taps
@@ -93,6 +93,18 @@ class Recording(TensorCase):
         self.assert_close(out["f32/main/prefill/top_logprobs"], logprobs.topk(2).values)
         self.assert_close(out["f32/main/prefill/target_logprobs"][:-1], logprobs[range(5), [5, 2, 3, 6, 0]])
         self.assertTrue(out["f32/main/prefill/target_logprobs"][-1].isnan() and "f32/main/prefill/logits" not in out)
+
+    def test_tokens_that_the_head_lacks_have_no_log_probability(self):
+        out = {}
+        record.put_logits(out, "p", torch.zeros(3, VOCAB), [VOCAB, 1, None], 2)
+        self.assertEqual(out["p/target_logprobs"].isnan().tolist(), [True, False, True])
+
+    def test_a_convolution_by_groups_reaches_behind_the_one_before(self):
+        def widths(**convolutions):
+            return states.conv_widths(torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.ModuleDict(convolutions)])}), 1)
+
+        depthwise, grouped, dense = (torch.nn.Conv1d(6, 6, size, groups=groups) for size, groups in ((3, 6), (2, 3), (5, 1)))
+        self.assertEqual((widths(a=dense), widths(a=depthwise), widths(a=depthwise, b=grouped)), ({}, {0: 3}, {0: 4}))
 
     def test_routers_choices_are_joined_where_every_token_has_one(self):
         out, step = {}, {"a": torch.ones(1, 2), "b": torch.ones(1, 2)}

@@ -41,6 +41,9 @@ pub struct Manifest {
     pub pins: BTreeMap<String, serde_json::Value>,
     /// Width of a row of log-probabilities.
     pub vocab: usize,
+    /// Number of tokens that the model reads, if more than `vocab`.
+    #[serde(default)]
+    pub input_vocab: Option<usize>,
     /// Storage format of log-probabilities.
     pub logprobs: LogprobKind,
     /// Dtypes that were run, by short name.
@@ -408,7 +411,8 @@ impl Manifest {
                 shown(run)
             ));
         }
-        check_prompts(&self.prompts, self.vocab).map_err(|e| e.to_string())?;
+        let input_vocab = self.input_vocab.unwrap_or(self.vocab).max(self.vocab);
+        check_prompts(&self.prompts, input_vocab).map_err(|e| e.to_string())?;
         for (run, by_prompt) in &self.greedy {
             for (prompt, tokens) in by_prompt {
                 if let Some(token) = tokens.iter().find(|t| **t as usize >= self.vocab) {

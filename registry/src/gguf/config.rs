@@ -46,7 +46,8 @@ pub fn config_of(spec: &Spec, header: &FileMetadata) -> Result<Config, Vec<Findi
     }
     // Not every architecture has a key for it.
     if let Some(Scalar::List(shape)) = header.keys.peek("shapes.token_embd.weight")
-        && let (Some(dim), Some(rows)) = (spec.dims.get("vocab"), shape.first())
+        && let Some(dim) = spec.dims.get("input_vocab").or_else(|| spec.dims.get("vocab"))
+        && let Some(rows) = shape.first()
     {
         reader.dim(&dim.name, rows);
     }

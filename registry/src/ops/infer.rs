@@ -275,6 +275,14 @@ impl<'a> Infer<'a> {
         Ok(())
     }
 
+    /// Returns the declared kind of the state of this layer, if there is one.
+    pub fn state_kind(&self, param: &str) -> Option<StateKind> {
+        match self.args.get(param) {
+            Some((Argument::State(name), _)) => self.builder.state_kind(name),
+            _ => None,
+        }
+    }
+
     /// Returns the parts, the window and the dtype of the state of an earlier layer, which `layer` names by
     /// number.
     pub fn state_of(

@@ -22,6 +22,10 @@ pub(super) fn rules() -> Vec<OpRule> {
         .may("keep", ParamKind::Dim)
         .word("by", &["top2", "max"])
         .word("mask", &["lowest", "zero"]);
+    let norm = takes_x()
+        .needs("p", ParamKind::Float)
+        .word("of", &["row", "heads"])
+        .word("least", &["none", "epsilon"]);
     vec![
         OpRule::new("softmax", takes_x(), infer_softmax)
             .is_a(&[Trait::RowFunction])
@@ -30,9 +34,10 @@ pub(super) fn rules() -> Vec<OpRule> {
         OpRule::new("total", takes_x(), infer_total)
             .gives("`[1]`")
             .notes("the sum of all numbers of a row, f32 inside, one rounding"),
-        OpRule::new("p_norm", takes_x().needs("p", ParamKind::Float), infer_p_norm)
-            .gives("`[1]`")
-            .notes("the p-norm of all numbers of a row, f32 inside, one rounding"),
+        OpRule::new("p_norm", norm, infer_p_norm).gives("`[1]`, or last axis 1").notes(
+            "the p-norm of all numbers of a row, f32 inside, one rounding; `of='heads'`: of the \
+                 last axis; `least='epsilon'`: at least the epsilon of its dtype",
+        ),
         OpRule::new("choose", choose, infer_choose).is_a(&[Trait::Chooses]).gives("`[k]`").notes(
             "the places of the k largest of `[n]`, the largest first, of equal ones the first. \
                  With `groups` only those in the best `keep` groups count (a group counts the sum \
@@ -106,7 +111,17 @@ fn infer_p_norm(call: &mut Infer<'_>) -> Result<(), EvalError> {
     if call.float("p")? <= 0.0 {
         return Err(call.error("p", "the order of a norm is above 0").into());
     }
-    infer_total(call)
+    call.drop_defaults(&["of", "least"]);
+    if call.word("of") != Some("heads") {
+        return infer_total(call);
+    }
+    let x = call.input("x")?;
+    let mut shape = x.shape;
+    if let Some(last) = shape.last_mut() {
+        *last = 1;
+    }
+    call.output(shape, x.dtype);
+    Ok(())
 }
 
 fn infer_choose(call: &mut Infer<'_>) -> Result<(), EvalError> {

@@ -2,6 +2,7 @@
 
 use super::{Infer, OpRule, ParamKind, takes_x};
 use crate::eval::EvalError;
+use crate::graph::show;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let two = takes_x().needs("coefficients", ParamKind::Value);
@@ -12,9 +13,12 @@ pub(super) fn rules() -> Vec<OpRule> {
         OpRule::new("outer", two, infer_outer)
             .gives("`[n, d]`")
             .notes("`x [d]` times each of n coefficients"),
-        OpRule::new("mean", takes_x(), infer_mean)
+        OpRule::new("mean", takes_x().word("over", &["numbers", "heads"]), infer_mean)
             .gives("last axis 1")
-            .notes("of the last axis, summed in f32"),
+            .notes(
+                "of the last axis, summed in f32; `over='heads'`: of the axis before the last, \
+                 `[.., n, d]` gives `[.., d]`",
+            ),
     ]
 }
 
@@ -45,10 +49,19 @@ fn infer_outer(call: &mut Infer<'_>) -> Result<(), EvalError> {
 
 fn infer_mean(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
-    let mut shape = x.shape;
-    if let Some(last) = shape.last_mut() {
-        *last = 1;
-    }
+    call.drop_defaults(&["over"]);
+    let shape = match (call.word("over"), x.shape.as_slice()) {
+        (Some("heads"), [outer @ .., _, size]) => [outer, &[*size]].concat(),
+        (Some("heads"), _) => {
+            return Err(call
+                .error("x", "the mean over heads needs an axis before the last")
+                .label(format!("`{}` is {}", x.name, show(&x.shape)))
+                .help("split the value first: `heads(x, n)`")
+                .into());
+        }
+        (_, [outer @ .., _]) => [outer, &[1]].concat(),
+        (_, []) => Vec::new(),
+    };
     call.output(shape, x.dtype);
     Ok(())
 }

@@ -108,7 +108,7 @@ impl Mentions {
 }
 
 /// Dims that mean something without being named.
-const KNOWN: &[&str] = &["hidden", "layers", "vocab", "context"];
+const KNOWN: &[&str] = &["hidden", "layers", "vocab", "input_vocab", "context"];
 
 /// Warns of what the spec's own file declares and nothing names. What is inherited, or comes
 /// from a shared file, need not be used.

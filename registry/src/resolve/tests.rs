@@ -294,6 +294,11 @@ const BAD_SPECS: [(&str, &str, &str); 25] = [
         ": the weight `net.embed.weight` is used with two shapes ([19, 8] here and [20, 8] before)",
     ),
     (
+        "vocab:  vocab_size",
+        "vocab:  vocab_size\n  input_vocab: = 19",
+        ": `input_vocab` is 19 (expected at least `vocab`, which is 20)",
+    ),
+    (
         "size:   = hidden // heads",
         "size:   = width * size",
         ": the dim `size` is computed from itself (by way of `size`)",

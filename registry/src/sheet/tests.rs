@@ -20,6 +20,7 @@ pub(crate) fn model(graph: Graph) -> Model {
         graph,
         ropes: Vec::new(),
         vocab: 16,
+        input_vocab: 16,
         context: Some(64),
         ignore: Vec::new(),
         wrapped: None,

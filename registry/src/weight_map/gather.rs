@@ -1,5 +1,6 @@
 //! Disk tensors that a weight is made of.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -42,10 +43,7 @@ pub fn gather<'n, I: Iterator<Item = &'n str>>(
     let pieces = rule.disk.pieces();
     if pieces.iter().any(|piece| is_open(*piece, &holes)) {
         let closed = pieces.iter().take_while(|piece| !is_open(**piece, &holes));
-        let known = closed.map_while(|piece| match piece {
-            PatternPart::Text(text) => Some((*text).to_owned()),
-            hole => holes.get(&hole.hole()?).cloned(),
-        });
+        let known = closed.map_while(|piece| piece.filled(&holes));
         let mut names: Vec<String> = tensors(&known.collect::<String>())
             .filter(|name| rule.disk.fit_with(name, &holes).is_some())
             .map(str::to_owned)
@@ -55,10 +53,11 @@ pub fn gather<'n, I: Iterator<Item = &'n str>>(
     }
     let mut names = vec![String::new()];
     for piece in pieces {
-        let fillings = match piece {
-            PatternPart::Text(text) => vec![text],
-            PatternPart::Choice(_) if !is_filled(piece, &holes) => piece.words(),
-            hole => vec![holes.get(&hole.hole()?)?.as_str()],
+        let fillings: Vec<Cow<'_, str>> = match piece {
+            PatternPart::Choice(_) if !is_filled(piece, &holes) => {
+                piece.words().into_iter().map(Cow::Borrowed).collect()
+            }
+            _ => vec![piece.filled(&holes)?],
         };
         names = names
             .iter()
@@ -77,7 +76,8 @@ fn is_filled(piece: PatternPart<'_>, holes: &Holes) -> bool {
 
 /// True if a piece is a hole that any text may fill.
 fn is_open(piece: PatternPart<'_>, holes: &Holes) -> bool {
-    matches!(piece, PatternPart::Word(_) | PatternPart::Any(_)) && !is_filled(piece, holes)
+    let any = matches!(piece, PatternPart::Word(_) | PatternPart::Number(_) | PatternPart::Any(_));
+    any && !is_filled(piece, holes)
 }
 
 /// Returns a key that sorts `x.9` before `x.10`: a run of digits by its length, then as text.
@@ -143,6 +143,9 @@ mod tests {
             ("y.{q|k}", "x.{q|k}", "x.k", Some((&["y.k"], 0))),
             ("e.{q|k}", "e.{n}.{a|b}", "e.3.b", Some((&["e.q", "e.k"], 7))),
             ("e.{n}.w", "e.w", "e.w", Some((&["e.1.w", "e.2.w", "e.10.w"], 0))),
+            ("h.{2 * i + 1}.n", "layers.{i}.norm", "layers.12.norm", Some((&["h.25.n"], 0))),
+            ("h.{2 * i}.{q|k}", "x.{i}", "x.2", Some((&["h.4.q", "h.4.k"], 0))),
+            ("h.{2 * i}.n", "layers.{i}.norm", "layers.x.norm", None),
             ("h", "layers.{i}.norm", "other", None),
         ] {
             let expected = expected

@@ -1,6 +1,9 @@
 //! Patterns of tensor names with holes.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+
+use super::numbered::NumberedHole;
 
 /// The texts that fill the holes of a pattern, by the text of the hole (`i`, `q|k|v`, `*`).
 pub type Holes = BTreeMap<String, String>;
@@ -24,6 +27,11 @@ pub enum PatternError {
     Brace,
     #[error("a hole has no name")]
     NoName,
+    #[error(
+        "`{{{hole}}}` is no number of a hole; expected a factor above 0, the hole and an offset, \
+as in `{{2 * i + 1}}`"
+    )]
+    Number { hole: String },
     #[error("{found} holes, at most {MAX_HOLES} are allowed")]
     Holes { found: usize },
 }
@@ -36,6 +44,8 @@ pub(super) enum PatternPart<'p> {
     Word(&'p str),
     /// `{q|k|v}`.
     Choice(&'p str),
+    /// `{2 * i + 1}`.
+    Number(NumberedHole<'p>),
     /// `*`; stars are distinguished by their place, the first is 1.
     Any(usize),
 }
@@ -46,6 +56,7 @@ impl<'p> PatternPart<'p> {
         match self {
             Self::Text(_) => None,
             Self::Word(name) | Self::Choice(name) => Some(name.to_owned()),
+            Self::Number(numbered) => Some(numbered.hole.to_owned()),
             Self::Any(1) => Some("*".to_owned()),
             Self::Any(n) => Some(format!("*{n}")),
         }
@@ -56,6 +67,20 @@ impl<'p> PatternPart<'p> {
         match self {
             Self::Choice(words) => words.split('|').collect(),
             _ => Vec::new(),
+        }
+    }
+
+    /// Returns the text that stands in a name for this piece, if it is fixed or its hole is filled.
+    pub(super) fn filled<'t>(self, holes: &'t Holes) -> Option<Cow<'t, str>>
+    where
+        'p: 't,
+    {
+        match self {
+            Self::Text(text) => Some(Cow::Borrowed(text)),
+            Self::Number(numbered) => {
+                numbered.number_for(holes.get(numbered.hole)?).map(Cow::Owned)
+            }
+            _ => holes.get(&self.hole()?).map(|filling| Cow::Borrowed(filling.as_str())),
         }
     }
 }
@@ -76,6 +101,13 @@ impl Pattern {
             .any(|piece| matches!(piece, PatternPart::Word("") | PatternPart::Choice("|")))
         {
             return Err(PatternError::NoName);
+        }
+        let faulty = pieces.iter().find_map(|piece| match piece {
+            PatternPart::Word(hole) if NumberedHole::is_arithmetic(hole) => Some(*hole),
+            _ => None,
+        });
+        if let Some(hole) = faulty {
+            return Err(PatternError::Number { hole: hole.to_owned() });
         }
         let holes = pieces.iter().filter(|piece| piece.hole().is_some()).count();
         if holes > MAX_HOLES {
@@ -103,7 +135,7 @@ impl Pattern {
                 pieces.push(if hole.contains('|') {
                     PatternPart::Choice(hole)
                 } else {
-                    PatternPart::Word(hole)
+                    NumberedHole::parse(hole).map_or(PatternPart::Word(hole), PatternPart::Number)
                 });
                 remaining = after;
             } else {
@@ -121,7 +153,7 @@ impl Pattern {
     }
 
     /// Returns the names of the holes.
-    pub(super) fn holes(&self) -> BTreeSet<String> {
+    pub fn holes(&self) -> BTreeSet<String> {
         self.pieces().into_iter().filter_map(PatternPart::hole).collect()
     }
 
@@ -143,24 +175,19 @@ impl Pattern {
 
     /// Returns the name that filled holes give.
     pub fn fill(&self, holes: &Holes) -> Option<String> {
-        self.pieces()
-            .into_iter()
-            .map(|piece: PatternPart<'_>| match piece {
-                PatternPart::Text(text) => Some(text.to_owned()),
-                hole => holes.get(&hole.hole()?).cloned(),
-            })
-            .collect()
+        self.pieces().into_iter().map(|piece| piece.filled(holes)).collect()
     }
+
     /// Returns every name that filled holes give where a choice is still open, the last choice fastest. None
     /// if another kind of hole is open.
     pub fn spread(&self, holes: &Holes) -> Option<Vec<String>> {
         let mut names = vec![String::new()];
         for piece in self.pieces() {
-            let filled = piece.hole().and_then(|hole| holes.get(&hole));
-            let fillings = match (piece, filled) {
-                (PatternPart::Text(text), _) => vec![text],
-                (_, Some(filling)) => vec![filling.as_str()],
-                (PatternPart::Choice(_), None) => piece.words(),
+            let fillings = match (piece, piece.filled(holes)) {
+                (_, Some(filling)) => vec![filling],
+                (PatternPart::Choice(_), None) => {
+                    piece.words().into_iter().map(Cow::Borrowed).collect()
+                }
                 _ => return None,
             };
             names = names
@@ -182,8 +209,14 @@ fn fit(pieces: &[PatternPart<'_>], name: &str, holes: &Holes) -> Option<Holes> {
         return fit(remaining, name.strip_prefix(text)?, holes);
     }
     let hole = first.hole()?;
-    if let Some(filling) = holes.get(&hole) {
-        return fit(remaining, name.strip_prefix(filling.as_str())?, holes);
+    if holes.contains_key(&hole) {
+        return fit(remaining, name.strip_prefix(&*first.filled(holes)?)?, holes);
+    }
+    if let PatternPart::Number(numbered) = first {
+        let digits = name.find(|char: char| !char.is_ascii_digit()).unwrap_or(name.len());
+        let mut holes = holes.clone();
+        holes.insert(hole, numbered.filling_for(&name[..digits])?);
+        return fit(remaining, &name[digits..], &holes);
     }
     let fill = |length: usize| {
         let mut holes = holes.clone();
@@ -224,6 +257,16 @@ mod tests {
             ("x.{q|k}.w", "x.v.w", None),
             ("{i}.{i}", "1.2", None),
             ("{i}.{i}", "2.2", Some("i=2")),
+            ("h.{2 * i + 1}.n", "h.25.n", Some("i=12")),
+            ("h.{2*i}.n", "h.24.n", Some("i=12")),
+            ("h.{2 * i}.n", "h.25.n", None),
+            ("h.{2 * i}.n", "h.024.n", None),
+            ("h.{2 * i}.n", "h.x.n", None),
+            ("h.{i - 3}.n", "h.9.n", Some("i=12")),
+            ("h.{i + 3}.n", "h.2.n", None),
+            ("{i}.{i + 1}", "9.10", Some("i=9")),
+            ("{i}.{i + 1}", "9.11", None),
+            ("{i + 1}.{i}", "10.9", Some("i=9")),
             ("", "", Some("")),
         ] {
             let holes = Pattern::parse(pattern).unwrap().fit(name);
@@ -243,7 +286,17 @@ mod tests {
 
     #[test]
     fn bad_patterns_are_refused() {
-        for pattern in ["a{b", "a}b", "{}", "{a}{b}{c}{d}{e}{f}{g}"] {
+        for pattern in [
+            "a{b",
+            "a}b",
+            "{}",
+            "{a}{b}{c}{d}{e}{f}{g}",
+            "{2 * }",
+            "{0 * i}",
+            "{i * 2}",
+            "{i + x}",
+            "{i / 2}",
+        ] {
             assert!(Pattern::parse(pattern).is_err(), "{pattern}");
         }
     }

@@ -123,10 +123,11 @@ fn saved_by(model: &Model, weight: &Weight) -> Option<(usize, Vec<String>, usize
 /// True if a rule takes a weight from a tensor of several experts: a number of the name is in the weight's alone.
 fn stacks(rule: &WeightRule, weight: &str) -> bool {
     let holes = rule.weight.fit(weight).unwrap_or_default();
+    let on_disk = rule.disk.holes();
     holes
         .keys()
         .filter(|hole: &&String| !hole.contains('|') && !hole.starts_with('*'))
-        .any(|hole| !rule.disk.text.contains(&format!("{{{hole}}}")))
+        .any(|hole| !on_disk.contains(hole))
 }
 
 /// Returns the shapes of the tensors from which a rule makes weights of these shapes; none if no usual layout fits.

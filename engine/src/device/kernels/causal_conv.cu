@@ -31,6 +31,14 @@ PARTS_KERNEL(causal_conv, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 chan
     }
 }
 
+// Keeps a row as the block of a recurrence.
+PARTS_KERNEL(keep_row, const u8 *x, u32 stored, u32 row, u32 width, float *block, u32 dtype) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < width) block[n] = round_to(dtype, load(x, stored, (u64)row * width + n));
+    }
+}
+
 PARTS_KERNEL(previous, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 width, const u8 *past, u32 past_dtype,
              u32 first, u32 start, u8 *y, u32 dtype) {
     PHASE(t) {

@@ -44,14 +44,15 @@ KERNEL(total, const u8 *x, u32 stored, u32 width, u8 *y, u32 dtype, u64 rows) {
     }
 }
 
-// (Σ |x|^p)^(1/p) of a row, a thread for each.
-KERNEL(p_norm, const u8 *x, u32 stored, u32 width, float p, u8 *y, u32 dtype, u64 rows) {
+// (Σ |x|^p)^(1/p) of a line, at least `least`; a thread for each.
+KERNEL(p_norm, const u8 *x, u32 stored, u32 width, float p, float least, u8 *y, u32 dtype, u64 rows) {
     PHASE(t) {
         u64 row = (u64)BLOCK * THREADS + t;
         if (row < rows) {
             float sum = -0.0f;
             for (u32 k = 0; k < width; ++k) sum += powf(fabsf(load(x, stored, row * width + k)), p);
-            store(y, dtype, row, powf(sum, 1.0f / p));
+            float norm = powf(sum, 1.0f / p);
+            store(y, dtype, row, norm < least ? least : norm);
         }
     }
 }

@@ -28,6 +28,19 @@ KERNEL(mean, const u8 *x, u32 stored, u32 axis, u8 *y, u32 dtype) {
     }
 }
 
+// The mean over the heads of a group, for each number of a head.
+KERNEL(mean_of_heads, const u8 *x, u32 stored, u32 heads, u32 size, u8 *y, u32 dtype, u64 count) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < count) {
+            u64 group = n / size, k = n % size;
+            float sum = 0.0f;
+            for (u32 head = 0; head < heads; ++head) sum += load(x, stored, (group * heads + head) * size + k);
+            store(y, dtype, n, sum / (float)heads);
+        }
+    }
+}
+
 // y[m] = Σ c[m][n] x[n] over the `from` streams of a row.
 KERNEL(mix_streams, const u8 *x, u32 stored, const u8 *c, u32 c_dtype, u32 from, u32 to, u32 width, u8 *y, u32 dtype,
        u64 count) {

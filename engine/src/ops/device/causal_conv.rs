@@ -1,11 +1,14 @@
 //! `causal_conv` and `previous` on a device.
 
+use registry::dtype::Dtype;
+
 use crate::Error;
 use crate::device::{KernelArgument, KernelParts};
 use crate::ops::causal_conv::CausalConv;
 use crate::ops::device::{activation, index};
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Memory;
+use crate::states::recurrent::DeviceRecurrentStep;
 use crate::states::store::device::RowWrites;
 use crate::value::DeviceValue;
 
@@ -32,6 +35,39 @@ fn append(
     memory.inputs.append_value(x, (chunk.rows.start, chunk.rows.len()), writes)?;
     let (past, first) = memory.inputs.cache()?;
     Ok([past.list[0], past.list[1], first.into(), start.into()])
+}
+
+/// Makes rows of a chunk the blocks of its recurrence. Returns the block before the chunk as kernels read inputs of a state,
+/// its position, and that of the chunk.
+fn replace_block(
+    ctx: &mut Ctx<'_>,
+    chunk: &ChunkRows,
+    x: &DeviceValue,
+    kept_rows: &mut KernelParts,
+) -> Result<[KernelArgument; 4], Error> {
+    let wrong = ctx.error("its state does not hold inputs of this shape");
+    let width = x.width();
+    let row_size = index(ctx, width)?;
+    let start = index(ctx, chunk.start)?;
+    let end = index(ctx, chunk.rows.end)?;
+    let Memory::Recurrent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+    if memory.width() != width || memory.end() != chunk.start {
+        return Err(wrong);
+    }
+    let DeviceRecurrentStep { before, after, dtype } = memory.device_step(chunk.rows.len())?;
+    let first = end - after.len() as u32;
+    for (row, block) in (first..).zip(after) {
+        let arguments = vec![
+            (&*x.buffer).into(),
+            x.dtype.into(),
+            row.into(),
+            row_size.into(),
+            block.into(),
+            dtype.into(),
+        ];
+        kept_rows.push_each(width, arguments);
+    }
+    Ok([before.into(), Dtype::F32.into(), start.saturating_sub(1).into(), start.into()])
 }
 
 struct DeviceConv {
@@ -102,6 +138,7 @@ fn previous(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let width = x.width();
     let y = ctx.device_output(0, x.rows())?;
     let mut writes = RowWrites::default();
+    let mut kept_rows = KernelParts::new("keep_row");
     let mut launch = KernelParts::new("previous");
     for chunk in ctx.chunks() {
         let rows = chunk.rows.len();
@@ -112,12 +149,17 @@ fn previous(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             index(ctx, rows)?.into(),
             index(ctx, width)?.into(),
         ];
-        arguments.extend(append(ctx, chunk, &x, 1, &mut writes)?);
+        let is_recurrence = matches!(ctx.memory_mut(chunk.slot)?, Memory::Recurrent(_));
+        arguments.extend(if is_recurrence {
+            replace_block(ctx, chunk, &x, &mut kept_rows)?
+        } else {
+            append(ctx, chunk, &x, 1, &mut writes)?
+        });
         arguments.extend::<[KernelArgument; 2]>([(&*y.buffer).into(), y.dtype.into()]);
         launch.push_each(rows * width, arguments);
     }
     let mut launches = writes.into_launches();
-    launches.push(launch);
+    launches.extend([launch, kept_rows]);
     queue.launch_parts(&launches)?;
     ctx.set_device(0, y)
 }

@@ -4,8 +4,8 @@ use crate::Error;
 use crate::device::{KernelArgument, count};
 use crate::kernels::choose::TopK;
 use crate::kernels::round::round1;
-use crate::ops::device::index;
 use crate::ops::device::rows::along_last_axis;
+use crate::ops::device::{index, last_axis};
 use crate::ops::route::{Choose, NearShares, PNorm};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
@@ -29,26 +29,44 @@ fn softmax(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 }
 
 /// Makes one number of each row.
-fn of_rows(ctx: &mut Ctx<'_>, kernel: &str, more: &[KernelArgument]) -> Result<(), Error> {
+fn total(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.device_input(0)?;
     let y = ctx.device_output(0, x.rows())?;
-    let mut arguments: Vec<KernelArgument> =
-        vec![(&*x.buffer).into(), x.dtype.into(), index(ctx, x.width())?.into()];
-    arguments.extend(more);
-    arguments.extend::<[KernelArgument; 3]>([(&*y.buffer).into(), y.dtype.into(), count(x.rows())]);
-    ctx.queue()?.launch_each(kernel, x.rows(), &arguments)?;
+    let arguments = [
+        (&*x.buffer).into(),
+        x.dtype.into(),
+        index(ctx, x.width())?.into(),
+        (&*y.buffer).into(),
+        y.dtype.into(),
+        count(x.rows()),
+    ];
+    ctx.queue()?.launch_each("total", x.rows(), &arguments)?;
     ctx.set_device(0, y)
-}
-
-fn total(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    of_rows(ctx, "total", &[])
 }
 
 struct DevicePNorm(PNorm);
 
 impl Kernel for DevicePNorm {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        of_rows(ctx, "p_norm", &[self.0.p.into()])
+        let x = ctx.device_input(0)?;
+        let size = if self.0.of_heads { last_axis(&x) } else { x.width() };
+        let y = ctx.device_output(0, x.rows())?;
+        let lines = x.len() / size.max(1);
+        if y.len() != lines {
+            return Err(ctx.error(format!("{lines} norms are no {:?}", y.shape)));
+        }
+        let arguments = [
+            (&*x.buffer).into(),
+            x.dtype.into(),
+            index(ctx, size)?.into(),
+            self.0.p.into(),
+            self.0.least(y.dtype).into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+            count(lines),
+        ];
+        ctx.queue()?.launch_each("p_norm", lines, &arguments)?;
+        ctx.set_device(0, y)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::ops::differ::Differ;
 use crate::ops::gaussian_topk::GaussianTopk;
 use crate::ops::heads_linear::HeadsLinear;
 use crate::ops::position::{PositionEmbed, Sinusoid, Temperature, positions};
+use crate::ops::streams::Mean;
 use crate::ops::xielu::{self, XieluParams};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::{DeviceValue, stored_bytes};
@@ -21,7 +22,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
         Temperature::prepare(args).map(DeviceTemperature)
     });
     kernels.add("zero_first", zero_first);
-    kernels.add("mean", mean);
+    kernels.prepared("mean", |args: &Args<'_>| Mean::prepare(args).map(DeviceMean));
     kernels.add("mix_streams", mix_streams);
     kernels.add("outer", outer);
     kernels.prepared("heads_linear", |args: &Args<'_>| {
@@ -138,12 +139,20 @@ fn zero_first(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     each(ctx, "zero_rows", &x, &more, y)
 }
 
-fn mean(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.device_input(0)?;
-    let axis = last_axis(&x).max(1);
-    let y = ctx.device_output(0, x.rows())?;
-    expect_width(ctx, &y, x.width() / axis)?;
-    along_last_axis(ctx, "mean", y)
+struct DeviceMean(Mean);
+
+impl Kernel for DeviceMean {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.device_input(0)?;
+        let y = ctx.device_output(0, x.rows())?;
+        let (true, &[_, .., heads, size]) = (self.0.over_heads, x.shape.as_slice()) else {
+            expect_width(ctx, &y, x.width() / last_axis(&x).max(1))?;
+            return along_last_axis(ctx, "mean", y);
+        };
+        expect_width(ctx, &y, x.width() / heads.max(1))?;
+        let more = [index(ctx, heads)?.into(), index(ctx, size)?.into()];
+        each(ctx, "mean_of_heads", &x, &more, y)
+    }
 }
 
 /// Launches a block for each vector of the last axis.
