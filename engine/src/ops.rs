@@ -27,6 +27,7 @@ mod gated_norm;
 mod gaussian_topk;
 mod glu;
 mod heads_linear;
+mod index_blocks;
 mod index_topk;
 mod latent_attend;
 mod lightning;
@@ -64,6 +65,7 @@ const FILES: &[fn(&mut Kernels)] = &[
     gaussian_topk::kernels,
     glu::kernels,
     heads_linear::kernels,
+    index_blocks::kernels,
     index_topk::kernels,
     latent_attend::kernels,
     lightning::kernels,

@@ -7,6 +7,7 @@ use crate::value::DeviceValue;
 
 mod activation;
 mod attend;
+mod attend_selected;
 mod causal_conv;
 mod codes;
 mod elementwise;
@@ -15,6 +16,7 @@ mod expert_linear;
 mod expert_matrices;
 mod experts;
 mod gated_norm;
+mod index_blocks;
 mod index_topk;
 mod latent_attend;
 mod library;
@@ -47,6 +49,7 @@ pub(super) const FILES: &[fn(&mut Kernels)] = &[
     expert_linear::kernels,
     experts::kernels,
     gated_norm::kernels,
+    index_blocks::kernels,
     index_topk::kernels,
     latent_attend::kernels,
     linear::kernels,
