@@ -28,6 +28,7 @@ mod gaussian_topk;
 mod glu;
 mod grouped_conv;
 mod heads_linear;
+mod index_blocks;
 mod index_topk;
 mod latent_attend;
 mod lightning;
@@ -66,6 +67,7 @@ const FILES: &[fn(&mut Kernels)] = &[
     glu::kernels,
     grouped_conv::kernels,
     heads_linear::kernels,
+    index_blocks::kernels,
     index_topk::kernels,
     latent_attend::kernels,
     lightning::kernels,

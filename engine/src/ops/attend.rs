@@ -95,6 +95,7 @@ struct AttendInputs<'a> {
     sinks: Option<&'a [f32]>,
     slopes: Option<&'a [f32]>,
     salience: Option<Salience<'a>>,
+    selected: Option<SelectedBlocks<'a>>,
 }
 
 /// The salience of keys by their values: `exp(a * softplus(weight * values))` of each head.
@@ -114,6 +115,37 @@ impl Salience<'_> {
             && self.weight.outputs == kv_heads
             && self.weight.inputs == kv_heads * stored
             && self.bias.is_none_or(|bias| bias.len() == kv_heads)
+    }
+}
+
+/// The positions that queries see, chosen in blocks for each group of key heads.
+#[derive(Clone, Copy)]
+struct SelectedBlocks<'a> {
+    /// `[rows, groups, count]`; numbers below 0 are no blocks.
+    of: &'a [f32],
+    groups: usize,
+    count: usize,
+    /// Positions of a block.
+    size: usize,
+}
+
+impl SelectedBlocks<'_> {
+    /// Returns the positions of `seen` that a row sees with one of `kv_heads` key heads.
+    fn positions(
+        &self,
+        row: usize,
+        head: usize,
+        kv_heads: usize,
+        seen: &Range<usize>,
+    ) -> Vec<usize> {
+        let group = head / (kv_heads / self.groups).max(1);
+        let at = (row * self.groups + group) * self.count;
+        let blocks = self.of[at..at + self.count].iter().filter(|block| **block >= 0.0);
+        let positions = blocks.flat_map(|block| {
+            let first = (*block as usize).saturating_mul(self.size);
+            first.max(seen.start)..first.saturating_add(self.size).min(seen.end)
+        });
+        positions.collect()
     }
 }
 
@@ -162,23 +194,59 @@ impl Attend {
 impl Kernel for Attend {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let q = ctx.input(0)?;
-        attend(self, ctx, &q)
+        attend(self, ctx, &q, None)
     }
 }
 
+/// Returns the number of positions in a block of selected ones.
+pub(super) fn block_size(args: &Args<'_>) -> Result<usize, Error> {
+    let size = args.count("block")?;
+    if size == 0 {
+        return Err(args.error("a block is at least 1 position"));
+    }
+    Ok(size)
+}
+
+/// Returns the groups of key heads that see positions of their own, and the number of blocks that each sees.
+pub(super) fn selection_shape(shape: &[usize], kv_heads: usize) -> Option<(usize, usize)> {
+    let (groups, count) = match *shape {
+        [_, count] => (1, count),
+        [_, groups, count] => (groups, count),
+        _ => return None,
+    };
+    (groups > 0 && kv_heads.is_multiple_of(groups)).then_some((groups, count))
+}
+
 /// An attention whose keys and values are added to its state first.
-struct CachedAttend(Attend);
+struct CachedAttend {
+    attend: Attend,
+    /// Positions of a block of selected ones.
+    block: usize,
+}
 
 impl CachedAttend {
     fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Attend::prepare(args).map(Self)
+        Ok(Self { attend: Attend::prepare(args)?, block: block_size(args)? })
     }
 }
 
 impl Kernel for CachedAttend {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         keep(ctx)?;
-        self.0.run(ctx)
+        if ctx.node().inputs.len() < 4 {
+            return self.attend.run(ctx);
+        }
+        let q = ctx.input(0)?;
+        let selected = ctx.input(3)?;
+        let kv_heads = ctx.input(1)?.shape().get(1).copied().unwrap_or(0);
+        let Some((groups, count)) = selection_shape(selected.shape(), kv_heads) else {
+            return Err(
+                ctx.error("selected positions are of as many groups as divide the key heads")
+            );
+        };
+        let blocks = selected.view();
+        let selected = SelectedBlocks { of: &blocks, groups, count, size: self.block };
+        attend(&self.attend, ctx, &q, Some(selected))
     }
 }
 
@@ -256,8 +324,12 @@ fn sizes(args: &Attend, ctx: &Ctx<'_>, query: &[usize]) -> Result<AttentionHeads
     Ok(AttentionHeads { heads, kv_heads, key_dim, stored })
 }
 
-/// Returns a task for each key head and each block of rows of the step.
-fn tasks<'a>(ctx: &'a Ctx<'_>, sizes: AttentionHeads) -> Result<Vec<AttendTask<'a>>, Error> {
+/// Returns a task for each key head and each block of rows of the step; `alone`: each row is a block.
+fn tasks<'a>(
+    ctx: &'a Ctx<'_>,
+    sizes: AttentionHeads,
+    alone: bool,
+) -> Result<Vec<AttendTask<'a>>, Error> {
     let AttentionHeads { kv_heads, key_dim, stored, .. } = sizes;
     let mut tasks = Vec::new();
     for ChunkRows { slot, rows, start, mask, .. } in ctx.chunks() {
@@ -272,7 +344,8 @@ fn tasks<'a>(ctx: &'a Ctx<'_>, sizes: AttentionHeads) -> Result<Vec<AttendTask<'
         {
             return Err(ctx.error("its state does not hold what the step's rows see"));
         }
-        let size = attention::rows_of_block(rows.len(), kv_heads, sizes.group());
+        let size =
+            if alone { 1 } else { attention::rows_of_block(rows.len(), kv_heads, sizes.group()) };
         for from in rows.clone().step_by(size) {
             let part = from..rows.end.min(from + size);
             let start = start + from - rows.start;
@@ -288,8 +361,13 @@ fn tasks<'a>(ctx: &'a Ctx<'_>, sizes: AttentionHeads) -> Result<Vec<AttendTask<'
     Ok(tasks)
 }
 
-/// Attends to the keys and values of the state.
-fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error> {
+/// Attends to the keys and values of the state, to all of them or to the selected positions.
+fn attend(
+    args: &Attend,
+    ctx: &mut Ctx<'_>,
+    q: &GraphValue,
+    selected: Option<SelectedBlocks<'_>>,
+) -> Result<(), Error> {
     let sizes = sizes(args, ctx, q.shape())?;
     let AttentionHeads { heads, kv_heads, key_dim, stored } = sizes;
     let slopes = args.slopes.as_deref();
@@ -329,7 +407,7 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
     if salience.as_ref().is_some_and(|salience| !salience.fits(kv_heads, stored)) {
         return Err(ctx.error("what keys are worth does not follow from values of this shape"));
     }
-    let tasks = tasks(ctx, sizes)?;
+    let tasks = tasks(ctx, sizes, selected.is_some())?;
     let view = q.view();
     let plan = AttendInputs {
         rule,
@@ -342,10 +420,17 @@ fn attend(args: &Attend, ctx: &mut Ctx<'_>, q: &GraphValue) -> Result<(), Error>
         sinks,
         slopes,
         salience,
+        selected,
     };
     let worth: Vec<Vec<f32>> = tasks.iter().map(|task| plan.salience_of(task)).collect();
-    let blocks: Vec<AttendBlock<'_>> =
-        tasks.iter().zip(&worth).map(|(task, worth)| plan.block(task, worth)).collect();
+    let positions: Vec<Option<Vec<usize>>> =
+        tasks.iter().map(|task| plan.positions_of(task)).collect();
+    let blocks: Vec<AttendBlock<'_>> = tasks
+        .iter()
+        .zip(&worth)
+        .zip(&positions)
+        .map(|((task, worth), positions)| plan.block(task, worth, positions.as_deref()))
+        .collect();
     let outputs = attention::attend(&plan.rule, &blocks);
     let y = joined(&tasks, &outputs, [q.rows(), heads * value_dim, sizes.group() * value_dim]);
     drop((blocks, tasks));
@@ -410,8 +495,20 @@ impl AttendInputs<'_> {
             .collect()
     }
 
+    /// Returns the positions that the one row of a task sees; none if it sees all.
+    fn positions_of(&self, task: &AttendTask<'_>) -> Option<Vec<usize>> {
+        let selected = self.selected?;
+        let seen = self.reach.seen(task.mask, task.start);
+        Some(selected.positions(task.rows.start, task.head, self.kv_heads, &seen))
+    }
+
     /// Returns the queries of a task, and the columns of the keys and values that they see.
-    fn block<'b>(&'b self, task: &AttendTask<'b>, worth: &'b [f32]) -> AttendBlock<'b> {
+    fn block<'b>(
+        &'b self,
+        task: &AttendTask<'b>,
+        worth: &'b [f32],
+        selected: Option<&'b [usize]>,
+    ) -> AttendBlock<'b> {
         let key_dim = self.rule.key_dim;
         let first = self.reach.seen(task.mask, task.start).start;
         let (column, other) = columns(self, task.head);
@@ -422,12 +519,17 @@ impl AttendInputs<'_> {
                 values.columns(column, self.stored),
                 values.columns(other.unwrap_or(0), other.map_or(0, |_| self.stored)),
             ],
-            selected: None,
+            selected,
         };
-        let rows = task.rows.clone().enumerate();
+        // A row that sees nothing gives zeros.
+        let nothing = selected.is_some_and(<[usize]>::is_empty);
+        let rows = task.rows.clone().enumerate().filter(|_| !nothing);
         let queries = rows.flat_map(|(n, row)| {
             let position = task.start + n;
-            let Range { start: from, end: to } = self.reach.seen(task.mask, position);
+            let Range { start: from, end: to } = match selected {
+                Some(selected) => 0..selected.len(),
+                None => self.reach.seen(task.mask, position),
+            };
             (0..self.group).map(move |g| {
                 let head = task.head * self.group + g;
                 let at = row * self.width + head * key_dim;
@@ -452,7 +554,7 @@ impl AttendInputs<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{AttendReach, AttendWindow};
+    use super::{AttendReach, AttendWindow, SelectedBlocks, selection_shape};
     use crate::masks::{ChunkMask, SequenceMask};
 
     /// Decides on one query and one key, as the mask functions of transformers do.
@@ -508,6 +610,22 @@ mod tests {
                 prop_assert_eq!(seen, want, "query {}", query);
             }
         }
+    }
+
+    #[test]
+    fn blocks_are_positions_that_a_query_sees() {
+        let of = [0.0, 2.0, -1.0, 1.0, f32::MAX, f32::NAN];
+        let selected = SelectedBlocks { of: &of, groups: 2, count: 3, size: 3 };
+        assert_eq!(selected.positions(0, 0, 4, &(0..8)), [0, 1, 2, 6, 7]);
+        assert_eq!(selected.positions(0, 3, 4, &(4..8)), [4, 5]);
+    }
+
+    #[test]
+    fn groups_divide_the_key_heads() {
+        assert_eq!(selection_shape(&[5, 2, 3], 4), Some((2, 3)));
+        assert_eq!(selection_shape(&[5, 7], 4), Some((1, 7)));
+        assert_eq!(selection_shape(&[5, 3, 2], 4), None);
+        assert_eq!(selection_shape(&[5, 0, 2], 4), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::value::DeviceValue;
 
 mod activation;
 mod attend;
+mod attend_selected;
 mod causal_conv;
 mod codes;
 mod elementwise;
@@ -16,6 +17,7 @@ mod expert_matrices;
 mod experts;
 mod gated_norm;
 mod grouped_conv;
+mod index_blocks;
 mod index_topk;
 mod latent_attend;
 mod library;
@@ -49,6 +51,7 @@ pub(super) const FILES: &[fn(&mut Kernels)] = &[
     experts::kernels,
     gated_norm::kernels,
     grouped_conv::kernels,
+    index_blocks::kernels,
     index_topk::kernels,
     latent_attend::kernels,
     linear::kernels,

@@ -69,24 +69,27 @@ impl Kernel for IndexTopk {
 
 fn score(q: &[f32], w: &[f32], key: &[f32], scale: f32) -> f32 {
     q.chunks_exact(key.len()).zip(w).fold(0.0, |sum, (q, w)| {
-        let mut products = [0.0; 64];
-        let dot: f32 = q
-            .chunks(64)
-            .zip(key.chunks(64))
-            .map(|(q, key)| {
-                let products = &mut products[..q.len()];
-                products.iter_mut().zip(q).zip(key).for_each(|((p, q), k)| *p = q * k);
-                math::sum(products)
-            })
-            .sum();
-        let hit = dot * scale;
+        let hit = dot(q, key) * scale;
         // NaN stays NaN.
         sum + w * if hit < 0.0 { 0.0 } else { hit }
     })
 }
 
+/// Multiplies one head of a query with a key.
+pub(super) fn dot(q: &[f32], key: &[f32]) -> f32 {
+    let mut products = [0.0; 64];
+    q.chunks(64)
+        .zip(key.chunks(64))
+        .map(|(q, key)| {
+            let products = &mut products[..q.len()];
+            products.iter_mut().zip(q).zip(key).for_each(|((p, q), k)| *p = q * k);
+            math::sum(products)
+        })
+        .sum()
+}
+
 /// Selects the indices of the largest scores, ascending; `y` stays unchanged where there are fewer.
-fn select(scores: &[f32], y: &mut [f32]) {
+pub(super) fn select(scores: &[f32], y: &mut [f32]) {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     if scores.len() > y.len() {
         order.select_nth_unstable_by(y.len() - 1, |a: &usize, b: &usize| {

@@ -16,6 +16,15 @@ const MODELS: &[(&str, &[(&str, u64)])] = &[
     ("gemma3_text", &[("num_attention_heads", 6), ("head_dim", 40), ("sliding_window", 1501)]),
     ("deepseek_v3", &[("qk_nope_head_dim", 37), ("v_head_dim", 41)]),
     ("deepseek_v32", &[("index_topk", 1301), ("v_head_dim", 33)]),
+    (
+        "minimax_m3_vl_text",
+        &[
+            ("num_attention_heads", 6),
+            ("index_head_dim", 70),
+            ("index_block_size", 7),
+            ("index_topk_blocks", 160),
+        ],
+    ),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {

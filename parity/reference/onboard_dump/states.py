@@ -18,6 +18,15 @@ def conv_widths(model, layers: int) -> dict[int, int]:
     return widths
 
 
+def index_rows(layer):
+    """The keys that the index of a layer keeps, `[kept, 1, dim]`; None without an index. Classes differ in the name, and some have an axis of heads, which is 1."""
+    for name in ("indexer_keys", "idx_keys"):
+        keys = getattr(layer, name, None)
+        if keys is not None and keys.numel() > 0:
+            return keys[0].reshape(-1, 1, keys.shape[-1])
+    return None
+
+
 def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, str, object]]:
     """(layer, kind, part, tensor) of everything the cache holds, without the batch axis."""
     import torch
@@ -35,9 +44,8 @@ def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, st
                 if window is not None:
                     rows = rows[max(0, rows.shape[0] - (window - 1)) :]
                 found.append((index, "attention", part, rows.contiguous()))
-        indexer = getattr(layer, "indexer_keys", None)
-        if indexer is not None and indexer.numel() > 0:
-            found.append((index, "attention", "index", indexer[0].unsqueeze(1).contiguous()))
+        if (keys_of_index := index_rows(layer)) is not None:
+            found.append((index, "attention", "index", keys_of_index.contiguous()))
         for kind, attribute in (("conv", "conv_states"), ("recurrent", "recurrent_states")):
             states = getattr(layer, attribute, None)
             for slot, tensor in sorted(states.items()) if isinstance(states, dict) else []:
@@ -70,10 +78,10 @@ def newest_rows(cache, absent=()) -> dict:
     for index, layer in enumerate(getattr(cache, "layers", [])):
         if index in absent:
             continue
-        keys, values, indexer = (getattr(layer, name, None) for name in ("keys", "values", "indexer_keys"))
+        keys, values = (getattr(layer, name, None) for name in ("keys", "values"))
         if keys is not None and values is not None and keys.numel() + values.numel() > 0:
             for part, tensor in (("k", keys), ("v", values)):
                 found[index, part] = tensor[0, :, -1:].transpose(0, 1).clone()
-        if indexer is not None and indexer.numel() > 0:
-            found[index, "index"] = indexer[0, -1:].unsqueeze(1).clone()
+        if (keys_of_index := index_rows(layer)) is not None:
+            found[index, "index"] = keys_of_index[-1:].clone()
     return found

@@ -4,6 +4,7 @@ use super::{Infer, Input, OpRule, ParamKind, Signature, Trait};
 use crate::dtype::DtypeRule;
 use crate::eval::EvalError;
 use crate::graph::{StateKind, StatePart, show};
+use crate::scalar::Scalar;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let rope = Signature::new()
@@ -36,7 +37,7 @@ pub(super) fn rules() -> Vec<OpRule> {
                  stay f32, one rounding after), `qk_f32` (cos/sin rounded, arithmetic f32, one \
                  rounding)",
         ),
-        OpRule::new("attend", scored(attend), infer_attend)
+        OpRule::new("attend", selective(scored(attend)), infer_attend)
             .is_a(&[Trait::KeepsState, Trait::MultipliesWithin, Trait::SeparatesDocuments])
             .gives("`[heads * v_dim]`")
             .notes(
@@ -49,7 +50,9 @@ pub(super) fn rules() -> Vec<OpRule> {
                  by the sigmoid of how far it lies under the scores. `values='paired'`: key head j \
                  has the values j and j + half of the value heads side by side. `salience=P`: \
                  `exp(P.A * softplus(P.dt_proj · values))` of each key head is added to a key's \
-                 scores, and the `keep` keys with the largest are seen",
+                 scores, and the `keep` keys with the largest are seen. `selected` `[k]`, or `[n, k]` for \
+                 n groups of key heads: the positions that a query sees, ascending, those below 0 are none; \
+                 with `block` blocks of so many positions, as `index_blocks` gives them",
             ),
         OpRule::new("attend_to", scored(attend_to), infer_attend_to)
             .is_a(&[Trait::MultipliesWithin, Trait::SeparatesDocuments])
@@ -81,6 +84,11 @@ fn scored(signature: Signature) -> Signature {
         .may("keep", ParamKind::Dim)
         .flag("chunked", false)
         .word("mask", &["causal", "prefix"])
+}
+
+/// Adds the parameters of selected keys to a signature.
+fn selective(signature: Signature) -> Signature {
+    signature.may("selected", ParamKind::Value).takes("block", ParamKind::Dim, Scalar::Int(1))
 }
 
 fn infer_rope(call: &mut Infer<'_>) -> Result<(), EvalError> {
@@ -130,10 +138,56 @@ fn infer_attend(call: &mut Infer<'_>) -> Result<(), EvalError> {
             .error("chunked", "chunks are as long as the window, and there is none")
             .into());
     }
+    selection(call, &k)?;
     call.state("state", StateKind::Attention, &[("k", k.shape), ("v", v.shape.clone())])?;
     let shape = v.shape;
     let dtype = v.dtype;
     attention_result(call, &q, &shape, dtype)
+}
+
+/// Checks the positions that queries see, if not all earlier ones are seen.
+fn selection(call: &mut Infer<'_>, k: &Input) -> Result<(), EvalError> {
+    if !call.given("selected") {
+        if call.dim("block")? != 1 {
+            return Err(call
+                .error("block", "there are no `selected` blocks of this size")
+                .help("give `selected`, or leave out `block`")
+                .into());
+        }
+        call.drop_attr("selected");
+        call.drop_defaults(&["block"]);
+        return Ok(());
+    }
+    let selected = call.input("selected")?;
+    let groups = match selected.shape[..] {
+        [_] => 1,
+        [groups, _] => groups,
+        _ => {
+            return Err(call
+                .error("selected", "selected positions have at most two axes")
+                .label(format!(
+                    "`{}` is {}, expected [k] or [n, k]",
+                    selected.name,
+                    show(&selected.shape)
+                ))
+                .into());
+        }
+    };
+    if groups == 0 || !k.shape[0].is_multiple_of(groups) {
+        return Err(call.misfit("key heads do not divide into these groups", k, &selected).into());
+    }
+    let given = ["window", "alibi", "salience", "sinks"].into_iter().find(|name| call.given(name));
+    let prefix = (call.word("mask") == Some("prefix")).then_some("mask");
+    let paired = (call.word("values") == Some("paired")).then_some("values");
+    if let Some(name) = given.or(prefix).or(paired) {
+        return Err(call
+            .error(name, format!("there is no attention with `{name}` to selected positions"))
+            .help(format!("no known model has both; leave out `{name}` or `selected`"))
+            .into());
+    }
+    call.drop_attr("selected");
+    call.drop_defaults(&["block"]);
+    Ok(())
 }
 
 /// Checks attention to the state of an earlier layer.

@@ -1,10 +1,11 @@
 //! Multi-head latent attention: keys and values are expanded from what is kept.
 
-use super::{Infer, OpRule, ParamKind, Signature, Trait};
+use super::{Infer, Input, OpRule, ParamKind, Signature, Trait};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::EvalError;
 use crate::graph::StateKind;
 use crate::graph::show;
+use crate::scalar::Scalar;
 
 /// The most positions that an index may select: each row has room for as many.
 const MAX_TOPK: usize = 1 << 16;
@@ -28,6 +29,13 @@ pub(super) fn rules() -> Vec<OpRule> {
         .needs("state", ParamKind::State)
         .needs("topk", ParamKind::Dim)
         .needs("scale", ParamKind::Float);
+    let blocks = Signature::new()
+        .needs("q", ParamKind::Value)
+        .needs("k", ParamKind::Value)
+        .needs("state", ParamKind::State)
+        .needs("topk", ParamKind::Dim)
+        .needs("block", ParamKind::Dim)
+        .takes("local", ParamKind::Int, Scalar::Int(0));
     vec![
         OpRule::new("latent_attend", attend, infer)
             .is_a(&[
@@ -54,16 +62,56 @@ pub(super) fn rules() -> Vec<OpRule> {
                  · k)` are largest, those at equal scores that come first; -1 where there are \
                  fewer; `q [heads, d]`, `k [1, d]`, `w [heads]`; all in f32",
             ),
+        OpRule::new("index_blocks", blocks, infer_blocks)
+            .is_a(&[Trait::KeepsState])
+            .gives("`[heads, topk]`, f32")
+            .notes(
+                "numbers, ascending, of the `topk` blocks of `block` positions that each head of `q \
+                 [heads, d]` likes best, -1 where there are fewer. A block counts its largest `q · k` of \
+                 positions up to the query's; the last `local` blocks come before all others, and of equal \
+                 ones the first; `k [1, d]`; all in f32",
+            ),
     ]
 }
 
-fn infer_index(call: &mut Infer<'_>) -> Result<(), EvalError> {
+/// Checks the query heads and the key of an index.
+fn index_inputs(call: &mut Infer<'_>) -> Result<(Input, Input), EvalError> {
     let q = call.input("q")?;
     let k = call.input("k")?;
-    let w = call.input("w")?;
     if q.shape.len() != 2 || k.shape != [1, q.last()] {
         return Err(call.misfit("queries are [heads, size] and the key [1, size]", &q, &k).into());
     }
+    Ok((q, k))
+}
+
+fn infer_blocks(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    let (q, k) = index_inputs(call)?;
+    let topk = call.dim("topk")?;
+    let heads = q.shape[0];
+    call.dim("block")?;
+    if heads.saturating_mul(topk) > MAX_TOPK {
+        return Err(call
+            .error(
+                "topk",
+                format!(
+                    "{heads} heads with {topk} blocks, at most {MAX_TOPK} are allowed together"
+                ),
+            )
+            .into());
+    }
+    if call.int("local")? < 0 {
+        return Err(call.error("local", "the number of last blocks is 0 or above").into());
+    }
+    call.drop_defaults(&["local"]);
+    call.state("state", StateKind::Index, &[("index", k.shape)])?;
+    // Numbers of blocks are integers below 2^24, which f32 holds.
+    call.output(vec![heads, topk], DtypeRule::Fixed(Dtype::F32));
+    Ok(())
+}
+
+fn infer_index(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    let (q, k) = index_inputs(call)?;
+    let w = call.input("w")?;
     if w.shape != [q.shape[0]] {
         return Err(call.misfit("each head of an index has one weight", &q, &w).into());
     }

@@ -7,7 +7,8 @@ use registry::dtype::Dtype;
 use crate::Error;
 use crate::device::source::THREADS;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
-use crate::ops::attend::Attend;
+use crate::ops::attend::{Attend, block_size};
+use crate::ops::device::attend_selected::SelectedCall;
 use crate::ops::device::long_rows::{HeadVectors, LongRows};
 use crate::ops::device::seen::{SeenPositions, extent, rounding_argument};
 use crate::ops::device::{index, long_rows};
@@ -21,7 +22,7 @@ use crate::value::DeviceValue;
 pub(super) const SCORES: usize = 1 << 26;
 
 /// Heads of a block of scores: `SCORE_HEADS` of `attend.cu`.
-const SCORE_HEADS: usize = 4;
+pub(super) const SCORE_HEADS: usize = 4;
 
 /// Numbers of a block of values: `COLUMNS` of `attend.cu`.
 pub(super) const COLUMNS: usize = 32;
@@ -57,22 +58,25 @@ struct DeviceAttend {
     rule: Attend,
     /// True if keys and values are added to the state first.
     keeps: bool,
+    /// Positions of a block of selected ones.
+    block: usize,
 }
 
 impl DeviceAttend {
     fn prepare(args: &Args<'_>, keeps: bool) -> Result<Self, Error> {
-        Ok(Self { rule: Attend::prepare(args)?, keeps })
+        let block = if keeps { block_size(args)? } else { 1 };
+        Ok(Self { rule: Attend::prepare(args)?, keeps, block })
     }
 }
 
 /// Sizes that all launches share.
-struct AttendSizes {
-    heads: usize,
-    kv_heads: usize,
-    key_dim: usize,
+pub(super) struct AttendSizes {
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) key_dim: usize,
     /// Numbers of a value as it is cached.
     stored: usize,
-    value_dim: usize,
+    pub(super) value_dim: usize,
 }
 
 /// Returns the launches that add the step's keys and values to the state.
@@ -145,6 +149,11 @@ impl Kernel for DeviceAttend {
         let y = ctx.device_output(0, q.rows())?;
         if y.width() != heads * value_dim {
             return Err(ctx.error(format!("{heads} heads of {value_dim} are no {:?}", y.shape)));
+        }
+        if self.keeps && ctx.node().inputs.len() > 3 {
+            queue.launch_parts(&launches)?;
+            SelectedCall::new(rule, ctx, (&q, &y), &sizes, self.block)?.attend()?;
+            return ctx.set_device(0, y);
         }
         let slopes = slopes.as_ref();
         let y = &y;

@@ -1,0 +1,105 @@
+//! `index_blocks` on a device.
+
+use crate::Error;
+use crate::device::{KernelArgument, KernelParts};
+use crate::ops::device::attend::{SCORES, score_groups};
+use crate::ops::device::index;
+use crate::ops::index_blocks::IndexBlocks;
+use crate::ops::{Args, Ctx, Kernel, Kernels};
+use crate::states::Memory;
+use crate::states::store::device::{CacheArguments, RowWrites};
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels
+        .prepared("index_blocks", |args: &Args<'_>| IndexBlocks::prepare(args).map(DeviceBlocks));
+}
+
+struct DeviceBlocks(IndexBlocks);
+
+impl Kernel for DeviceBlocks {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let IndexBlocks { topk, block, local } = self.0;
+        let queue = ctx.queue()?;
+        let q = ctx.device_input(0)?;
+        let k = ctx.device_input(1)?;
+        let size = k.width();
+        let y = ctx.device_output(0, q.rows())?;
+        if size == 0 || !q.width().is_multiple_of(size) || y.width() != q.width() / size * topk {
+            return Err(ctx.error("its queries and keys do not fit"));
+        }
+        let heads = q.width() / size;
+        let mut writes = RowWrites::default();
+        let mut parts = Vec::new();
+        for chunk in ctx.chunks() {
+            let wrong = ctx.error("its state does not hold keys of this shape");
+            let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+            if memory.width() != size || memory.end() != chunk.start {
+                return Err(wrong);
+            }
+            memory.append_value(&k, (chunk.rows.start, chunk.rows.len()), &mut writes)?;
+            let (cache, _) = memory.cache()?;
+            let span = memory.end().div_ceil(block);
+            let batch = (SCORES / (heads * span).max(1)).max(1);
+            for first in chunk.rows.clone().step_by(batch) {
+                let rows = chunk.rows.end.min(first + batch) - first;
+                let start = chunk.start + first - chunk.rows.start;
+                parts.push(BlockPart { cache, first, rows, start, span });
+            }
+        }
+        let mut launches = writes.into_launches();
+        for group in score_groups(&parts, |part| part.rows * heads * part.span) {
+            let total: usize = group.iter().map(|part| part.rows * heads * part.span).sum();
+            let buffer = queue.allocate(4 * total)?;
+            let [mut score, mut select] = ["block_scores", "block_select"].map(KernelParts::new);
+            let mut at = 0;
+            for &BlockPart { cache, first, rows, start, span } in group {
+                let scores = buffer.argument(4 * at)?;
+                let first = index(ctx, first)?;
+                let start = index(ctx, start)?;
+                let columns = index(ctx, span)?;
+                let block = index(ctx, block)?;
+                let mut arguments: Vec<KernelArgument> = vec![
+                    (&*q.buffer).into(),
+                    q.dtype.into(),
+                    first.into(),
+                    index(ctx, rows)?.into(),
+                    index(ctx, heads)?.into(),
+                    index(ctx, size)?.into(),
+                ];
+                arguments.extend(cache.list);
+                arguments
+                    .extend([start, columns, block, index(ctx, local)?].map(KernelArgument::from));
+                arguments.push(scores);
+                score.push_each(rows * heads * span, arguments);
+                let arguments = vec![
+                    scores,
+                    first.into(),
+                    index(ctx, heads)?.into(),
+                    start.into(),
+                    columns.into(),
+                    block.into(),
+                    index(ctx, topk)?.into(),
+                    (&*y.buffer).into(),
+                    y.dtype.into(),
+                ];
+                select.push(rows * heads, arguments);
+                at += rows * heads * span;
+            }
+            launches.extend([score, select]);
+            queue.launch_parts(&std::mem::take(&mut launches))?;
+        }
+        ctx.set_device(0, y)
+    }
+}
+
+/// Some rows of one chunk.
+struct BlockPart {
+    cache: CacheArguments,
+    /// The first row.
+    first: usize,
+    rows: usize,
+    /// The position of the first row.
+    start: usize,
+    /// Blocks that the last row sees.
+    span: usize,
+}
