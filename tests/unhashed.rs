@@ -191,7 +191,9 @@ fn keys_of_every_file_of_a_set_are_compared() {
     files.sort();
     let (hashes, files): (Vec<_>, Vec<_>) =
         files.into_iter().partition(|path| path.extension().is_some_and(|end| end == "hashes"));
-    hashes.iter().for_each(|path| fs_err::remove_file(path).unwrap());
+    for path in &hashes {
+        fs_err::remove_file(path).unwrap();
+    }
     compare(&source, &files[0]).code(0);
     // A key in the header of the second file, in place of its padding.
     let bytes = fs_err::read(&files[1]).unwrap();

@@ -145,7 +145,7 @@ pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
             .with_min_len(least.div_ceil(group))
             .enumerate()
             .for_each(|(row, y)| {
-                pair.by_groups(&between[row * channels..][..second * channels], y)
+                pair.by_groups(&between[row * channels..][..second * channels], y);
             });
     }
     ctx.set(0, y)

@@ -99,7 +99,9 @@ fn mean_of_heads(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         for head in x.chunks_exact(size) {
             y.iter_mut().zip(head).for_each(|(y, x)| *y += x);
         }
-        y.iter_mut().for_each(|y| *y /= heads as f32);
+        for y in y.iter_mut() {
+            *y /= heads as f32;
+        }
         round(dtype, y);
     });
     ctx.set(0, y)

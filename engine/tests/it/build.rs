@@ -167,6 +167,7 @@ impl Build {
             graph: self.graph,
             ropes: self.ropes,
             vocab: self.vocab,
+            input_vocab: self.vocab,
             context: self.context,
             ignore: Vec::new(),
             wrapped: None,

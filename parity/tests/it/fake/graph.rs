@@ -98,6 +98,7 @@ pub fn model() -> Model {
         graph,
         ropes: Vec::new(),
         vocab: VOCAB,
+        input_vocab: VOCAB,
         context: Some(64),
         ignore: Vec::new(),
         wrapped: None,
