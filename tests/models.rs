@@ -85,6 +85,7 @@ const LIMITED: &[(&str, &[&str])] = &[
     ("gemma3n_text", &["ops"]),
     ("hrm_text", &["ops"]),
     ("hrm_text_prefix", &["ops"]),
+    ("zaya", &["ops"]),
     // The reference's steps do not agree with its prefill.
     ("nemotron_h", &["decode"]),
     ("nemotron_h_moe", &["decode"]),

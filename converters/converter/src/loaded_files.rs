@@ -87,6 +87,6 @@ const SIDE_FILES: [&str; 24] = [
 /// True for the names of optional files beside weights, and of indices of weights.
 pub(crate) fn is_side_file(name: &str) -> bool {
     SIDE_FILES.contains(&name)
-        || name.starts_with("tokenizer.model.")
+        || name.starts_with("tokenizer.model.v")
         || name.ends_with(".index.json")
 }

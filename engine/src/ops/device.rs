@@ -29,6 +29,7 @@ mod round_inputs;
 mod route;
 mod rows;
 mod scan;
+mod scores;
 mod seen;
 mod shape;
 

@@ -247,7 +247,7 @@ const BAD_SPECS: [(&str, &str, &str); 26] = [
     (
         "window=window)",
         "windw=window)",
-        ": `attend` has no parameter `windw` (`attend(q, k, v, state, scale, window=null, softcap=null, sinks=null, softmax='f32', alibi=null, scores='rounded', sink_form='column', values='own', salience=null, salience_bias=false, keep=null, chunked=false, mask='causal')`) -> did you mean `window`?",
+        ": `attend` has no parameter `windw` (`attend(q, k, v, state, scale, window=null, softcap=null, sinks=null, softmax='f32', alibi=null, scores='rounded', sink_form='column', values='own', salience=null, salience_bias=false, keep=null, chunked=false, mask='causal', selected=null, block=1)`) -> did you mean `window`?",
     ),
     ("b * u", "b * x2", ": there is no dim or variable `x2` -> did you mean `x`?"),
     ("b * u", "b * net.y", ": `net.y` is a path (expected a number or a text)"),

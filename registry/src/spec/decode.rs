@@ -210,6 +210,23 @@ impl SpecDecoder {
         }
     }
 
+    /// Reads a pattern of names: one word, with spaces in its holes alone.
+    fn pattern(&mut self, node: &YamlNode) -> Option<Ident> {
+        let text = node.text().filter(|text| {
+            let parts = text.value().split('{');
+            let mut outside = parts.map(|part| part.split_once('}').map_or(part, |(_, end)| end));
+            !text.value().is_empty() && outside.all(|part| !part.contains(char::is_whitespace))
+        });
+        match text {
+            Some(text) => Some(text.ident()),
+            None => self.word(node),
+        }
+    }
+
+    fn required_pattern(&mut self, map: &YamlMap, key: &str) -> Option<Ident> {
+        map.get(key).and_then(|entry| self.pattern(&entry.value))
+    }
+
     fn required_word(&mut self, map: &YamlMap, key: &str) -> Option<Ident> {
         map.get(key).and_then(|entry| self.word(&entry.value))
     }
@@ -477,8 +494,8 @@ impl SpecDecoder {
             return None;
         };
         self.check_keys(map, &WEIGHT, &node.at);
-        let disk = self.required_word(map, "disk");
-        let weight = self.required_word(map, "weight");
+        let disk = self.required_pattern(map, "disk");
+        let weight = self.required_pattern(map, "weight");
         let steps = self.steps(map);
         Some(WeightRuleDecl { disk: disk?, weight: weight?, steps: steps?, at: node.at.clone() })
     }

@@ -1,4 +1,4 @@
-//! Holes of patterns that stand for a number computed from another hole, as `{2 * i + 1}`.
+//! Holes of patterns for a number that is computed from another hole, as `{2 * i + 1}`.
 
 /// A number in a name: a factor times the number of a hole, plus an offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

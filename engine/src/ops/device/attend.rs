@@ -5,11 +5,13 @@ use std::ops::Range;
 use registry::dtype::Dtype;
 
 use crate::Error;
-use crate::device::source::THREADS;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
 use crate::ops::attend::{Attend, block_size};
 use crate::ops::device::attend_selected::SelectedCall;
 use crate::ops::device::long_rows::{HeadVectors, LongRows};
+use crate::ops::device::scores::{
+    AttendSizes, COLUMNS, SCORE_HEADS, SCORES, score_groups, score_tiles,
+};
 use crate::ops::device::seen::{SeenPositions, extent, rounding_argument};
 use crate::ops::device::{index, long_rows};
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
@@ -17,37 +19,6 @@ use crate::states::Memory;
 use crate::states::attention::Attention;
 use crate::states::store::device::RowWrites;
 use crate::value::DeviceValue;
-
-/// Scores that are held at once; more parts go in turn.
-pub(super) const SCORES: usize = 1 << 26;
-
-/// Heads of a block of scores: `SCORE_HEADS` of `attend.cu`.
-pub(super) const SCORE_HEADS: usize = 4;
-
-/// Numbers of a block of values: `COLUMNS` of `attend.cu`.
-pub(super) const COLUMNS: usize = 32;
-
-/// Blocks of the scores of a row: `score_tiles` of `attend.cu`.
-pub(super) fn score_tiles(span: usize) -> usize {
-    span.div_ceil(THREADS)
-}
-
-/// Divides parts into groups whose scores are held at once; a part with more has a group of its own.
-pub(super) fn score_groups<P>(parts: &[P], scores: impl Fn(&P) -> usize) -> Vec<&[P]> {
-    let mut groups = Vec::new();
-    let mut remaining = parts;
-    while !remaining.is_empty() {
-        let mut held = 0_usize;
-        let fits = remaining.iter().take_while(|part| {
-            held = held.saturating_add(scores(part));
-            held <= SCORES
-        });
-        let (group, left) = remaining.split_at(fits.count().max(1));
-        groups.push(group);
-        remaining = left;
-    }
-    groups
-}
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("attend", |args| DeviceAttend::prepare(args, true));
@@ -67,16 +38,6 @@ impl DeviceAttend {
         let block = if keeps { block_size(args)? } else { 1 };
         Ok(Self { rule: Attend::prepare(args)?, keeps, block })
     }
-}
-
-/// Sizes that all launches share.
-pub(super) struct AttendSizes {
-    pub(super) heads: usize,
-    pub(super) kv_heads: usize,
-    pub(super) key_dim: usize,
-    /// Numbers of a value as it is cached.
-    stored: usize,
-    pub(super) value_dim: usize,
 }
 
 /// Returns the launches that add the step's keys and values to the state.
@@ -479,17 +440,4 @@ impl AttendCall<'_, '_> {
 /// Returns the address of a number in a buffer; null if there is no buffer.
 fn address_of(buffer: Option<&DeviceBuffer>, number: usize) -> Result<KernelArgument, Error> {
     buffer.map_or(Ok(None::<&DeviceBuffer>.into()), |buffer| buffer.argument(4 * number))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_hold_as_many_scores_as_allowed() {
-        let parts = [SCORES / 2, SCORES / 2, 1, SCORES + 1, 1, SCORES - 1];
-        let groups = score_groups(&parts, |part| *part);
-        assert_eq!(groups.iter().map(|group| group.len()).collect::<Vec<_>>(), [2, 1, 1, 2]);
-        assert_eq!(groups.concat(), parts);
-    }
 }

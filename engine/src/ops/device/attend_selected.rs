@@ -4,10 +4,10 @@ use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
 use crate::ops::Ctx;
 use crate::ops::attend::{Attend, selection_shape};
-use crate::ops::device::attend::{
+use crate::ops::device::index;
+use crate::ops::device::scores::{
     AttendSizes, COLUMNS, SCORE_HEADS, SCORES, score_groups, score_tiles,
 };
-use crate::ops::device::index;
 use crate::ops::device::seen::rounding_argument;
 use crate::states::Memory;
 use crate::states::attention::Attention;

@@ -2,8 +2,8 @@
 
 use crate::Error;
 use crate::device::{KernelArgument, KernelParts};
-use crate::ops::device::attend::{SCORES, score_groups};
 use crate::ops::device::index;
+use crate::ops::device::scores::{SCORES, score_groups};
 use crate::ops::index_topk::IndexTopk;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::states::Memory;
