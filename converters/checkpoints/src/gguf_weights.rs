@@ -315,9 +315,10 @@ fn open(
     let back = inverse(&group.steps, shapes.clone())?;
     let ty = parts[0].info.ty;
     let (moves, scales) = BlockScales::of(&back, &parts);
-    let rows_move =
-        parts.iter().all(|part: &ModelTensor<'_>| part.cut.is_none() || part.shape.len() > 1)
-            && moves_rows(&moves, &parts);
+    // A number without dimensions is in no row.
+    let rows_move = parts.iter().all(|part: &ModelTensor<'_>| {
+        !part.shape.is_empty() && (part.cut.is_none() || part.shape.len() > 1)
+    }) && moves_rows(&moves, &parts);
     if rows_move && parts.iter().any(|part| part.info.ty != ty) {
         if let Some(matrix) = row_parts::find(&moves, scales.factor, &parts, &shapes)? {
             return Ok(vec![matrix]);
