@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use formats::codec::BlockType;
 use formats::gguf::{GgufFile, GgufHeader, GgufTensorSpec, Metadata, MetadataValue};
 
 use crate::tool::{Ran, convert, copy_folder, fixture, onboard, run};
@@ -180,6 +181,42 @@ fn files_of_a_named_route_are_determined() {
     compare(&other).code(1).says("have other bytes than the source gives");
 }
 
+/// Rows that no block divides stay plain, and are rounded by the intermediate file of the route as well.
+#[test]
+fn plain_tensors_of_a_named_route_are_determined() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("falcon_h1");
+    let path = dir.path().join("m.gguf");
+    let route = ["--identity", "llama.cpp"];
+    unhashed(&source, "gguf:q4_k_m", &route, &path);
+    let with_route = || run(convert().arg(&source).args(route).arg("--verify").arg(&path));
+    with_route().code(0);
+    compare(&source, &path).code(0);
+    let file = GgufFile::open(&path).unwrap();
+    let mut damaged = tensors(&file);
+    let is_plain = |spec: &GgufTensorSpec| spec.ty == BlockType::F16;
+    let (_, bytes) = damaged.iter_mut().find(|(spec, _)| is_plain(spec)).unwrap();
+    bytes[0] ^= 1;
+    fuse::write(file.metadata(), &damaged, &path);
+    with_route().code(1);
+    compare(&source, &path).code(1);
+}
+
+/// A set may have one file. In a file of no set, numbers of a set are added keys.
+#[test]
+fn keys_of_a_set_belong_to_sets() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("llama_256");
+    let to = ["--to", "gguf:q8_0", "--split-max-size", "700M", "-o"];
+    run(convert().arg(&source).args(to).arg(dir.path().join("m.gguf"))).code(0);
+    let path = dir.path().join("m-00001-of-00001.gguf");
+    fs_err::remove_file(path.with_extension("gguf.hashes")).unwrap();
+    compare(&source, &path).code(0);
+    let plain = dir.path().join("m.gguf");
+    fs_err::rename(&path, &plain).unwrap();
+    compare(&source, &plain).code(1).says("key `split.count` is none that the conversion writes");
+}
+
 #[test]
 fn keys_of_every_file_of_a_set_are_compared() {
     let dir = tempfile::tempdir().unwrap();
@@ -342,6 +379,8 @@ fn a_set_is_verified_by_its_folder() {
     names.sort();
     let [second, hashes] = &names[..] else { panic!("{names:?}") };
     assert!(hashes.ends_with(".hashes"));
+    let alone = run(onboard().arg("verify").arg(dir.path().join(second))).code(0);
+    alone.says("note: this is one file of a set");
     let renamed: Vec<(String, String)> =
         names.iter().map(|name| (name.clone(), name.replacen("m-", "other-", 1))).collect();
     // A file that was renamed alone is missing in its set, and sound by itself.

@@ -181,8 +181,7 @@ impl Rows<'_> {
         let mut nearest = None;
         for (candidate, via) in VIA.into_iter().enumerate() {
             let rounded = via.map(|dtype| round(dtype, numbers));
-            let is_tried = via.is_none() || self.ty.is_quantized();
-            if !is_tried || !self.encode(rounded.as_deref().unwrap_or(numbers), &mut encoded) {
+            if !self.encode(rounded.as_deref().unwrap_or(numbers), &mut encoded) {
                 sum.unequal[candidate] = (sum.blocks, Some(self.at));
                 continue;
             }
@@ -202,6 +201,9 @@ impl Rows<'_> {
                 let values = self.decoded(&encoded, numbers.len())?;
                 sum.encoded = Measure::of(numbers, &values);
                 nearest = Some(values);
+            } else if first.is_none() {
+                // Programs that quantize an intermediate file round the tensors that stay plain as well.
+                return Ok(sum);
             }
         }
         let none = vec![f32::NAN; elements];

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use conversion::mix::MixTarget;
 use formats::codec::BlockType;
-use formats::gguf::split::{SET_KEY, SET_KEYS};
+use formats::gguf::split::{SET_KEY, SET_KEYS, SetName};
 use formats::gguf::{ALIGNMENT_KEY, GgufFile, Metadata, MetadataValue, VERSION};
 use formats::imatrix::Imatrix;
 use models::gguf;
@@ -108,12 +108,18 @@ impl FileKeys<'_> {
     /// True for a key that the conversion may write into file `n` of a set. Files of other programs describe the model in
     /// more words.
     fn may_have(&self, n: usize, key: &str, expected: &Metadata) -> bool {
-        let in_set = self.file.files().len() > 1 && (SET_KEYS.contains(&key) || key == SET_KEY);
+        let in_set = self.is_in_set() && (SET_KEYS.contains(&key) || key == SET_KEY);
         let weighted = self.is_weighted() && (IMPORTANCE_KEYS.contains(&key) || key == DATASET_KEY);
         let described = !self.has_config() && key.starts_with("general.");
         in_set
             || (n > 0 && key == ALIGNMENT_KEY)
             || (n == 0 && (weighted || described || expected.get(key).is_some()))
+    }
+
+    /// True for a set of files. A set may have one file, which has the name of one.
+    fn is_in_set(&self) -> bool {
+        let [file] = self.file.files() else { return true };
+        file.file_name().and_then(|name| name.to_str()).and_then(SetName::parse).is_some()
     }
 
     /// Lists the keys of the model with other values than those of its source.
