@@ -241,6 +241,14 @@ fn what_may_pass_is_tried_again() {
 }
 
 #[test]
+fn a_server_that_loads_its_model_is_no_unknown_one() {
+    let server = StandIn::start(Form::LlamaServer, "llama", Twist::None, Fault::Loading);
+    run(check("llama", &server.url).args(["--engine-timeout", "2"]))
+        .code(2)
+        .says("answered 503: `Loading model`; wait until the server has loaded its model");
+}
+
+#[test]
 fn the_key_is_sent_and_asked_for() {
     let server = StandIn::with_key(Form::Vllm, "llama", Twist::None, Fault::None, Some("s3cret"));
     run(&mut check("llama", &server.url))

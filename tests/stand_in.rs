@@ -69,6 +69,8 @@ pub(crate) enum Fault {
     Status(u16),
     /// This status, `.1` times, and then regular responses.
     Busy(u16, usize),
+    /// All answers are those of a server that loads its model.
+    Loading,
     /// Status of all answers, with a wait of a day.
     Tomorrow(u16),
     /// A list of models of this many bytes, in the shortest values.

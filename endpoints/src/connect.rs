@@ -35,12 +35,12 @@ pub fn report(url: &str, path: &str, options: &EndpointOptions) -> Result<Value,
     ServerConnection::new(url, options)?.get(path)?.report()
 }
 
-/// Reads JSON that a server may not have. A rejected key, a rate limit or an unreachable server is an
-/// error, because it says nothing about the address.
+/// Reads JSON that a server may not have. A rejected key, a rate limit, or a server that still loads its model or cannot be
+/// reached is an error, because it says nothing about the address.
 fn optional_json(http: &ServerConnection, path: &str) -> Result<Result<Value, String>, Error> {
     match http.get(path) {
         Ok(answer) => Ok(answer.report().map_err(|error| error.to_string())),
-        Err(error @ Error::Status { code, .. }) if !matches!(code, 401 | 403 | 429) => {
+        Err(error @ Error::Status { code, .. }) if !matches!(code, 401 | 403 | 429 | 503) => {
             Ok(Err(error.to_string()))
         }
         Err(error) => Err(error),

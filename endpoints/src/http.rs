@@ -347,6 +347,7 @@ fn advice(code: u16) -> &'static str {
         }
         404 => "check the address, and the served name (the engine option `model=NAME`)",
         429 => "try again later, or ask for less at a time with the engine option `parallel=1`",
+        503 => "wait until the server has loaded its model, or look into its log",
         500..=599 => "look into the server's log",
         _ => "",
     }

@@ -57,6 +57,9 @@ pub(super) fn serve(state: &State, stream: &TcpStream) {
         Fault::Status(code) if works => {
             return write(stream, code, r#"{"error": {"message": "the model is having a rest"}}"#);
         }
+        Fault::Loading => {
+            return write(stream, 503, r#"{"error": {"message": "Loading model"}}"#);
+        }
         Fault::Busy(code, times) if works && many <= times => return write(stream, code, "{}"),
         Fault::Tomorrow(code) if works => {
             let text = format!(
