@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use converter::{VerifiedFiles, compare_hashes, hashes_path, read_fault};
+use formats::gguf::split::SetName;
 use registry::listing;
 use registry::quantity::{self, bytes as size};
 use serde_json::json;
@@ -58,6 +59,14 @@ impl VerifyArgs {
         if !faults.is_empty() {
             term::note(&listing::joined(faults));
             return Ok(CommandOutcome::Differs);
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(later) = SetName::parse(&name).filter(|name| name.no > 1) {
+            let first = later.at(1);
+            term::note(&format!(
+                "note: this is one file of a set of {}; give the first one, `{first}`, to verify all of them",
+                later.count
+            ));
         }
         if !self.json {
             let files = quantity::plural(*files, "file");
