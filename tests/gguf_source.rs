@@ -144,7 +144,7 @@ fn a_tokenizer_of_keys_makes_the_tokens_of_the_checkpoint() {
 #[test]
 fn a_file_without_a_config_gets_one() {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["llama", "qwen2", "gemma3_text"] {
+    for name in ["llama", "qwen2", "gemma", "gemma3_text"] {
         let file = dir.path().join(format!("{name}.gguf"));
         let folder = dir.path().join(name);
         converted(&fixture(name), "gguf:f32", &file, &[]).code(0);
@@ -163,7 +163,9 @@ fn a_file_without_a_config_gets_one() {
         }
         assert_eq!(config["dtype"], "bfloat16", "{name}: {config:#}");
         assert!(config["tie_word_embeddings"].is_boolean(), "{name}: {config:#}");
-        run(onboard().arg("run").arg(&folder).args(["--tokens", "1,5,9", "-n", "4"])).code(0);
+        let ran = run(onboard().arg("run").arg(&folder).args(["--tokens", "1,5,9", "-n", "4"]));
+        let ran = ran.code(0);
+        assert!(!ran.err.contains("nothing reads"), "{name}: {}", ran.err);
     }
 }
 

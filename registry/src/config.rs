@@ -241,6 +241,31 @@ impl Config {
         }
         unread
     }
+
+    /// Returns the config without the keys that nobody asked for.
+    pub(crate) fn without_unread(&self, ignored: &[&str]) -> Self {
+        let mut root = self.root.clone();
+        if let Scalar::Map(entries) = &mut root {
+            for key in self.unread(ignored) {
+                remove(entries, &key);
+            }
+        }
+        Self::of(&self.path, root)
+    }
+}
+
+/// Removes a key, dotted where nested.
+fn remove(entries: &mut Vec<(String, Scalar)>, key: &str) {
+    let Some((first, suffix)) = key.split_once('.') else {
+        return entries.retain(|(name, _)| name != key);
+    };
+    for (name, value) in entries {
+        if let Scalar::Map(inner) = value
+            && name == first
+        {
+            remove(inner, suffix);
+        }
+    }
 }
 
 /// True if a pattern with `*` (any text) matches the whole of `name`.
@@ -368,6 +393,8 @@ mod tests {
         );
         let _ = c.get("a.x");
         assert_eq!(c.unread(&["skip_*"]), ["z", "a.y", "b"]);
+        let read = c.without_unread(&["skip_*"]);
+        assert_eq!(read.leaves(), ["a.x", "n", "use_cache", "skip_me"]);
     }
 
     #[test]

@@ -124,6 +124,8 @@ fn attempt(
         return Err(faults);
     }
     let unread = unread(&gguf, header);
+    // A section that the spec extends may give keys that this one has no use for.
+    let config = config.without_unread(&spec.ignore.keys());
     Ok((unread, SpecMatch { spec: name.to_owned(), config, model }))
 }
 

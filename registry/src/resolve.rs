@@ -143,9 +143,7 @@ pub fn resolve(
 
 /// Warns of each key of a config that nothing reads.
 fn report_unread(spec: &Spec, config: &Config, report: &mut FindingSet) {
-    let ignored: Vec<&str> =
-        spec.ignore.config.iter().map(|pattern| pattern.name.as_str()).collect();
-    for key in config.unread(&ignored) {
+    for key in config.unread(&spec.ignore.keys()) {
         report.add(
             Finding::unplaced(format!("`{}`: nothing reads the key `{key}`", config.path()))
                 .warning()

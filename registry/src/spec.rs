@@ -230,6 +230,13 @@ pub struct IgnoreDecl {
     pub config: Vec<Ident>,
 }
 
+impl IgnoreDecl {
+    /// Returns the patterns of config keys.
+    pub(crate) fn keys(&self) -> Vec<&str> {
+        self.config.iter().map(|pattern| pattern.name.as_str()).collect()
+    }
+}
+
 /// Weights that loading does not round to the run's dtype; patterns in which `*` is any text.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct UnroundedDecl {
