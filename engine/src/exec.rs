@@ -72,13 +72,6 @@ impl PreparedGraph {
         let mut last = vec![None; graph.values.len()];
         let mut first_free = graph.head;
         for (n, node) in graph.nodes.iter().enumerate() {
-            match kernels.of(node, n) {
-                Some(kernel) => node_kernels.push(kernel?),
-                None => findings.push(Finding::error(
-                    &node.at,
-                    format!("there is no kernel for op `{}`", node.op),
-                )),
-            }
             let known = node.inputs.iter().all(|v| exists.get(v.0).copied().unwrap_or(false))
                 && node.outputs.iter().all(|v| exists.get(v.0) == Some(&false))
                 && node.weights.values().all(|w| w.0 < graph.weights.len())
@@ -93,6 +86,13 @@ impl PreparedGraph {
                     ),
                 ));
                 continue;
+            }
+            match kernels.of(&graph, n) {
+                Some(kernel) => node_kernels.push(kernel?),
+                None => findings.push(Finding::error(
+                    &node.at,
+                    format!("there is no kernel for op `{}`", node.op),
+                )),
             }
             for v in &node.inputs {
                 last[v.0] = Some(n);

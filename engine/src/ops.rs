@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use registry::graph::Node;
+use registry::graph::Graph;
 
 use crate::Error;
 
@@ -157,9 +157,9 @@ impl Kernels {
     }
 
     /// Makes the kernel of a node; none if there is none for its op.
-    pub(crate) fn of(&self, node: &Node, index: usize) -> Option<Result<Arc<dyn Kernel>, Error>> {
-        let prepare = self.table.get(node.op.as_str())?;
-        Some(prepare(&Args::new(node, index)))
+    pub(crate) fn of(&self, graph: &Graph, index: usize) -> Option<Result<Arc<dyn Kernel>, Error>> {
+        let prepare = self.table.get(graph.nodes[index].op.as_str())?;
+        Some(prepare(&Args::new(graph, index)))
     }
 
     /// Returns the ops, sorted.

@@ -88,7 +88,7 @@ pub struct DeviceMatrix {
 impl DeviceMatrix {
     /// Returns the dtype of plain numbers; none for blocks.
     pub fn plain(&self) -> Option<Dtype> {
-        let form = self.form & !source::PLAIN_ORDER;
+        let form = self.form & !blocks::PLAIN_ORDER;
         Dtype::ALL.into_iter().find(|dtype| source::dtype(*dtype) == form)
     }
 }
@@ -229,7 +229,7 @@ impl SessionWeights {
                         }
                     }
                 }
-                let form = source::dtype(*dtype) | source::PLAIN_ORDER;
+                let form = source::dtype(*dtype) | blocks::PLAIN_ORDER;
                 (queue.upload(&stored_bytes(*dtype, &numbers))?, form, 1.0)
             }
             WeightForm::Blocks(..) | WeightForm::Parts(_) | WeightForm::F32(_) => {
@@ -244,11 +244,11 @@ impl SessionWeights {
                         view.widen_row(output, &mut numbers);
                         buffer.write(output * row, bytemuck::cast_slice(&numbers))?;
                     }
-                    (buffer, source::dtype(Dtype::F32) | source::PLAIN_ORDER, 1.0)
+                    (buffer, source::dtype(Dtype::F32) | blocks::PLAIN_ORDER, 1.0)
                 }
             }
         };
-        let in_blocks = form >= source::BLOCKS && form & source::PLAIN_ORDER == 0;
+        let in_blocks = form >= blocks::FIRST && form & blocks::PLAIN_ORDER == 0;
         let integers = in_blocks && matches!(self.held[n], WeightForm::Blocks(_, Some(_)));
         Ok(DeviceWeight::Matrix(DeviceMatrix { buffer, form, factor, outputs, inputs, integers }))
     }

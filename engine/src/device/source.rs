@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use registry::dtype::Dtype;
 
-/// Threads of every block: `THREADS` of `device.h`.
-pub const THREADS: usize = 128;
+/// Threads of every block.
+pub const THREADS: usize = constant(FILES[0], "THREADS") as usize;
 
 /// Files of kernels, in an order in which each finds what it uses.
 const FILES: &[&str] = &[
@@ -52,28 +52,67 @@ pub const OPTIONS: [&str; 2] = ["--fmad=false", "--std=c++17"];
 pub const PREFIX: &str = "op_";
 
 /// Number of the encoding in 8 bits with a scale for each group, in kernels.
-pub const FP8_GROUPS: u32 = 3;
+pub const FP8_GROUPS: u32 = constant(FILES[0], "FP8_GROUPS");
 
 /// Number of the encoding in 8 bits with one scale, in kernels.
-pub const FP8_FIXED: u32 = 4;
-
-/// Bit of a matrix's dtype in kernels, whose 16-bit numbers are added in the order of f32.
-pub const PLAIN_ORDER: u32 = 256;
-
-/// The first number of a type of blocks in kernels.
-pub const BLOCKS: u32 = 16;
+pub const FP8_FIXED: u32 = constant(FILES[0], "FP8_FIXED");
 
 /// Returns the whole source text.
 pub fn text() -> String {
     FILES.concat()
 }
 
+/// Returns the number that a file of kernels gives a name: `#define NAME 4u`.
+///
+/// # Panics
+/// If the file does not define it, which is found when the program is compiled.
+pub const fn constant(file: &str, name: &str) -> u32 {
+    const DEFINE: &[u8] = b"#define ";
+    let file = file.as_bytes();
+    let name = name.as_bytes();
+    let mut at = 0;
+    while at + DEFINE.len() + name.len() + 1 < file.len() {
+        let first = at + DEFINE.len();
+        let end = first + name.len();
+        if stands_at(file, at, DEFINE) && stands_at(file, first, name) && file[end] == b' ' {
+            return number_at(file, end + 1);
+        }
+        at += 1;
+    }
+    panic!("the file defines no such number")
+}
+
+/// True if a text has these bytes at a place.
+const fn stands_at(text: &[u8], at: usize, bytes: &[u8]) -> bool {
+    let mut n = 0;
+    while n < bytes.len() {
+        if text[at + n] != bytes[n] {
+            return false;
+        }
+        n += 1;
+    }
+    true
+}
+
+/// Returns the number whose digits begin at a place.
+const fn number_at(text: &[u8], mut at: usize) -> u32 {
+    let mut number = 0;
+    while at < text.len() && text[at].is_ascii_digit() {
+        number = number * 10 + (text[at] - b'0') as u32;
+        at += 1;
+    }
+    number
+}
+
 /// Returns the number of a dtype in kernels.
 pub fn dtype(dtype: Dtype) -> u32 {
+    const F32: u32 = constant(FILES[0], "F32");
+    const BF16: u32 = constant(FILES[0], "BF16");
+    const F16: u32 = constant(FILES[0], "F16");
     match dtype {
-        Dtype::F32 => 0,
-        Dtype::Bf16 => 1,
-        Dtype::F16 => 2,
+        Dtype::F32 => F32,
+        Dtype::Bf16 => BF16,
+        Dtype::F16 => F16,
     }
 }
 
@@ -175,6 +214,12 @@ mod tests {
         assert_eq!(rounding, Some(&[Address, Index, Count][..]));
         assert_eq!(sources.parameters("round_numbers"), None, "it takes a table");
         assert_eq!(sources.parameters("norm").map(<[_]>::len), Some(14));
-        assert!(text.contains(&format!("#define THREADS {THREADS}u\n")));
+    }
+
+    #[test]
+    fn constants_are_those_of_the_files() {
+        const FILE: &str = "#define ONES 11u\n#define ONE 1u\n";
+        assert_eq!([constant(FILE, "ONE"), constant(FILE, "ONES")], [1, 11]);
+        assert!(text().contains(&format!("#define THREADS {THREADS}u\n")));
     }
 }

@@ -1,20 +1,23 @@
-//! The arguments of a node, as a kernel takes them when a session opens.
+//! The arguments and sizes of a node, as a kernel takes them when a session opens.
 
-use registry::graph::Node;
+use registry::graph::{Graph, Node, State, ValueId};
 use registry::scalar::Scalar;
 
 use crate::Error;
 
-/// The arguments of one node, those that it leaves out by the defaults of its op's declaration.
+/// The arguments of one node, those that it leaves out by the defaults of its op's declaration, and the shapes of what it
+/// reads and makes.
 #[derive(Debug, Clone, Copy)]
 pub struct Args<'a> {
+    graph: &'a Graph,
     node: &'a Node,
     index: usize,
 }
 
 impl<'a> Args<'a> {
-    pub(crate) fn new(node: &'a Node, index: usize) -> Self {
-        Self { node, index }
+    /// The ids of the node have to exist in the graph.
+    pub(crate) fn new(graph: &'a Graph, index: usize) -> Self {
+        Self { graph, node: &graph.nodes[index], index }
     }
 
     /// Returns the node.
@@ -25,6 +28,58 @@ impl<'a> Args<'a> {
     /// Returns an error that names the node.
     pub fn error(&self, message: impl Into<String>) -> Error {
         Error::Op { op: self.node.op.to_string(), node: self.index, message: message.into() }
+    }
+
+    fn shape(&self, kind: &str, n: usize, ids: &[ValueId]) -> Result<&'a [usize], Error> {
+        let id = ids.get(n).ok_or_else(|| self.error(format!("{kind} {n} is missing")))?;
+        Ok(&self.graph.values[id.0].shape)
+    }
+
+    /// Returns the shape of a row of an input.
+    pub fn input(&self, n: usize) -> Result<&'a [usize], Error> {
+        self.shape("input", n, &self.node.inputs)
+    }
+
+    /// Returns the shape of a row of an output.
+    pub fn output(&self, n: usize) -> Result<&'a [usize], Error> {
+        self.shape("output", n, &self.node.outputs)
+    }
+
+    /// Returns the shape of a weight by its role; none if the node does not have it.
+    pub fn weight(&self, role: &str) -> Option<&'a [usize]> {
+        let id = self.node.weights.get(role)?;
+        Some(&self.graph.weights[id.0].shape)
+    }
+
+    /// Returns the numbers in a row of an input.
+    pub fn width(&self, n: usize) -> Result<usize, Error> {
+        Ok(self.input(n)?.iter().product())
+    }
+
+    /// Checks the numbers in a row of the output. A kernel of a device writes as many.
+    pub fn expect_output(&self, numbers: usize) -> Result<(), Error> {
+        let shape = self.output(0)?;
+        if shape.iter().product::<usize>() == numbers {
+            return Ok(());
+        }
+        Err(self.error(format!("its output is {shape:?}; expected {numbers} numbers")))
+    }
+
+    /// Returns the numbers of a weight by its role; 0 if the node does not have it.
+    pub fn numbers(&self, role: &str) -> usize {
+        self.weight(role).map_or(0, |shape| shape.iter().product())
+    }
+
+    /// Returns the numbers of a state, or those of a position.
+    pub fn state_width(&self) -> Result<usize, Error> {
+        let parts = self.state()?.parts.iter();
+        Ok(parts.map(|part| part.shape.iter().product::<usize>()).sum())
+    }
+
+    /// Returns the state that the node reads or writes.
+    pub fn state(&self) -> Result<&'a State, Error> {
+        let id = self.node.state.ok_or_else(|| self.error("it has no state"))?;
+        Ok(&self.graph.states[id.0])
     }
 
     fn wrong(&self, name: &str, expected: &str) -> Error {

@@ -108,25 +108,12 @@ struct Salience<'a> {
     keep: usize,
 }
 
-impl Salience<'_> {
-    /// True if the weights are those of so many heads with values of so many numbers.
-    fn fits(&self, kv_heads: usize, stored: usize) -> bool {
-        self.a.len() == kv_heads
-            && self.weight.outputs == kv_heads
-            && self.weight.inputs == kv_heads * stored
-            && self.bias.is_none_or(|bias| bias.len() == kv_heads)
-    }
-}
-
 /// The positions that queries see, chosen in blocks for each group of key heads.
 #[derive(Clone, Copy)]
 struct SelectedBlocks<'a> {
     /// `[rows, groups, count]`; numbers below 0 are no blocks.
     of: &'a [f32],
-    groups: usize,
-    count: usize,
-    /// Positions of a block.
-    size: usize,
+    selection: Selection,
 }
 
 impl SelectedBlocks<'_> {
@@ -138,19 +125,68 @@ impl SelectedBlocks<'_> {
         kv_heads: usize,
         seen: &Range<usize>,
     ) -> Vec<usize> {
-        let group = head / (kv_heads / self.groups).max(1);
-        let at = (row * self.groups + group) * self.count;
-        let blocks = self.of[at..at + self.count].iter().filter(|block| **block >= 0.0);
+        let Selection { groups, count, block: size } = self.selection;
+        let group = head / (kv_heads / groups);
+        let at = (row * groups + group) * count;
+        let blocks = self.of[at..at + count].iter().filter(|block| **block >= 0.0);
         let positions = blocks.flat_map(|block| {
-            let first = (*block as usize).saturating_mul(self.size);
-            first.max(seen.start)..first.saturating_add(self.size).min(seen.end)
+            let first = (*block as usize).saturating_mul(size);
+            first.max(seen.start)..first.saturating_add(size).min(seen.end)
         });
         positions.collect()
     }
 }
 
+/// Sizes of the heads of an attention.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AttendSizes {
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) key_dim: usize,
+    /// Numbers of a value as it is stored.
+    pub(super) stored: usize,
+    pub(super) value_dim: usize,
+}
+
+impl AttendSizes {
+    /// Returns the sizes of a node, whose inputs have to fit its state. `paired`: a value is stored in two halves.
+    fn of(args: &Args<'_>, paired: bool) -> Result<Self, Error> {
+        let &[heads, key_dim] = args.input(0)? else {
+            return Err(args.error("a query has two axes, heads and head size"));
+        };
+        let [keys, values] = args.state()?.parts.as_slice() else {
+            return Err(args.error("its state has keys and values"));
+        };
+        let (&[kv_heads, size], &[v_heads, stored]) =
+            (keys.shape.as_slice(), values.shape.as_slice())
+        else {
+            return Err(args.error("its state holds heads"));
+        };
+        if kv_heads == 0
+            || heads % kv_heads != 0
+            || v_heads != kv_heads
+            || size != key_dim
+            || (paired && !kv_heads.is_multiple_of(2))
+        {
+            return Err(args.error(format!(
+                "{heads} query heads of {key_dim}, {kv_heads} key heads of {size} and {v_heads} value \
+                 heads do not fit"
+            )));
+        }
+        let value_dim = if paired { 2 * stored } else { stored };
+        args.expect_output(heads * value_dim)?;
+        Ok(Self { heads, kv_heads, key_dim, stored, value_dim })
+    }
+
+    /// Returns the number of query heads of a key head.
+    pub(super) fn group(self) -> usize {
+        self.heads / self.kv_heads
+    }
+}
+
 /// The arguments of an attention.
 pub(super) struct Attend {
+    pub(super) sizes: AttendSizes,
     pub(super) reach: AttendReach,
     pub(super) slopes: Option<Vec<f32>>,
     pub(super) paired: bool,
@@ -167,13 +203,15 @@ impl Attend {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         let chunked = args.flag("chunked")?;
         let window = args.count_or_null("window")?;
-        Ok(Self {
+        let paired = args.one_of("values", &[("own", false), ("paired", true)])?;
+        let attend = Self {
+            sizes: AttendSizes::of(args, paired)?,
             reach: AttendReach {
                 window: window.map(|size| AttendWindow { size, chunked }),
                 prefix: args.one_of("mask", &[("causal", false), ("prefix", true)])?,
             },
             slopes: args.numbers_or_null("alibi")?,
-            paired: args.one_of("values", &[("own", false), ("paired", true)])?,
+            paired,
             scale: args.number("scale")?,
             softcap: args.number_or_null("softcap")?,
             softmax_rounds: args.one_of("softmax", &[("f32", false), ("activation", true)])?,
@@ -187,7 +225,40 @@ impl Attend {
             )?,
             gated: args.one_of("sink_form", &[("column", false), ("gate", true)])?,
             keep: args.count_or_null("keep")?,
-        })
+        };
+        attend.check(args)?;
+        Ok(attend)
+    }
+
+    /// Checks that a window, sinks, slopes and the salience of keys fit the heads.
+    fn check(&self, args: &Args<'_>) -> Result<(), Error> {
+        let AttendSizes { heads, kv_heads, stored, .. } = self.sizes;
+        let is_vector = |role: &str, numbers: usize| {
+            args.weight(role).is_none_or(|shape| shape.iter().product::<usize>() == numbers)
+        };
+        if !is_vector("sinks", heads)
+            || self.slopes.as_ref().is_some_and(|slopes| slopes.len() != heads)
+            || self.reach.window.is_some_and(|window| window.size == 0)
+        {
+            return Err(args
+                .error("it has a sink and a slope per head, if any, and a window of at least 1"));
+        }
+        if !self.reach.fits(args.state()?.window) {
+            return Err(args.error("it would see more than its state keeps"));
+        }
+        if args.weight("A").is_none() {
+            return Ok(());
+        }
+        if self.keep.is_none() {
+            return Err(args.error("it does not say how many keys count"));
+        }
+        if !is_vector("A", kv_heads)
+            || !is_vector("bias", kv_heads)
+            || args.weight("weight") != Some(&[kv_heads, kv_heads * stored])
+        {
+            return Err(args.error("what keys are worth does not follow from values of this shape"));
+        }
+        Ok(())
     }
 }
 
@@ -207,46 +278,59 @@ pub(super) fn block_size(args: &Args<'_>) -> Result<usize, Error> {
     Ok(size)
 }
 
-/// Returns the groups of key heads that see positions of their own, and the number of blocks that each sees.
-pub(super) fn selection_shape(shape: &[usize], kv_heads: usize) -> Option<(usize, usize)> {
-    let (groups, count) = match *shape {
-        [_, count] => (1, count),
-        [_, groups, count] => (groups, count),
-        _ => return None,
-    };
-    (groups > 0 && kv_heads.is_multiple_of(groups)).then_some((groups, count))
+/// Blocks of positions that each row sees.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Selection {
+    /// Groups of key heads that see positions of their own.
+    pub(super) groups: usize,
+    /// Number of blocks that a group sees.
+    pub(super) count: usize,
+    /// Positions of a block.
+    pub(super) block: usize,
+}
+
+impl Selection {
+    /// Returns the selection of an attention, which is its last input; none if it has none.
+    pub(super) fn of(args: &Args<'_>, kv_heads: usize) -> Result<Option<Self>, Error> {
+        let block = block_size(args)?;
+        if args.node().inputs.len() < 4 {
+            return Ok(None);
+        }
+        let (groups, count) = match *args.input(3)? {
+            [count] => (1, count),
+            [groups, count] if groups > 0 && kv_heads.is_multiple_of(groups) => (groups, count),
+            _ => {
+                return Err(
+                    args.error("selected positions are of as many groups as divide the key heads")
+                );
+            }
+        };
+        Ok(Some(Self { groups, count, block }))
+    }
 }
 
 /// An attention whose keys and values are added to its state first.
 struct CachedAttend {
     attend: Attend,
-    /// Positions of a block of selected ones.
-    block: usize,
+    selection: Option<Selection>,
 }
 
 impl CachedAttend {
     fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { attend: Attend::prepare(args)?, block: block_size(args)? })
+        let attend = Attend::prepare(args)?;
+        let selection = Selection::of(args, attend.sizes.kv_heads)?;
+        Ok(Self { attend, selection })
     }
 }
 
 impl Kernel for CachedAttend {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         keep(ctx)?;
-        if ctx.node().inputs.len() < 4 {
-            return self.attend.run(ctx);
-        }
+        let Some(selection) = self.selection else { return self.attend.run(ctx) };
         let q = ctx.input(0)?;
         let selected = ctx.input(3)?;
-        let kv_heads = ctx.input(1)?.shape().get(1).copied().unwrap_or(0);
-        let Some((groups, count)) = selection_shape(selected.shape(), kv_heads) else {
-            return Err(
-                ctx.error("selected positions are of as many groups as divide the key heads")
-            );
-        };
         let blocks = selected.view();
-        let selected = SelectedBlocks { of: &blocks, groups, count, size: self.block };
-        attend(&self.attend, ctx, &q, Some(selected))
+        attend(&self.attend, ctx, &q, Some(SelectedBlocks { of: &blocks, selection }))
     }
 }
 
@@ -254,12 +338,6 @@ impl Kernel for CachedAttend {
 fn keep(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let k = ctx.input(1)?;
     let v = ctx.input(2)?;
-    let ([_, kv_heads, _], [_, v_heads, _]) = (k.shape(), v.shape()) else {
-        return Err(ctx.error("key and value have two axes each, heads and head size"));
-    };
-    if kv_heads != v_heads {
-        return Err(ctx.error(format!("{kv_heads} key heads and {v_heads} value heads")));
-    }
     for (x, part) in [(&k, 0), (&v, 1)] {
         let view = x.view();
         for chunk in ctx.chunks() {
@@ -277,60 +355,13 @@ fn keep(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sizes of the heads of an attention.
-#[derive(Debug, Clone, Copy)]
-struct AttentionHeads {
-    heads: usize,
-    kv_heads: usize,
-    key_dim: usize,
-    /// Numbers of a value as it is stored.
-    stored: usize,
-}
-
-impl AttentionHeads {
-    /// Returns the number of query heads of a key head.
-    fn group(self) -> usize {
-        self.heads / self.kv_heads
-    }
-}
-
-/// Returns the sizes of the heads, if those of a query fit the state and its window.
-fn sizes(args: &Attend, ctx: &Ctx<'_>, query: &[usize]) -> Result<AttentionHeads, Error> {
-    let &[_, heads, key_dim] = query else {
-        return Err(ctx.error("a query has two axes, heads and head size"));
-    };
-    let state = ctx.state().ok_or_else(|| ctx.error("it has no state"))?;
-    let [keys, values] = state.parts.as_slice() else {
-        return Err(ctx.error("its state has keys and values"));
-    };
-    let (&[kv_heads, size], &[v_heads, stored]) = (keys.shape.as_slice(), values.shape.as_slice())
-    else {
-        return Err(ctx.error("its state holds heads"));
-    };
-    if kv_heads == 0
-        || heads % kv_heads != 0
-        || v_heads != kv_heads
-        || size != key_dim
-        || (args.paired && !kv_heads.is_multiple_of(2))
-    {
-        return Err(ctx.error(format!(
-            "{heads} query heads of {key_dim}, {kv_heads} key heads of {size} and {v_heads} value \
-             heads do not fit"
-        )));
-    }
-    if !args.reach.fits(state.window) {
-        return Err(ctx.error("it would see more than its state keeps"));
-    }
-    Ok(AttentionHeads { heads, kv_heads, key_dim, stored })
-}
-
 /// Returns a task for each key head and each block of rows of the step; `alone`: each row is a block.
 fn tasks<'a>(
     ctx: &'a Ctx<'_>,
-    sizes: AttentionHeads,
+    sizes: AttendSizes,
     alone: bool,
 ) -> Result<Vec<AttendTask<'a>>, Error> {
-    let AttentionHeads { kv_heads, key_dim, stored, .. } = sizes;
+    let AttendSizes { kv_heads, key_dim, stored, .. } = sizes;
     let mut tasks = Vec::new();
     for ChunkRows { slot, rows, start, mask, .. } in ctx.chunks() {
         let Memory::Attention(memory) = ctx.memory(*slot)? else {
@@ -368,19 +399,8 @@ fn attend(
     q: &GraphValue,
     selected: Option<SelectedBlocks<'_>>,
 ) -> Result<(), Error> {
-    let sizes = sizes(args, ctx, q.shape())?;
-    let AttentionHeads { heads, kv_heads, key_dim, stored } = sizes;
-    let slopes = args.slopes.as_deref();
-    let sinks = ctx.vector("sinks");
-    if sinks.is_some_and(|s| s.len() != heads)
-        || slopes.is_some_and(|s| s.len() != heads)
-        || args.reach.window.is_some_and(|w| w.size == 0)
-    {
-        return Err(
-            ctx.error("it has a sink and a slope per head, if any, and a window of at least 1")
-        );
-    }
-    let value_dim = if args.paired { 2 * stored } else { stored };
+    let sizes = args.sizes;
+    let AttendSizes { heads, kv_heads, key_dim, stored, value_dim } = sizes;
     let rule = AttentionParams {
         key_dim,
         value_dim,
@@ -399,14 +419,11 @@ fn attend(
                 weight: matrix.view(),
                 bias: ctx.vector("bias"),
                 a,
-                keep: args.keep.ok_or_else(|| ctx.error("it does not say how many keys count"))?,
+                keep: args.keep.unwrap_or(usize::MAX),
             })
         }
         None => None,
     };
-    if salience.as_ref().is_some_and(|salience| !salience.fits(kv_heads, stored)) {
-        return Err(ctx.error("what keys are worth does not follow from values of this shape"));
-    }
     let tasks = tasks(ctx, sizes, selected.is_some())?;
     let view = q.view();
     let plan = AttendInputs {
@@ -417,8 +434,8 @@ fn attend(
         kv_heads,
         stored,
         reach: args.reach,
-        sinks,
-        slopes,
+        sinks: ctx.vector("sinks"),
+        slopes: args.slopes.as_deref(),
         salience,
         selected,
     };
@@ -554,7 +571,7 @@ impl AttendInputs<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{AttendReach, AttendWindow, SelectedBlocks, selection_shape};
+    use super::{AttendReach, AttendWindow, SelectedBlocks, Selection};
     use crate::masks::{ChunkMask, SequenceMask};
 
     /// Decides on one query and one key, as the mask functions of transformers do.
@@ -615,17 +632,10 @@ mod tests {
     #[test]
     fn blocks_are_positions_that_a_query_sees() {
         let of = [0.0, 2.0, -1.0, 1.0, f32::MAX, f32::NAN];
-        let selected = SelectedBlocks { of: &of, groups: 2, count: 3, size: 3 };
+        let selection = Selection { groups: 2, count: 3, block: 3 };
+        let selected = SelectedBlocks { of: &of, selection };
         assert_eq!(selected.positions(0, 0, 4, &(0..8)), [0, 1, 2, 6, 7]);
         assert_eq!(selected.positions(0, 3, 4, &(4..8)), [4, 5]);
-    }
-
-    #[test]
-    fn groups_divide_the_key_heads() {
-        assert_eq!(selection_shape(&[5, 2, 3], 4), Some((2, 3)));
-        assert_eq!(selection_shape(&[5, 7], 4), Some((1, 7)));
-        assert_eq!(selection_shape(&[5, 3, 2], 4), None);
-        assert_eq!(selection_shape(&[5, 0, 2], 4), None);
     }
 
     #[test]

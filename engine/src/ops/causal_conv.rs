@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use registry::dtype::Dtype;
 
 use super::activation::Activation;
-use super::{Args, Ctx, Kernel, Kernels, activation};
+use super::{Args, ChunkRows, Ctx, Kernel, Kernels, activation};
 use crate::Error;
 use crate::kernels::round::{round_inline, round1};
 use crate::kernels::wide::{Wide, wide};
@@ -16,8 +16,55 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("causal_conv", CausalConv::prepare);
 }
 
-/// The activation after the convolution, and the rounding of rows that continue a sequence.
+/// Channels, and the inputs of an output.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ConvSizes {
+    pub(super) channels: usize,
+    pub(super) taps: usize,
+}
+
+impl ConvSizes {
+    fn of(args: &Args<'_>) -> Result<Self, Error> {
+        let channels = args.width(0)?;
+        let numbers = args.numbers("weight"); // [channels, 1, taps]
+        let taps = numbers.checked_div(channels).unwrap_or(0);
+        let bias = args.weight("bias").map_or(channels, |shape| shape.iter().product());
+        if taps == 0 || taps * channels != numbers || bias != channels {
+            return Err(
+                args.error(format!("a weight of {numbers} numbers for {channels} channels"))
+            );
+        }
+        expect_inputs(args, channels, taps - 1)?;
+        args.expect_output(channels)?;
+        Ok(Self { channels, taps })
+    }
+}
+
+/// Checks that the state keeps so many inputs of so many channels.
+pub(super) fn expect_inputs(args: &Args<'_>, channels: usize, needed: usize) -> Result<(), Error> {
+    match args.state()?.parts.as_slice() {
+        [part] if part.shape == [channels, needed] => Ok(()),
+        _ => {
+            Err(args
+                .error(format!("its state does not hold {needed} inputs of {channels} channels")))
+        }
+    }
+}
+
+/// Adds the rows of a chunk to the inputs of its state. Returns them behind the earlier inputs that they read.
+pub(super) fn extend_inputs(
+    ctx: &mut Ctx<'_>,
+    chunk: &ChunkRows,
+    rows: &[f32],
+) -> Result<Vec<f32>, Error> {
+    let wrong = ctx.error("its state does not hold the inputs before this step");
+    let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+    memory.extend(chunk.start, rows).ok_or(wrong)
+}
+
+/// Sizes, the activation after the convolution, and the rounding of rows that continue a sequence.
 pub(super) struct CausalConv {
+    pub(super) sizes: ConvSizes,
     pub(super) then: Option<Activation>,
     pub(super) stepwise: bool,
 }
@@ -26,6 +73,7 @@ impl CausalConv {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         let then = args.word_or_null("activation")?;
         Ok(Self {
+            sizes: ConvSizes::of(args)?,
             then: then.map(|_| activation::argument(args, "activation")).transpose()?,
             stepwise: args.flag("stepwise")?,
         })
@@ -35,37 +83,20 @@ impl CausalConv {
 impl Kernel for CausalConv {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.input(0)?;
-        let channels = x.width();
-        let weight = ctx.need_vector("weight")?; // [channels, 1, width]
+        let ConvSizes { channels, taps } = self.sizes;
+        let weight = ctx.need_vector("weight")?;
         let bias = ctx.vector("bias");
-        let taps = weight.len().checked_div(channels).unwrap_or(0);
-        if taps == 0 || taps * channels != weight.len() || bias.is_some_and(|b| b.len() != channels)
-        {
-            return Err(
-                ctx.error(format!("a weight of {} numbers for {channels} channels", weight.len()))
-            );
-        }
         // [tap][channel], so that the loop over channels runs along memory.
         let by_tap: Vec<f32> =
             (0..taps).flat_map(|t| (0..channels).map(move |c| weight[c * taps + t])).collect();
         let dtype = ctx.output_dtype(0);
         // Some references convolve a sequence's first step, and multiply and add after it.
-        let &Self { then, stepwise } = self;
+        let &Self { then, stepwise, .. } = self;
         let view = x.view();
         let mut y = vec![0.0; view.len()];
         for chunk in ctx.chunks() {
-            let wrong = ctx.error("its state does not hold inputs of this shape");
             let rows = &view[chunk.rows.start * channels..chunk.rows.end * channels];
-            let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-            if !memory.continues(channels, taps - 1, chunk.start) {
-                return Err(wrong);
-            }
-            // Earlier inputs come from the state, in its dtype; this step's are still in the run's.
-            let held = memory.inputs.tail(chunk.start.saturating_sub(memory.needed));
-            let mut all = vec![0.0; memory.needed * channels - held.len()];
-            all.extend_from_slice(&held);
-            all.extend_from_slice(rows);
-            memory.inputs.append(rows);
+            let all = extend_inputs(ctx, chunk, rows)?;
             y[chunk.rows.start * channels..chunk.rows.end * channels]
                 .par_chunks_exact_mut(channels)
                 .with_min_len((1 << 14) / channels + 1)

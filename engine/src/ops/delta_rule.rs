@@ -20,11 +20,21 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 /// `-exp(A) * softplus(x + dt)`, or with a floor `floor * sigmoid(exp(A) * (x + dt))`.
 pub(super) struct LogDecay {
     pub(super) floor: Option<f32>,
+    pub(super) width: usize,
+    /// Numbers that share a rate.
+    pub(super) per_head: usize,
 }
 
 impl LogDecay {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { floor: args.number_or_null("floor")? })
+        let width = args.width(0)?;
+        let rates = args.numbers("A");
+        let offsets = args.numbers("dt");
+        if offsets != width || rates == 0 || width % rates != 0 {
+            return Err(args.error(format!("{rates} rates and {offsets} offsets for {width}")));
+        }
+        args.expect_output(width)?;
+        Ok(Self { floor: args.number_or_null("floor")?, width, per_head: width / rates })
     }
 }
 
@@ -33,18 +43,9 @@ impl Kernel for LogDecay {
         let x = ctx.input(0)?;
         let a = ctx.need_vector("A")?;
         let dt = ctx.need_vector("dt")?;
-        let floor = self.floor;
-        let width = x.width();
-        if dt.len() != width || a.is_empty() || width % a.len() != 0 {
-            return Err(ctx.error(format!(
-                "{} rates and {} offsets for {width}",
-                a.len(),
-                dt.len()
-            )));
-        }
+        let &Self { floor, width, per_head } = self;
         let rates: Vec<f32> = a.iter().map(|a| a.exp()).collect();
         let dtype = ctx.output_dtype(0);
-        let per_head = width / a.len();
         let y = rows::map(&x.view(), width, width, |_, x, y| {
             for (n, ((y, x), dt)) in y.iter_mut().zip(x).zip(dt).enumerate() {
                 let rate = rates[n / per_head];
@@ -60,8 +61,41 @@ impl Kernel for LogDecay {
     }
 }
 
-/// The norm of queries and keys, and the factor on queries.
+/// Sizes of the matrices of a state.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DeltaSizes {
+    pub(super) key_heads: usize,
+    pub(super) key: usize,
+    pub(super) heads: usize,
+    pub(super) value: usize,
+    /// Numbers of a head's decay: one, or one for each channel of the keys.
+    pub(super) channels: usize,
+}
+
+impl DeltaSizes {
+    fn of(args: &Args<'_>) -> Result<Self, Error> {
+        let (&[key_heads, key], &[heads, value]) = (args.input(1)?, args.input(2)?) else {
+            return Err(args.error("keys and values have two axes each, heads and head size"));
+        };
+        let decays = args.width(3)?;
+        let fits = key_heads > 0
+            && heads > 0
+            && heads % key_heads == 0
+            && args.width(0)? == key_heads * key
+            && args.width(4)? == heads
+            && (decays == heads || decays == heads * key)
+            && args.state_width()? == heads * key * value;
+        if !fits {
+            return Err(args.error("its inputs and its state do not fit"));
+        }
+        args.expect_output(heads * value)?;
+        Ok(Self { key_heads, key, heads, value, channels: decays / heads })
+    }
+}
+
+/// Sizes, the norm of queries and keys, and the factor on queries.
 pub(super) struct DeltaRule {
+    pub(super) sizes: DeltaSizes,
     pub(super) eps: Option<f32>,
     pub(super) divides: bool,
     pub(super) scale: f32,
@@ -70,6 +104,7 @@ pub(super) struct DeltaRule {
 impl DeltaRule {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         Ok(Self {
+            sizes: DeltaSizes::of(args)?,
             eps: args.number_or_null("eps")?,
             divides: args.one_of("norm", &[("multiply", false), ("divide", true)])?,
             scale: args.number("scale")?,
@@ -84,21 +119,8 @@ impl Kernel for DeltaRule {
         let v = ctx.input(2)?;
         let g = ctx.input(3)?;
         let beta = ctx.input(4)?;
-        let (&[_, key_heads, key], &[_, heads, value]) = (k.shape(), v.shape()) else {
-            return Err(ctx.error("keys and values have two axes each, heads and head size"));
-        };
-        let fits = key_heads > 0
-            && heads % key_heads == 0
-            && q.width() == k.width()
-            && beta.width() == heads
-            && (g.width() == heads || g.width() == heads * key);
-        let held = ctx.state().map_or(0, |state| {
-            state.parts.iter().map(|part| part.shape.iter().product::<usize>()).sum()
-        });
-        if !fits || held != heads * key * value {
-            return Err(ctx.error("its inputs and its state do not fit"));
-        }
-        let &Self { eps, divides, scale } = self;
+        let &Self { sizes, eps, divides, scale } = self;
+        let DeltaSizes { key_heads, key, heads, value, channels } = sizes;
         // Once for all value heads that share them.
         let mut q = normed(&q.view(), key, eps, divides);
         let k = normed(&k.view(), key, eps, divides);
@@ -106,8 +128,6 @@ impl Kernel for DeltaRule {
             *q *= scale;
         }
         let decay: Vec<f32> = g.view().iter().map(|g| g.exp()).collect();
-        // Numbers of a head's decay: one, or one for each channel of the keys.
-        let channels = g.width() / heads;
         let v = v.view();
         let v: &[f32] = &v;
         let beta = beta.view();

@@ -13,11 +13,15 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 /// rounded but for the sums, which are f32.
 pub(super) struct Differ {
     pub(super) init: f32,
+    /// Numbers of a half.
+    pub(super) half: usize,
 }
 
 impl Differ {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { init: args.number("init")? })
+        let half = args.width(0)? / 2;
+        args.expect_output(half)?;
+        Ok(Self { init: args.number("init")?, half })
     }
 }
 
@@ -45,10 +49,7 @@ impl Kernel for Differ {
         let x = ctx.input(0)?;
         let dtype = ctx.output_dtype(0);
         let share = self.share(ctx)?;
-        let half = ctx.output_width(0)?;
-        if x.width() != 2 * half {
-            return Err(ctx.error("it has two halves"));
-        }
+        let half = self.half;
         let y = rows::map(&x.view(), 2 * half, half, |_, x, y| {
             let (first, second) = x.split_at(half);
             y.iter_mut().zip(second).for_each(|(y, x)| *y = x * share);

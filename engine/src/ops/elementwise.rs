@@ -1,6 +1,8 @@
 //! Arithmetic number by number: `add sub mul div` of two values, `scale offset divide inverse`
 //! with a number, `weight_scale`, `weight_add`, `weight_blend`, `softcap`, `clamp`, `cast`.
 
+use std::borrow::Cow;
+
 use registry::dtype::Dtype;
 
 use super::{Args, Ctx, Kernel, Kernels, rows};
@@ -15,53 +17,74 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("offset", ScalarElementwise::offset);
     kernels.prepared("divide", ScalarElementwise::divide);
     kernels.prepared("inverse", ScalarElementwise::inverse);
-    kernels.add("weight_scale", weight_scale);
-    kernels.add("weight_add", weight_add);
-    kernels.add("weight_blend", weight_blend);
-    kernels.add("add", BinaryElementwise { f: BinaryKind::Add });
-    kernels.add("sub", BinaryElementwise { f: BinaryKind::Sub });
-    kernels.add("mul", BinaryElementwise { f: BinaryKind::Mul });
-    kernels.add("div", BinaryElementwise { f: BinaryKind::Div });
+    kernels.prepared("weight_scale", |args| WithWeight::prepare(args, BinaryKind::Mul));
+    kernels.prepared("weight_add", |args| WithWeight::prepare(args, BinaryKind::Add));
+    kernels.prepared("weight_blend", WeightBlend::prepare);
+    kernels.prepared("add", |args| BinaryElementwise::prepare(args, BinaryKind::Add));
+    kernels.prepared("sub", |args| BinaryElementwise::prepare(args, BinaryKind::Sub));
+    kernels.prepared("mul", |args| BinaryElementwise::prepare(args, BinaryKind::Mul));
+    kernels.prepared("div", |args| BinaryElementwise::prepare(args, BinaryKind::Div));
+}
+
+/// The number of an operand for each number of a row of the output; none if every number has its own.
+pub(super) type Places = Option<Vec<usize>>;
+
+/// Returns the places of an operand, which is broadcast to the output by the rules of numpy within a row.
+fn places(args: &Args<'_>, operand: &[usize]) -> Result<Places, Error> {
+    let row = args.output(0)?;
+    if row == operand {
+        return Ok(None);
+    }
+    let places = spread(row, operand);
+    let places =
+        places.ok_or_else(|| args.error(format!("numbers {operand:?} do not fit {row:?}")))?;
+    Ok(Some(places))
+}
+
+/// Returns a row of an operand, broadcast to the output.
+fn placed<'x>(places: &Places, row: &'x [f32]) -> Cow<'x, [f32]> {
+    match places {
+        None => Cow::Borrowed(row),
+        Some(places) => Cow::Owned(places.iter().map(|place| row[*place]).collect()),
+    }
 }
 
 /// An operator between two values.
 pub(super) struct BinaryElementwise {
-    f: BinaryKind,
+    kind: BinaryKind,
+    /// Places of both operands.
+    pub(super) places: [Places; 2],
+}
+
+impl BinaryElementwise {
+    pub(super) fn prepare(args: &Args<'_>, kind: BinaryKind) -> Result<Self, Error> {
+        let places = [places(args, args.input(0)?)?, places(args, args.input(1)?)?];
+        Ok(Self { kind, places })
+    }
 }
 
 impl Kernel for BinaryElementwise {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let a = ctx.input(0)?;
         let b = ctx.input(1)?;
-        let f = self.f;
+        let kind = self.kind;
         let dtype = ctx.output_dtype(0);
-        if a.shape() == b.shape() {
-            let b = b.view();
-            let b: &[f32] = &b;
-            let y = rows::pieces(&a.view(), |at, a, y| {
-                apply(f, a, &b[at..at + a.len()], y);
+        let second = b.view();
+        let second: &[f32] = &second;
+        let [first_places, second_places] = &self.places;
+        let y = if let [None, None] = &self.places {
+            rows::pieces(&a.view(), |at, a, y| {
+                apply(kind, a, &second[at..at + a.len()], y);
                 round(dtype, y);
-            });
-            return ctx.set(0, y);
-        }
-        // Otherwise one is broadcast to the other, by the rules of numpy within a row.
-        let out = ctx.output_shape(0)?;
-        let at = spread(out, &a.shape()[1..]);
-        let bt = spread(out, &b.shape()[1..]);
-        let (Some(at), Some(bt)) = (at, bt) else {
-            return Err(ctx.error(format!("{:?} and {:?} do not fit", a.shape(), b.shape())));
+            })
+        } else {
+            let width = b.width();
+            rows::map(&a.view(), a.width(), ctx.output_width(0)?, |row, a, y| {
+                let b = &second[row * width..][..width];
+                apply(kind, &placed(first_places, a), &placed(second_places, b), y);
+                round(dtype, y);
+            })
         };
-        let aw = a.width();
-        let bw = b.width();
-        let width = at.len();
-        let av = a.view();
-        let bv = b.view();
-        let mut y = Vec::with_capacity(a.rows() * width);
-        for row in 0..a.rows().min(b.rows()) {
-            for n in 0..width {
-                y.push(round1(dtype, f.of(av[row * aw + at[n]], bv[row * bw + bt[n]])));
-            }
-        }
         ctx.set(0, y)
     }
 }
@@ -125,76 +148,88 @@ impl Kernel for ScalarElementwise {
     }
 }
 
-pub(super) fn weight_scale(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    with_weight(ctx, |x, w| x * w)
+/// The one weight of a node, broadcast to the rows of its input.
+pub(super) struct PlacedWeight {
+    pub(super) role: String,
+    pub(super) places: Places,
 }
 
-pub(super) fn weight_add(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    with_weight(ctx, |x, w| x + w)
-}
+impl PlacedWeight {
+    fn of(args: &Args<'_>) -> Result<Self, Error> {
+        let weights = &args.node().weights;
+        let (Some(role), 1) = (weights.keys().next(), weights.len()) else {
+            return Err(args.error("it has one weight"));
+        };
+        args.expect_output(args.width(0)?)?;
+        let places = places(args, args.weight(role).unwrap_or_default())?;
+        Ok(Self { role: role.clone(), places })
+    }
 
-fn with_weight(ctx: &mut Ctx<'_>, f: impl Fn(f32, f32) -> f32 + Sync) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let dtype = ctx.output_dtype(0);
-    let PlacedWeight { weight, at } = PlacedWeight::of(ctx, x.shape())?;
-    let y = rows::map(&x.view(), x.width(), x.width(), |_, x, y| {
-        for ((y, x), at) in y.iter_mut().zip(x).zip(&at) {
-            *y = f(*x, weight[*at]);
-        }
-        round(dtype, y);
-    });
-    ctx.set(0, y)
-}
-
-/// Returns the role and the shape of the one weight of the node.
-pub(super) fn one_weight<'a>(ctx: &Ctx<'a>) -> Result<(&'a str, &'a [usize]), Error> {
-    let weights = &ctx.node().weights;
-    let (Some((role, id)), 1) = (weights.first_key_value(), weights.len()) else {
-        return Err(ctx.error("it has one weight"));
-    };
-    Ok((role, &ctx.graph.weights[id.0].shape))
-}
-
-/// The one weight of a node, broadcast to the rows of a value.
-struct PlacedWeight<'a> {
-    weight: &'a [f32],
-    /// The place in the weight for each number of a row.
-    at: Vec<usize>,
-}
-
-impl<'a> PlacedWeight<'a> {
-    /// Broadcasts the weight to a value of shape `x`.
-    fn of(ctx: &Ctx<'a>, x: &[usize]) -> Result<Self, Error> {
-        let (role, shape) = one_weight(ctx)?;
-        let weight = ctx.need_vector(role)?;
-        let row = x.get(1..).unwrap_or_default();
-        let at = spread(row, shape)
-            .ok_or_else(|| ctx.error(format!("a weight {shape:?} does not fit {row:?}")))?;
-        Ok(Self { weight, at })
+    /// Returns the numbers for a row.
+    fn row<'x>(&self, ctx: &Ctx<'x>) -> Result<Cow<'x, [f32]>, Error> {
+        Ok(placed(&self.places, ctx.need_vector(&self.role)?))
     }
 }
 
-/// Adds the shares of two values, `x * w + y * (1 - w)`, each step rounded.
-pub(super) fn weight_blend(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let y = ctx.input(1)?;
-    if x.shape() != y.shape() {
-        return Err(ctx.error(format!("{:?} and {:?} do not fit", x.shape(), y.shape())));
+/// An operator between a value and a weight.
+pub(super) struct WithWeight {
+    kind: BinaryKind,
+    pub(super) weight: PlacedWeight,
+}
+
+impl WithWeight {
+    pub(super) fn prepare(args: &Args<'_>, kind: BinaryKind) -> Result<Self, Error> {
+        Ok(Self { kind, weight: PlacedWeight::of(args)? })
     }
-    let dtype = ctx.output_dtype(0);
-    let PlacedWeight { weight, at } = PlacedWeight::of(ctx, x.shape())?;
-    let complements: Vec<f32> = weight.iter().map(|w| round1(dtype, 1.0 - w)).collect();
-    let width = x.width();
-    let second = y.view();
-    let second: &[f32] = &second;
-    let blended = rows::map(&x.view(), width, width, |row, x, out| {
-        let y = &second[row * width..][..width];
-        for (((out, x), y), at) in out.iter_mut().zip(x).zip(y).zip(&at) {
-            *out =
-                round1(dtype, round1(dtype, x * weight[*at]) + round1(dtype, y * complements[*at]));
+}
+
+impl Kernel for WithWeight {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let dtype = ctx.output_dtype(0);
+        let weight = self.weight.row(ctx)?;
+        let y = rows::map(&x.view(), x.width(), x.width(), |_, x, y| {
+            apply(self.kind, x, &weight, y);
+            round(dtype, y);
+        });
+        ctx.set(0, y)
+    }
+}
+
+/// The sum of the shares of two values, `x * w + y * (1 - w)`, each step rounded.
+pub(super) struct WeightBlend {
+    pub(super) weight: PlacedWeight,
+}
+
+impl WeightBlend {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let shapes = [args.input(0)?, args.input(1)?];
+        if shapes[0] != shapes[1] {
+            return Err(args.error(format!("{:?} and {:?} do not fit", shapes[0], shapes[1])));
         }
-    });
-    ctx.set(0, blended)
+        Ok(Self { weight: PlacedWeight::of(args)? })
+    }
+}
+
+impl Kernel for WeightBlend {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let y = ctx.input(1)?;
+        let dtype = ctx.output_dtype(0);
+        let weight = self.weight.row(ctx)?;
+        let complements: Vec<f32> = weight.iter().map(|w| round1(dtype, 1.0 - w)).collect();
+        let width = x.width();
+        let second = y.view();
+        let second: &[f32] = &second;
+        let blended = rows::map(&x.view(), width, width, |row, x, out| {
+            let y = &second[row * width..][..width];
+            let shares = weight.iter().zip(&complements);
+            for (((out, x), y), (w, complement)) in out.iter_mut().zip(x).zip(y).zip(shares) {
+                *out = round1(dtype, round1(dtype, x * w) + round1(dtype, y * complement));
+            }
+        });
+        ctx.set(0, blended)
+    }
 }
 
 /// `c * tanh(x / c)`, each step rounded.
@@ -273,27 +308,16 @@ pub(super) fn cast(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum BinaryKind {
+pub(super) enum BinaryKind {
     Add,
     Sub,
     Mul,
     Div,
 }
 
-impl BinaryKind {
-    fn of(self, a: f32, b: f32) -> f32 {
-        match self {
-            Self::Add => a + b,
-            Self::Sub => a - b,
-            Self::Mul => a * b,
-            Self::Div => a / b,
-        }
-    }
-}
-
-fn apply(f: BinaryKind, a: &[f32], b: &[f32], y: &mut [f32]) {
+fn apply(kind: BinaryKind, a: &[f32], b: &[f32], y: &mut [f32]) {
     let all = y.iter_mut().zip(a).zip(b);
-    match f {
+    match kind {
         BinaryKind::Add => all.for_each(|((y, a), b)| *y = a + b),
         BinaryKind::Sub => all.for_each(|((y, a), b)| *y = a - b),
         BinaryKind::Mul => all.for_each(|((y, a), b)| *y = a * b),
@@ -302,7 +326,7 @@ fn apply(f: BinaryKind, a: &[f32], b: &[f32], y: &mut [f32]) {
 }
 
 /// Returns for each number of a row of shape `out` the index in `from` that is broadcast there.
-pub(super) fn spread(out: &[usize], from: &[usize]) -> Option<Vec<usize>> {
+fn spread(out: &[usize], from: &[usize]) -> Option<Vec<usize>> {
     let lead = out.len().checked_sub(from.len())?;
     let mut at = vec![0];
     for (n, &size) in out.iter().enumerate() {

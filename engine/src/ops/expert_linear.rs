@@ -3,7 +3,7 @@
 
 use rayon::prelude::*;
 
-use super::experts::{ExpertUses, expert_product};
+use super::experts::{ExpertUses, expect_matrices, expert_product};
 use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::round::round1;
@@ -13,48 +13,40 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("expert_linear", ExpertLinear::prepare);
 }
 
-/// The sizes of the matrices.
+/// Sizes of the matrices and of the choices.
 pub(super) struct ExpertLinear {
     pub(super) n: usize,
     pub(super) outputs: usize,
-}
-
-/// The sizes of a call.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ExpertLinearSizes {
-    /// Choices of a row.
-    pub(super) k: usize,
     /// Numbers that a matrix is multiplied with.
     pub(super) inputs: usize,
+    /// Choices of a row.
+    pub(super) k: usize,
     /// Choices that share a row of the input.
     pub(super) share: usize,
+    /// True if the products of a row are added, each with a weight.
+    pub(super) is_summed: bool,
 }
 
 impl ExpertLinear {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { n: args.count("n")?, outputs: args.count("out")? })
-    }
-
-    /// Returns the sizes for an input and choices of these shapes, and the shape of the weights of a sum.
-    pub(super) fn sizes(
-        x: &[usize],
-        chosen: &[usize],
-        weights: Option<&[usize]>,
-    ) -> Result<ExpertLinearSizes, String> {
-        let &[rows, k] = chosen else {
-            return Err(format!("choices {chosen:?} are no rows of choices"));
+        let n = args.count("n")?;
+        let outputs = args.count("out")?;
+        let chosen = args.input(1)?;
+        let &[k] = chosen else {
+            return Err(args.error(format!("choices {chosen:?} are no rows of choices")));
         };
-        let &[x_rows, .., inputs] = x else {
-            return Err(format!("values {x:?} are no rows"));
+        let (inputs, share) = match *args.input(0)? {
+            [inputs] => (inputs, k),
+            [count, inputs] if count == k => (inputs, 1),
+            ref x => return Err(args.error(format!("choices {chosen:?} do not fit {x:?}"))),
         };
-        let is_per_choice = x.len() == 3 && x[1] == k;
-        if rows != x_rows || k == 0 || (x.len() != 2 && !is_per_choice) {
-            return Err(format!("choices {chosen:?} do not fit {x:?}"));
+        let is_summed = args.node().inputs.len() > 2;
+        if k == 0 || (is_summed && args.input(2)? != chosen) {
+            return Err(args.error(format!("its weights do not fit choices {chosen:?}")));
         }
-        if weights.is_some_and(|weights| weights != chosen) {
-            return Err(format!("weights {weights:?} do not fit choices {chosen:?}"));
-        }
-        Ok(ExpertLinearSizes { k, inputs, share: if is_per_choice { 1 } else { k } })
+        expect_matrices(args, "up", n, [outputs, inputs])?;
+        args.expect_output(if is_summed { outputs } else { k * outputs })?;
+        Ok(Self { n, outputs, inputs, k, share, is_summed })
     }
 }
 
@@ -62,11 +54,8 @@ impl Kernel for ExpertLinear {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.input(0)?;
         let chosen = ctx.input(1)?;
-        let weights = (ctx.node().inputs.len() > 2).then(|| ctx.input(2)).transpose()?;
-        let shape = weights.as_ref().map(GraphValue::shape);
-        let sizes = Self::sizes(x.shape(), chosen.shape(), shape).map_err(|why| ctx.error(why))?;
-        let ExpertLinearSizes { k, inputs, share } = sizes;
-        let outputs = self.outputs;
+        let weights = self.is_summed.then(|| ctx.input(2)).transpose()?;
+        let &Self { outputs, inputs, k, share, .. } = self;
         let dtype = ctx.output_dtype(0);
         let ExpertUses { uses, lost } = ExpertUses::of(ctx, &chosen.view(), k, self.n)?;
         let view = x.view();

@@ -14,7 +14,7 @@ use super::activation::{self, Activation};
 use super::{Args, Ctx, Kernel, Kernels, route};
 use crate::Error;
 use crate::kernels::math::sigmoid;
-use crate::kernels::matmul::{Linear, MatrixView, matmul, matmul_many};
+use crate::kernels::matmul::{Linear, matmul, matmul_many};
 use crate::kernels::round::{round, round1};
 use crate::weights::WeightMatrix;
 
@@ -68,6 +68,10 @@ impl ExpertUses {
 #[expect(clippy::struct_excessive_bools, reason = "each is an argument with two words")]
 pub(super) struct Experts {
     pub(super) n: usize,
+    /// Numbers of a row.
+    pub(super) hidden: usize,
+    /// Choices of a row.
+    pub(super) k: usize,
     pub(super) ffn: usize,
     act: Activation,
     pub(super) limit: Option<f32>,
@@ -82,14 +86,30 @@ pub(super) struct Experts {
 
 impl Experts {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let hidden = args.width(0)?;
+        let k = args.width(1)?;
+        if k == 0 || args.width(2)? != k {
+            return Err(args.error(format!("{k} choices do not fit {} weights", args.width(2)?)));
+        }
+        args.expect_output(hidden)?;
+        let n = args.count("n")?;
+        let ffn = args.count("ffn")?;
+        let plain = args.one_of("form", &[("glu", false), ("plain", true)])?;
+        expect_matrices(args, "up", n, [ffn, hidden])?;
+        expect_matrices(args, "down", n, [hidden, ffn])?;
+        if !plain {
+            expect_matrices(args, "gate", n, [ffn, hidden])?;
+        }
         Ok(Self {
-            n: args.count("n")?,
-            ffn: args.count("ffn")?,
+            n,
+            hidden,
+            k,
+            ffn,
             act: activation::argument(args, "act")?,
             limit: args.number_or_null("limit")?,
             alpha: args.number_or_null("alpha")?,
             on_input: args.one_of("weigh", &[("output", false), ("input", true)])?,
-            plain: args.one_of("form", &[("glu", false), ("plain", true)])?,
+            plain,
             once: args.one_of("sum", &[("each", false), ("once", true)])?,
             fine: args.one_of("inner", &[("each", false), ("once", true)])?,
             identities: args.count("identities")?,
@@ -102,14 +122,10 @@ impl Kernel for Experts {
         let x = ctx.input(0)?;
         let chosen = ctx.input(1)?;
         let weights = ctx.input(2)?;
-        let &Self { n, ffn, act, limit, alpha, on_input, plain, once, fine, identities } = self;
-        let hidden = x.width();
-        let k = chosen.width();
+        let &Self { n, hidden, k, ffn, .. } = self;
+        let &Self { act, limit, alpha, on_input, plain, once, fine, identities, .. } = self;
         let rows = x.rows();
         let dtype = ctx.output_dtype(0);
-        if chosen.rows() != rows || weights.shape() != chosen.shape() {
-            return Err(ctx.error("values and choices differ in rows"));
-        }
         let inner = if fine { Dtype::F32 } else { dtype };
         let gate = GatedActivation { act, limit, alpha, dtype, inner };
         // Experts without weights, which give back what they get, come behind the others.
@@ -180,8 +196,8 @@ fn mlp(
         y
     } else {
         let rows = x.len() / hidden.max(1);
-        let one = expert_matrix(ctx, ("gate", expert), [ffn, hidden], x)?;
-        let two = expert_matrix(ctx, ("up", expert), [ffn, hidden], x)?;
+        let one = expert_matrix(ctx, ("gate", expert), hidden, x)?;
+        let two = expert_matrix(ctx, ("up", expert), hidden, x)?;
         let mut g = vec![0.0; rows * ffn];
         let mut u = vec![0.0; rows * ffn];
         let gated = format!("gate.{expert}");
@@ -206,7 +222,7 @@ fn mlp(
     expert_product(ctx, ("down", expert), [hidden, ffn], &inner, dtype)
 }
 
-/// Multiplies rows by a matrix of an expert, which has to be of this shape, and adds the bias if there is one.
+/// Multiplies rows by a matrix of an expert, and adds the bias if there is one.
 pub(super) fn expert_product(
     ctx: &Ctx<'_>,
     (part, expert): (&str, usize),
@@ -214,7 +230,7 @@ pub(super) fn expert_product(
     x: &[f32],
     dtype: Dtype,
 ) -> Result<Vec<f32>, Error> {
-    let matrix = expert_matrix(ctx, (part, expert), [outputs, inputs], x)?;
+    let matrix = expert_matrix(ctx, (part, expert), inputs, x)?;
     let count = x.len() / inputs.max(1);
     let rows = ctx.rows_for(&format!("{part}.{expert}"), inputs, x);
     let mut y = vec![0.0; count * outputs];
@@ -223,21 +239,37 @@ pub(super) fn expert_product(
     Ok(y)
 }
 
-/// Returns a matrix of an expert, which has to be of this shape, and shows the rows that it is about to multiply.
+/// Returns a matrix of an expert, and shows the rows that it is about to multiply.
 fn expert_matrix<'a>(
     ctx: &Ctx<'a>,
     (part, expert): (&str, usize),
-    [outputs, inputs]: [usize; 2],
+    inputs: usize,
     rows: &[f32],
 ) -> Result<WeightMatrix<'a>, Error> {
     let role = format!("{part}.{expert}");
     ctx.observe_product(&role, inputs, rows);
-    let matrix = ctx.matrix(&role)?;
-    let MatrixView { outputs: o, inputs: i, .. } = matrix.view();
-    if (o, i) == (outputs, inputs) {
-        return Ok(matrix);
+    ctx.matrix(&role)
+}
+
+/// Checks the matrices `part.0` to `part.n` of experts, and their biases.
+pub(super) fn expect_matrices(
+    args: &Args<'_>,
+    part: &str,
+    n: usize,
+    [outputs, inputs]: [usize; 2],
+) -> Result<(), Error> {
+    for expert in 0..n {
+        let shape = args.weight(&format!("{part}.{expert}")).unwrap_or_default();
+        if shape != [outputs, inputs] {
+            return Err(args
+                .error(format!("`{part}` of an expert is {shape:?}, not [{outputs}, {inputs}]")));
+        }
+        let bias = args.weight(&format!("bias.{part}.{expert}"));
+        if bias.is_some_and(|bias| bias.iter().product::<usize>() != outputs) {
+            return Err(args.error(format!("a bias {bias:?} for {outputs} outputs")));
+        }
     }
-    Err(ctx.error(format!("`{part}` of an expert is [{o}, {i}], not [{outputs}, {inputs}]")))
+    Ok(())
 }
 
 /// Adds an expert's bias to every row, if it has one. The sum is rounded separately, as for a bias that is

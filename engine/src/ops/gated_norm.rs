@@ -6,6 +6,7 @@
 use registry::dtype::Dtype;
 
 use super::norm::NormCast;
+use super::shape::last;
 use super::{Args, Ctx, Kernel, Kernels, rows, scan};
 use crate::Error;
 use crate::kernels::math::{fold, sigmoid, silu};
@@ -29,12 +30,26 @@ pub(super) struct GatedNorm {
     pub(super) cast: NormCast,
     pub(super) gate_first: bool,
     act: GateActivation,
-    pub(super) groups: usize,
+    /// Numbers of the last axis.
+    pub(super) axis: usize,
+    /// Numbers that are normed together.
+    pub(super) group: usize,
     pub(super) stepwise: bool,
 }
 
 impl GatedNorm {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let axis = last(args.input(0)?);
+        let group = axis.checked_div(args.count("groups")?).unwrap_or(0);
+        let numbers = args.numbers("weight");
+        let gates = args.width(1)?;
+        if group == 0 || !axis.is_multiple_of(group) || numbers != axis || gates != args.width(0)? {
+            return Err(args.error(format!(
+                "its weight has {numbers} numbers and its gate {gates}, for {axis} in groups of \
+                 {group}"
+            )));
+        }
+        args.expect_output(gates)?;
         Ok(Self {
             eps: args.number("eps")?,
             cast: NormCast::of(args)?,
@@ -43,9 +58,20 @@ impl GatedNorm {
                 "activation",
                 &[("silu", GateActivation::Silu), ("sigmoid", GateActivation::Sigmoid)],
             )?,
-            groups: args.count("groups")?,
+            axis,
+            group,
             stepwise: args.flag("stepwise")?,
         })
+    }
+
+    /// Returns for each row if it continues a sequence: an f32 value of a sequence's first step is one of the run's dtype
+    /// there.
+    pub(super) fn continued(&self, ctx: &Ctx<'_>, rows: usize) -> Result<Vec<bool>, Error> {
+        let continued = if self.stepwise { scan::continued(ctx) } else { vec![false; rows] };
+        if continued.len() != rows {
+            return Err(ctx.error("it stands where rows of the step are left out"));
+        }
+        Ok(continued)
     }
 }
 
@@ -53,24 +79,9 @@ impl Kernel for GatedNorm {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.input(0)?;
         let gate = ctx.input(1)?;
-        let &Self { eps, cast, gate_first, act, groups, stepwise } = self;
+        let &Self { eps, cast, gate_first, act, group, .. } = self;
         let weight = ctx.need_vector("weight")?;
-        let axis = x.shape().iter().skip(1).next_back().copied().unwrap_or(1);
-        let group = axis.checked_div(groups).unwrap_or(0);
-        // An f32 value of a sequence's first step is one of the run's dtype in rows that continue it.
-        let continued = if stepwise { scan::continued(ctx) } else { Vec::new() };
-        if group == 0
-            || axis % group != 0
-            || weight.len() != axis
-            || gate.width() != x.width()
-            || (!continued.is_empty() && continued.len() != x.rows())
-        {
-            return Err(ctx.error(format!(
-                "its weight has {} numbers and its gate {}, for {axis} in groups of {group}",
-                weight.len(),
-                gate.width()
-            )));
-        }
+        let continued = self.continued(ctx, x.rows())?;
         let output_dtype = ctx.output_dtype(0);
         let activation = ctx.activation();
         let gates = gate.view();
@@ -78,7 +89,7 @@ impl Kernel for GatedNorm {
         let width = x.width();
         let y = rows::map(&x.view(), width, width, |row, x, y| {
             let gates = &gates[row * width..][..width];
-            let dtype = if continued.get(row) == Some(&true) { activation } else { output_dtype };
+            let dtype = if continued[row] { activation } else { output_dtype };
             y.copy_from_slice(x);
             wide(GatedRow { y, gates, weight, act, gate_first, group, eps, cast, dtype });
         });

@@ -19,6 +19,7 @@ pub(super) struct GaussianTopk {
 
 impl GaussianTopk {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        args.expect_output(args.width(0)?)?;
         Ok(Self { z: quantile(args.double("sparsity")?) as f32 })
     }
 }

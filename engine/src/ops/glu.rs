@@ -21,6 +21,11 @@ pub(super) struct Glu {
 
 impl Glu {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let shapes = [args.input(0)?, args.input(1)?];
+        if shapes[0] != shapes[1] {
+            return Err(args.error(format!("{:?} and {:?} differ", shapes[0], shapes[1])));
+        }
+        args.expect_output(args.width(0)?)?;
         Ok(Self { then: activation::argument(args, "activation")? })
     }
 }
@@ -30,9 +35,6 @@ impl Kernel for Glu {
         let gate = ctx.input(0)?;
         let up = ctx.input(1)?;
         let then = self.then;
-        if gate.shape() != up.shape() {
-            return Err(ctx.error(format!("{:?} and {:?} differ", gate.shape(), up.shape())));
-        }
         let dtype = ctx.output_dtype(0);
         let up = up.view();
         let up: &[f32] = &up;

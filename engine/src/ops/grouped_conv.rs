@@ -1,16 +1,18 @@
 //! `grouped_conv`: a depthwise convolution and one by groups behind it.
 
+use std::sync::OnceLock;
+
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 
-use super::{Ctx, Kernels};
+use super::causal_conv::{expect_inputs, extend_inputs};
+use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::math::dot;
 use crate::kernels::round::{round, round1};
-use crate::states::Memory;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
-    kernels.add("grouped_conv", run);
+    kernels.prepared("grouped_conv", GroupedConv::prepare);
 }
 
 /// Sizes of both convolutions.
@@ -26,43 +28,35 @@ pub(super) struct ConvSizes {
 }
 
 impl ConvSizes {
-    /// Reads the sizes from the shapes of the weights.
-    pub(super) fn of(ctx: &Ctx<'_>, channels: usize) -> Result<Self, Error> {
-        let shape = |role: &str| {
-            let id = ctx.node().weights.get(role)?;
-            Some(ctx.graph.weights[id.0].shape.as_slice())
+    /// Returns the sizes of a node, from the shapes of its weights.
+    pub(super) fn of(args: &Args<'_>) -> Result<Self, Error> {
+        let channels = args.width(0)?;
+        let shapes = (args.weight("weight"), args.weight("grouped"));
+        let (Some(&[first, 1, width]), Some(&[outputs, group, second])) = shapes else {
+            return Err(args.error(format!("weights {shapes:?} are no two convolutions")));
         };
-        match (shape("weight"), shape("grouped")) {
-            (Some(&[first, 1, width]), Some(&[outputs, group, second]))
-                if first == channels
-                    && outputs == channels
-                    && width > 0
-                    && second > 0
-                    && group > 0
-                    && channels.is_multiple_of(group) =>
-            {
-                Ok(Self { channels, width, second, group })
-            }
-            (first, second) => Err(ctx.error(format!(
-                "weights {first:?} and {second:?} do not convolve {channels} channels"
-            ))),
+        if [first, outputs, args.numbers("bias"), args.numbers("grouped_bias")] != [channels; 4]
+            || [width, second, group].contains(&0)
+            || !channels.is_multiple_of(group)
+        {
+            return Err(args.error(format!(
+                "weights {shapes:?} and their biases do not convolve {channels} channels"
+            )));
         }
-    }
-
-    /// Inputs before the current one that an output reads.
-    pub(super) fn needed(&self) -> usize {
-        self.width + self.second - 2
+        expect_inputs(args, channels, width + second - 2)?;
+        args.expect_output(channels)?;
+        Ok(Self { channels, width, second, group })
     }
 }
 
-/// Weights of both convolutions, ordered so that products run along memory.
+/// Weights of both convolutions.
 struct ConvPair<'a> {
     sizes: ConvSizes,
     /// `[tap][channel]`.
-    by_tap: Vec<f32>,
+    by_tap: &'a [f32],
     bias: &'a [f32],
     /// `[tap][output][channel of the group]`.
-    grouped: Vec<f32>,
+    grouped: &'a [f32],
     grouped_bias: &'a [f32],
     dtype: Dtype,
 }
@@ -96,57 +90,72 @@ impl ConvPair<'_> {
     }
 }
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let sizes = ConvSizes::of(ctx, x.width())?;
-    let ConvSizes { channels, width, second, group } = sizes;
-    let weight = ctx.need_vector("weight")?;
-    let grouped = ctx.need_vector("grouped")?;
-    let by_tap = (0..width).flat_map(|tap| (0..channels).map(move |c| weight[c * width + tap]));
-    let lines = (0..second).flat_map(|tap| (0..channels * group).map(move |n| (tap, n)));
-    let pair = ConvPair {
-        sizes,
-        by_tap: by_tap.collect(),
-        bias: ctx.need_vector("bias")?,
-        grouped: lines.map(|(tap, n)| grouped[n * second + tap]).collect(),
-        grouped_bias: ctx.need_vector("grouped_bias")?,
-        dtype: ctx.output_dtype(0),
-    };
-    if pair.bias.len() != channels || pair.grouped_bias.len() != channels {
-        return Err(ctx.error(format!("its biases are not of {channels} channels")));
+/// Matrices of both convolutions, ordered so that products run along memory.
+struct OrderedWeights {
+    /// `[tap][channel]`.
+    by_tap: Vec<f32>,
+    /// `[tap][output][channel of the group]`.
+    grouped: Vec<f32>,
+}
+
+struct GroupedConv {
+    sizes: ConvSizes,
+    /// Ordered once in a session.
+    weights: OnceLock<OrderedWeights>,
+}
+
+impl GroupedConv {
+    fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { sizes: ConvSizes::of(args)?, weights: OnceLock::new() })
     }
-    let view = x.view();
-    let mut y = vec![0.0; view.len()];
-    for chunk in ctx.chunks() {
-        let wrong = ctx.error("its state does not hold inputs of this shape");
-        let rows = &view[chunk.rows.start * channels..chunk.rows.end * channels];
-        let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-        if memory.inputs.width() != channels
-            || memory.needed != sizes.needed()
-            || memory.inputs.end() != chunk.start
-        {
-            return Err(wrong);
+
+    fn order(&self, weight: &[f32], grouped: &[f32]) -> OrderedWeights {
+        let ConvSizes { channels, width, second, group } = self.sizes;
+        let by_tap = (0..width).flat_map(|tap| (0..channels).map(move |c| weight[c * width + tap]));
+        let lines = (0..second).flat_map(|tap| (0..channels * group).map(move |n| (tap, n)));
+        OrderedWeights {
+            by_tap: by_tap.collect(),
+            grouped: lines.map(|(tap, n)| grouped[n * second + tap]).collect(),
         }
-        // Earlier inputs come from the state, in its dtype; this step's are still in the run's.
-        let held = memory.inputs.tail(chunk.start.saturating_sub(memory.needed));
-        let mut all = vec![0.0; memory.needed * channels - held.len()];
-        all.extend_from_slice(&held);
-        all.extend_from_slice(rows);
-        memory.inputs.append(rows);
-        let mut between = vec![0.0; (chunk.rows.len() + second - 1) * channels];
-        let least = (1 << 14) / channels + 1;
-        between
-            .par_chunks_exact_mut(channels)
-            .with_min_len(least)
-            .enumerate()
-            .for_each(|(row, y)| pair.depthwise(&all[row * channels..][..width * channels], y));
-        y[chunk.rows.start * channels..chunk.rows.end * channels]
-            .par_chunks_exact_mut(channels)
-            .with_min_len(least.div_ceil(group))
-            .enumerate()
-            .for_each(|(row, y)| {
-                pair.by_groups(&between[row * channels..][..second * channels], y);
-            });
     }
-    ctx.set(0, y)
+}
+
+impl Kernel for GroupedConv {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let ConvSizes { channels, width, second, group } = self.sizes;
+        let weight = ctx.need_vector("weight")?;
+        let grouped = ctx.need_vector("grouped")?;
+        let OrderedWeights { by_tap, grouped } =
+            self.weights.get_or_init(|| self.order(weight, grouped));
+        let pair = ConvPair {
+            sizes: self.sizes,
+            by_tap,
+            bias: ctx.need_vector("bias")?,
+            grouped,
+            grouped_bias: ctx.need_vector("grouped_bias")?,
+            dtype: ctx.output_dtype(0),
+        };
+        let view = x.view();
+        let mut y = vec![0.0; view.len()];
+        for chunk in ctx.chunks() {
+            let rows = &view[chunk.rows.start * channels..chunk.rows.end * channels];
+            let all = extend_inputs(ctx, chunk, rows)?;
+            let mut between = vec![0.0; (chunk.rows.len() + second - 1) * channels];
+            let least = (1 << 14) / channels + 1;
+            between
+                .par_chunks_exact_mut(channels)
+                .with_min_len(least)
+                .enumerate()
+                .for_each(|(row, y)| pair.depthwise(&all[row * channels..][..width * channels], y));
+            y[chunk.rows.start * channels..chunk.rows.end * channels]
+                .par_chunks_exact_mut(channels)
+                .with_min_len(least.div_ceil(group))
+                .enumerate()
+                .for_each(|(row, y)| {
+                    pair.by_groups(&between[row * channels..][..second * channels], y);
+                });
+        }
+        ctx.set(0, y)
+    }
 }

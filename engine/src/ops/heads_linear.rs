@@ -9,36 +9,41 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("heads_linear", HeadsLinear::prepare);
 }
 
-/// The order of the axes of the matrices.
+/// Sizes and the order of the axes of the matrices.
 pub(super) struct HeadsLinear {
+    pub(super) heads: usize,
+    pub(super) size: usize,
+    /// Outputs of a head.
+    pub(super) out: usize,
     pub(super) turned: bool,
 }
 
 impl HeadsLinear {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { turned: args.one_of("layout", &[("out_in", false), ("in_out", true)])? })
+        let (&[heads, size], &[out_heads, out]) = (args.input(0)?, args.output(0)?) else {
+            return Err(args.error("it works on heads"));
+        };
+        let numbers = args.numbers("weight");
+        let biases = args.weight("bias").map_or(heads * out, |shape| shape.iter().product());
+        if size == 0 || out_heads != heads || numbers != heads * out * size || biases != heads * out
+        {
+            return Err(args.error(format!(
+                "a weight of {numbers} numbers does not take {heads} heads of {size} to {out}"
+            )));
+        }
+        let turned = args.one_of("layout", &[("out_in", false), ("in_out", true)])?;
+        Ok(Self { heads, size, out, turned })
     }
 }
 
 impl Kernel for HeadsLinear {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.input(0)?;
-        let (&[_, heads, size], &[_, out]) = (x.shape(), ctx.output_shape(0)?) else {
-            return Err(ctx.error("it works on heads"));
-        };
+        let &Self { heads, size, out, turned } = self;
         let weight = ctx.need_vector("weight")?;
         let bias = ctx.vector("bias");
-        if size == 0
-            || weight.len() != heads * out * size
-            || bias.is_some_and(|b| b.len() != heads * out)
-        {
-            return Err(ctx.error(format!(
-                "a weight of {} numbers does not take {heads} heads of {size} to {out}",
-                weight.len()
-            )));
-        }
         // [head][out][in], so that each output is a product of two lines.
-        let turned: Vec<f32> = if self.turned {
+        let matrices: Vec<f32> = if turned {
             let lines = (0..heads * out).map(|line| (line / out * size, line % out));
             lines
                 .flat_map(|(first, o)| (first..first + size).map(move |i| weight[i * out + o]))
@@ -48,7 +53,7 @@ impl Kernel for HeadsLinear {
         };
         let dtype = ctx.output_dtype(0);
         let y = rows::map(&x.view(), heads * size, heads * out, |_, x, y| {
-            for (n, (y, line)) in y.iter_mut().zip(turned.chunks_exact(size)).enumerate() {
+            for (n, (y, line)) in y.iter_mut().zip(matrices.chunks_exact(size)).enumerate() {
                 *y = dot(&x[n / out * size..][..size], line) + bias.map_or(0.0, |b| b[n]);
             }
             round(dtype, y);

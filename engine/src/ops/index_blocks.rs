@@ -4,10 +4,10 @@
 
 use rayon::prelude::*;
 
-use super::index_topk::{dot, select};
+use super::attend::block_size;
+use super::index_topk::{IndexSizes, append_keys, dot, select};
 use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
-use crate::states::Memory;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("index_blocks", IndexBlocks::prepare);
@@ -15,6 +15,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 
 /// The number of selected blocks, their size, and the number of last blocks that come before all others.
 pub(super) struct IndexBlocks {
+    pub(super) sizes: IndexSizes,
     pub(super) topk: usize,
     pub(super) block: usize,
     pub(super) local: usize,
@@ -22,11 +23,10 @@ pub(super) struct IndexBlocks {
 
 impl IndexBlocks {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        let block = args.count("block")?;
-        if block == 0 {
-            return Err(args.error("a block is at least 1 position"));
-        }
-        Ok(Self { topk: args.count("topk")?, block, local: args.count("local")? })
+        let sizes = IndexSizes::of(args)?;
+        let topk = args.count("topk")?;
+        args.expect_output(sizes.heads * topk)?;
+        Ok(Self { sizes, topk, block: block_size(args)?, local: args.count("local")? })
     }
 
     /// Returns the scores of the blocks that one head of a query sees, of all keys up to its own.
@@ -50,24 +50,14 @@ impl Kernel for IndexBlocks {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let q = ctx.input(0)?;
         let k = ctx.input(1)?;
-        let width = q.width();
-        let size = k.width();
         let topk = self.topk;
-        if size == 0 || !width.is_multiple_of(size) {
-            return Err(ctx.error("its queries and keys do not fit"));
-        }
-        let heads = width / size;
+        let IndexSizes { heads, size } = self.sizes;
+        let width = heads * size;
         let q = q.view();
         let k = k.view();
         let mut y = vec![-1.0; q.len() / size * topk];
         for chunk in ctx.chunks() {
-            let wrong = ctx.error("its state does not hold keys of this shape");
-            let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-            if memory.width() != size || memory.end() != chunk.start {
-                return Err(wrong);
-            }
-            memory.append(&k[chunk.rows.start * size..chunk.rows.end * size]);
-            let keys = memory.tail(0);
+            let keys = append_keys(ctx, chunk, &k)?;
             y[chunk.rows.start * heads * topk..chunk.rows.end * heads * topk]
                 .par_chunks_exact_mut(topk)
                 .zip(q[chunk.rows.start * width..].par_chunks_exact(size))
@@ -85,15 +75,17 @@ impl Kernel for IndexBlocks {
 mod tests {
     use super::*;
 
+    const SIZES: IndexSizes = IndexSizes { heads: 1, size: 1 };
+
     #[test]
     fn a_block_counts_its_largest_product() {
-        let index = IndexBlocks { topk: 2, block: 2, local: 0 };
+        let index = IndexBlocks { sizes: SIZES, topk: 2, block: 2, local: 0 };
         assert_eq!(index.scores(&[2.0], &[1.0, 3.0, -1.0, -2.0, 5.0]), [6.0, -2.0, 10.0]);
     }
 
     #[test]
     fn the_last_blocks_come_before_all_others() {
-        let index = IndexBlocks { topk: 2, block: 2, local: 2 };
+        let index = IndexBlocks { sizes: SIZES, topk: 2, block: 2, local: 2 };
         let endless = f32::INFINITY;
         assert_eq!(index.scores(&[2.0], &[1.0, 3.0, -1.0, -2.0, 5.0]), [6.0, endless, endless]);
         assert_eq!(index.scores(&[2.0], &[1.0]), [endless]);

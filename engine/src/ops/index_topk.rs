@@ -5,7 +5,7 @@
 
 use rayon::prelude::*;
 
-use super::{Args, Ctx, Kernel, Kernels};
+use super::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::choose::descending;
 use crate::kernels::math;
@@ -15,15 +15,61 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("index_topk", IndexTopk::prepare);
 }
 
+/// Sizes of the heads of queries, which share the keys.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IndexSizes {
+    pub(super) heads: usize,
+    /// Numbers of a key.
+    pub(super) size: usize,
+}
+
+impl IndexSizes {
+    /// Returns the sizes of a node with queries and keys.
+    pub(super) fn of(args: &Args<'_>) -> Result<Self, Error> {
+        let queries = args.width(0)?;
+        let size = args.width(1)?;
+        if size == 0 || !queries.is_multiple_of(size) || args.state_width()? != size {
+            return Err(args.error(format!(
+                "queries of {queries} numbers and keys of {size} do not fit its state"
+            )));
+        }
+        Ok(Self { heads: queries / size, size })
+    }
+}
+
+/// Adds the keys of a chunk to its state. Returns all keys.
+pub(super) fn append_keys(
+    ctx: &mut Ctx<'_>,
+    chunk: &ChunkRows,
+    keys: &[f32],
+) -> Result<Vec<f32>, Error> {
+    let wrong = ctx.error("its state does not hold the keys before this step");
+    let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+    if memory.end() != chunk.start {
+        return Err(wrong);
+    }
+    let size = memory.width();
+    memory.append(&keys[chunk.rows.start * size..chunk.rows.end * size]);
+    Ok(memory.tail(0))
+}
+
 /// The number of selected keys, and the factor on their scores.
 pub(super) struct IndexTopk {
+    pub(super) sizes: IndexSizes,
     pub(super) topk: usize,
     pub(super) scale: f32,
 }
 
 impl IndexTopk {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { topk: args.count("topk")?, scale: args.number("scale")? })
+        let sizes = IndexSizes::of(args)?;
+        let weights = args.width(2)?;
+        if weights != sizes.heads {
+            return Err(args.error(format!("{weights} weights for {} heads", sizes.heads)));
+        }
+        let topk = args.count("topk")?;
+        args.expect_output(topk)?;
+        Ok(Self { sizes, topk, scale: args.number("scale")? })
     }
 }
 
@@ -32,25 +78,13 @@ impl Kernel for IndexTopk {
         let q = ctx.input(0)?;
         let k = ctx.input(1)?;
         let w = ctx.input(2)?;
-        let heads = w.width();
-        let size = k.width();
-        let topk = self.topk;
-        let scale = self.scale;
-        if q.width() != heads * size || size == 0 {
-            return Err(ctx.error("its queries, keys and weights do not fit"));
-        }
+        let &Self { sizes: IndexSizes { heads, size }, topk, scale } = self;
         let q = q.view();
         let k = k.view();
         let w = w.view();
         let mut y = vec![-1.0; w.len() / heads.max(1) * topk];
         for chunk in ctx.chunks() {
-            let wrong = ctx.error("its state does not hold keys of this shape");
-            let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-            if memory.width() != size || memory.end() != chunk.start {
-                return Err(wrong);
-            }
-            memory.append(&k[chunk.rows.start * size..chunk.rows.end * size]);
-            let keys = memory.tail(0);
+            let keys = append_keys(ctx, chunk, &k)?;
             y[chunk.rows.start * topk..chunk.rows.end * topk]
                 .par_chunks_exact_mut(topk)
                 .zip(q[chunk.rows.start * heads * size..].par_chunks_exact(heads * size))

@@ -32,9 +32,32 @@ pub(super) struct HeadSizes {
     /// The part of a key that all heads share.
     pub(super) shared: usize,
     pub(super) value: usize,
+    /// Numbers of a latent.
+    pub(super) rank: usize,
 }
 
 impl HeadSizes {
+    /// Returns the sizes of a node, whose weight has to expand its latents.
+    fn of(args: &Args<'_>) -> Result<Self, Error> {
+        let &[heads, size] = args.input(0)? else {
+            return Err(args.error("a query has two axes, heads and head size"));
+        };
+        let rank = args.input(1)?.iter().product();
+        let shared = args.input(2)?.iter().product();
+        let value = args.count("v_dim")?;
+        let sizes = Self { heads, nope: size.saturating_sub(shared), shared, value, rank };
+        let weight = args.weight("weight");
+        if shared > size || weight != Some(&[sizes.width(), rank]) || sizes.width() == 0 {
+            return Err(args.error(format!(
+                "a weight {:?} does not expand a latent of {rank} to {heads} heads of {} and {value}",
+                weight.unwrap_or_default(),
+                sizes.nope
+            )));
+        }
+        args.expect_output(heads * value)?;
+        Ok(sizes)
+    }
+
     /// Returns the numbers that a latent is expanded to.
     pub(super) fn width(&self) -> usize {
         self.heads * (self.nope + self.value)
@@ -53,11 +76,13 @@ struct LatentTask<'a> {
     keys: Option<usize>,
 }
 
-/// The factor on scores, the size of a value, and the positions that a query sees.
+/// The factor on scores, the sizes of heads, and the positions that a query sees.
 pub(super) struct LatentAttend {
     pub(super) scale: f32,
-    pub(super) value: usize,
+    pub(super) sizes: HeadSizes,
     pub(super) reach: AttendReach,
+    /// True if each query sees selected positions, which are the last input.
+    pub(super) selects: bool,
 }
 
 impl LatentAttend {
@@ -68,30 +93,16 @@ impl LatentAttend {
         }
         let window = window.map(|size| AttendWindow { size, chunked: false });
         let reach = AttendReach { window, prefix: false };
-        Ok(Self { scale: args.number("scale")?, value: args.count("v_dim")?, reach })
-    }
-
-    /// Returns the sizes for a query, the widths of a latent and of the shared key, and a weight of so many inputs and
-    /// outputs; or why they do not fit.
-    pub(super) fn sizes(
-        &self,
-        query: &[usize],
-        (rank, shared): (usize, usize),
-        (inputs, outputs): (usize, usize),
-    ) -> Result<HeadSizes, String> {
-        let &[_, heads, size] = query else {
-            return Err("a query has two axes, heads and head size".to_owned());
-        };
-        let nope = size.saturating_sub(shared);
-        let sizes = HeadSizes { heads, nope, shared, value: self.value };
-        let width = sizes.width();
-        if shared > size || inputs != rank || outputs != width || width == 0 {
-            return Err(format!(
-                "a weight [{outputs}, {inputs}] does not expand a latent of {rank} to {heads} heads of {nope} and {}",
-                self.value
-            ));
+        if !reach.fits(args.state()?.window) {
+            return Err(args.error("it would see more than its state keeps"));
         }
-        Ok(sizes)
+        let sizes = HeadSizes::of(args)?;
+        let sinks = args.weight("sinks");
+        if sinks.is_some_and(|sinks| sinks.iter().product::<usize>() != sizes.heads) {
+            return Err(args.error("there is one sink per head"));
+        }
+        let selects = args.node().inputs.len() > 3;
+        Ok(Self { scale: args.number("scale")?, sizes, reach, selects })
     }
 }
 
@@ -102,17 +113,9 @@ impl Kernel for LatentAttend {
         let r = ctx.input(2)?;
         let matrix = ctx.matrix("weight")?;
         let weight = matrix.view();
-        let sizes = self.sizes(q.shape(), (c.width(), r.width()), (weight.inputs, weight.outputs));
-        let sizes = sizes.map_err(|why| ctx.error(why))?;
-        let HeadSizes { heads, nope, shared, value } = sizes;
+        let sizes = self.sizes;
+        let HeadSizes { heads, nope, shared, value, rank } = sizes;
         let sinks = ctx.vector("sinks");
-        if sinks.is_some_and(|sinks| sinks.len() != heads) {
-            return Err(ctx.error("there is one sink per head"));
-        }
-        if !self.reach.fits(ctx.state().and_then(|state| state.window)) {
-            return Err(ctx.error("it would see more than its state keeps"));
-        }
-        let rank = c.width();
         let width = sizes.width();
         let size = nope + shared;
         let round = ctx.output_dtype(0);
@@ -126,7 +129,7 @@ impl Kernel for LatentAttend {
             scores: ScoreRounding::Rounded,
             gated: false,
         };
-        let selected = if ctx.node().inputs.len() > 3 { Some(ctx.input(3)?) } else { None };
+        let selected = if self.selects { Some(ctx.input(3)?) } else { None };
         let c = c.view();
         let r = r.view();
         ctx.observe_cached(0, &c);

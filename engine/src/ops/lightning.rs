@@ -35,14 +35,32 @@ struct LightningHead<'a> {
     dtype: Dtype,
 }
 
-/// The length of a block.
+/// Sizes of the heads, and the length of a block.
 pub(super) struct Lightning {
+    pub(super) heads: usize,
+    pub(super) key: usize,
+    pub(super) value: usize,
     pub(super) block: usize,
 }
 
 impl Lightning {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { block: args.count("block")? })
+        let (&[heads, key], &[value_heads, value]) = (args.input(1)?, args.input(2)?) else {
+            return Err(args.error("keys and values have two axes each, heads and head size"));
+        };
+        let block = args.count("block")?;
+        let tables = ["slope_rate", "query_decay", "key_decay", "diagonal_decay"];
+        let numbers = [heads, heads * block, heads * block, heads * block * block];
+        if block == 0
+            || value_heads != heads
+            || args.width(0)? != heads * key
+            || tables.map(|role| args.numbers(role)) != numbers
+            || args.state_width()? != heads * key * value
+        {
+            return Err(args.error("its inputs and tables do not fit"));
+        }
+        args.expect_output(heads * value)?;
+        Ok(Self { heads, key, value, block })
     }
 }
 
@@ -55,23 +73,11 @@ impl Kernel for Lightning {
         let q = ctx.input(0)?;
         let k = ctx.input(1)?;
         let v = ctx.input(2)?;
-        let (&[_, heads, key], &[_, _, value]) = (k.shape(), v.shape()) else {
-            return Err(ctx.error("keys and values have two axes each, heads and head size"));
-        };
+        let &Self { heads, key, value, block } = self;
         let slopes = ctx.need_vector("slope_rate")?;
         let query_decay = ctx.need_vector("query_decay")?;
         let key_decay = ctx.need_vector("key_decay")?;
         let diagonal_decay = ctx.need_vector("diagonal_decay")?;
-        let block = self.block;
-        let fits = q.width() == heads * key
-            && v.width() == heads * value
-            && slopes.len() == heads
-            && query_decay.len() == heads * block
-            && key_decay.len() == heads * block
-            && diagonal_decay.len() == heads * block * block;
-        if !fits {
-            return Err(ctx.error("its inputs and tables do not fit"));
-        }
         let dtype = ctx.output_dtype(0);
         let q = q.view();
         let k = k.view();

@@ -7,20 +7,57 @@ use checkpoints::checkpoint::Rounding;
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 
-use super::{Ctx, Kernels};
+use super::{Args, Ctx, Kernels};
 use crate::Error;
 use crate::kernels::matmul::{Linear, MatrixView, matmul, matmul_many};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
-    kernels.add("linear", run);
-    kernels.add("linears", run_many);
+    kernels.prepared("linear", |args| {
+        expect_product(args, 0, "weight", "bias")?;
+        Ok(run as Run)
+    });
+    kernels.prepared("linears", |args| {
+        expect_products(args)?;
+        Ok(run_many as Run)
+    });
 }
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+/// A kernel that reads nothing but its context.
+type Run = fn(&mut Ctx<'_>) -> Result<(), Error>;
+
+/// Checks the matrix and the bias of an output.
+pub(super) fn expect_product(
+    args: &Args<'_>,
+    n: usize,
+    weight: &str,
+    bias: &str,
+) -> Result<(), Error> {
+    let inputs = args.width(0)?;
+    let outputs: usize = args.output(n)?.iter().product();
+    let shape = args.weight(weight).unwrap_or_default();
+    if shape != [outputs, inputs] {
+        return Err(
+            args.error(format!("a weight {shape:?} does not take {inputs} numbers to {outputs}"))
+        );
+    }
+    match args.weight(bias) {
+        Some(shape) if shape.iter().product::<usize>() != outputs => {
+            Err(args.error(format!("a bias {shape:?} for {outputs} outputs")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks the matrices and biases of all outputs, which are `weight.0`, `bias.0`, `weight.1`, ...
+pub(super) fn expect_products(args: &Args<'_>) -> Result<(), Error> {
+    (0..args.node().outputs.len())
+        .try_for_each(|n| expect_product(args, n, &format!("weight.{n}"), &format!("bias.{n}")))
+}
+
+fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let matrix = ctx.matrix("weight")?;
     let weight = matrix.view();
-    check(ctx, x.width(), 0, &weight)?;
     ctx.observe_product("weight", weight.inputs, &x.view());
     let mut y = vec![0.0; x.rows() * weight.outputs];
     let view = x.view();
@@ -38,7 +75,7 @@ struct LinearOutput<'a> {
 }
 
 /// Weights are `weight.0`, `bias.0`, `weight.1`, ... by output.
-pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let view = x.view();
     let plain: &[f32] = &view;
@@ -57,7 +94,6 @@ pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let mut calls: Vec<(Option<Rounding>, Vec<LinearOutput<'_>>)> = Vec::new();
     for (n, matrix) in matrices.iter().enumerate() {
         let weight = matrix.view();
-        check(ctx, x.width(), n, &weight)?;
         let how = ctx.rounding(&roles[n]);
         let bias = ctx.vector(&format!("bias.{n}"));
         let output = LinearOutput { n, weight, bias, round: ctx.output_dtype(n) };
@@ -95,16 +131,4 @@ pub(super) fn run_many(ctx: &mut Ctx<'_>) -> Result<(), Error> {
         ctx.set(output.n, y)?;
     }
     Ok(())
-}
-
-fn check(ctx: &Ctx<'_>, width: usize, n: usize, weight: &MatrixView<'_>) -> Result<(), Error> {
-    if weight.inputs == width && weight.outputs == ctx.output_width(n)? {
-        return Ok(());
-    }
-    Err(ctx.error(format!(
-        "a weight [{}, {}] does not take {width} numbers to {}",
-        weight.outputs,
-        weight.inputs,
-        ctx.output_width(n)?
-    )))
 }

@@ -1,5 +1,6 @@
 //! `rms_norm`, `layer_norm`, `l2_norm`: statistics in f32 over the last axis.
 
+use super::shape::last;
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::math::{fold, sum};
@@ -26,8 +27,41 @@ impl NormCast {
     }
 }
 
+/// Sizes of a norm: those of its weights fit the last axis or the whole row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NormSizes {
+    pub(super) axis: usize,
+    /// Parts of a weight and of a bias, each of an axis: one, or one for each head.
+    pub(super) parts: [usize; 2],
+}
+
+impl NormSizes {
+    fn of(args: &Args<'_>) -> Result<Self, Error> {
+        let axis = last(args.input(0)?);
+        let width = args.width(0)?;
+        let mut parts = [1, 1];
+        for (role, parts) in ["weight", "bias"].into_iter().zip(&mut parts) {
+            let heads = (0..).map(|head| args.numbers(&format!("{role}.{head}")));
+            let joined: usize = heads.take_while(|numbers| *numbers > 0).sum();
+            let numbers = joined + args.numbers(role);
+            if numbers != axis && numbers != width && numbers != 0 {
+                return Err(args.error(format!(
+                    "its {role} has {numbers} numbers; the axis has {axis}, the row {width}"
+                )));
+            }
+            *parts = numbers.checked_div(axis).unwrap_or(0).max(1);
+        }
+        if axis == 0 {
+            return Err(args.error("its input has no numbers"));
+        }
+        args.expect_output(width)?;
+        Ok(Self { axis, parts })
+    }
+}
+
 /// Normalisation by the root mean square.
 pub(super) struct RmsNorm {
+    pub(super) sizes: NormSizes,
     pub(super) eps: f32,
     pub(super) cast: NormCast,
     pub(super) plus_one: bool,
@@ -36,6 +70,7 @@ pub(super) struct RmsNorm {
 impl RmsNorm {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         Ok(Self {
+            sizes: NormSizes::of(args)?,
             eps: args.number("eps")?,
             cast: NormCast::of(args)?,
             plus_one: args.flag("plus_one")?,
@@ -50,7 +85,7 @@ impl Kernel for RmsNorm {
         let weight = ctx
             .vector("weight")
             .map(|w| if self.plus_one { w.iter().map(|w| 1.0 + w).collect() } else { w.to_vec() });
-        normalise(ctx, weight.as_deref(), None, self.cast, |x, y| {
+        normalise(ctx, self.sizes.axis, [weight.as_deref(), None], self.cast, |x, y| {
             let scale = 1.0 / (fold(x, |x| x * x) / x.len() as f32 + eps).sqrt();
             y.iter_mut().zip(x).for_each(|(y, x)| *y = x * scale);
         })
@@ -59,6 +94,7 @@ impl Kernel for RmsNorm {
 
 /// Normalisation by mean and variance.
 pub(super) struct LayerNorm {
+    pub(super) sizes: NormSizes,
     pub(super) eps: f32,
     pub(super) cast: NormCast,
     pub(super) plus_one: bool,
@@ -67,6 +103,7 @@ pub(super) struct LayerNorm {
 impl LayerNorm {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         Ok(Self {
+            sizes: NormSizes::of(args)?,
             eps: args.number("eps")?,
             cast: NormCast::of(args)?,
             plus_one: args.flag("plus_one")?,
@@ -83,7 +120,7 @@ impl Kernel for LayerNorm {
         if self.plus_one {
             weight.iter_mut().flatten().for_each(|w| *w = round1(ctx.activation(), 1.0 + *w));
         }
-        normalise(ctx, weight.as_deref(), bias.as_deref(), self.cast, |x, y| {
+        normalise(ctx, self.sizes.axis, [weight.as_deref(), bias.as_deref()], self.cast, |x, y| {
             let mean = sum(x) / x.len() as f32;
             let scale = 1.0 / (fold(x, |x| (x - mean) * (x - mean)) / x.len() as f32 + eps).sqrt();
             y.iter_mut().zip(x).for_each(|(y, x)| *y = (x - mean) * scale);
@@ -101,19 +138,20 @@ fn numbers_of_heads(ctx: &Ctx<'_>, role: &str) -> Option<Vec<f32>> {
 
 /// Normalisation by the root mean square without a weight, as query and key norms of that name compute it.
 pub(super) struct L2Norm {
+    pub(super) sizes: NormSizes,
     pub(super) eps: f32,
 }
 
 impl L2Norm {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { eps: args.number("eps")? })
+        Ok(Self { sizes: NormSizes::of(args)?, eps: args.number("eps")? })
     }
 }
 
 impl Kernel for L2Norm {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let eps = self.eps;
-        normalise(ctx, None, None, NormCast::After, |x, y| {
+        normalise(ctx, self.sizes.axis, [None, None], NormCast::After, |x, y| {
             let scale = 1.0 / (fold(x, |x| x * x) / x.len() as f32 + eps).sqrt();
             y.iter_mut().zip(x).for_each(|(y, x)| *y = x * scale);
         })
@@ -122,26 +160,14 @@ impl Kernel for L2Norm {
 
 fn normalise(
     ctx: &mut Ctx<'_>,
-    weight: Option<&[f32]>,
-    bias: Option<&[f32]>,
+    axis: usize,
+    [weight, bias]: [Option<&[f32]>; 2],
     cast: NormCast,
     each: impl Fn(&[f32], &mut [f32]) + Sync,
 ) -> Result<(), Error> {
     let x = ctx.input(0)?;
     let dtype = ctx.output_dtype(0);
-    let axis = x.shape().iter().skip(1).next_back().copied().unwrap_or(1);
     let width = x.width();
-    for (role, w) in [("weight", weight), ("bias", bias)] {
-        if let Some(w) = w
-            && w.len() != axis
-            && w.len() != width
-        {
-            return Err(ctx.error(format!(
-                "its {role} has {} numbers; the axis has {axis}, the row {width}",
-                w.len()
-            )));
-        }
-    }
     let y = rows::map(&x.view(), width, width, |_, x, y| {
         for (n, (x, y)) in x.chunks_exact(axis).zip(y.chunks_exact_mut(axis)).enumerate() {
             each(x, y);

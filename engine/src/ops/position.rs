@@ -1,5 +1,6 @@
 //! Ops that depend on a row's position alone: `position_embed`, `sinusoid`, `temperature`, `zero_first`.
 
+use super::embed::Table;
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::round::{round, round1};
@@ -8,7 +9,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("position_embed", PositionEmbed::prepare);
     kernels.prepared("sinusoid", Sinusoid::prepare);
     kernels.prepared("temperature", Temperature::prepare);
-    kernels.add("zero_first", zero_first);
+    kernels.prepared("zero_first", ZeroFirst::prepare);
 }
 
 /// Returns the position of every row of the step.
@@ -25,28 +26,66 @@ pub(super) fn positions(ctx: &Ctx<'_>) -> Vec<usize> {
 }
 
 /// Sets the first row of each sequence to 0.
-pub(super) fn zero_first(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let width = x.width();
-    let mut data = x.to_vec();
-    if ctx.chunks().iter().map(|chunk| chunk.rows.end).max() != Some(x.rows()) {
-        return Err(ctx.error("it stands where rows of the step are left out"));
+pub(super) struct ZeroFirst {
+    pub(super) width: usize,
+}
+
+impl ZeroFirst {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let width = args.width(0)?;
+        args.expect_output(width)?;
+        Ok(Self { width })
     }
-    for chunk in ctx.chunks().iter().filter(|chunk| chunk.start == 0) {
-        let at = chunk.rows.start * width;
-        data[at..at + width].fill(0.0);
+
+    /// Returns the first rows of sequences among `rows` of the step.
+    pub(super) fn first_rows(ctx: &Ctx<'_>, rows: usize) -> Result<Vec<usize>, Error> {
+        if ctx.chunks().iter().map(|chunk| chunk.rows.end).max() != Some(rows) {
+            return Err(ctx.error("it stands where rows of the step are left out"));
+        }
+        let begun = ctx.chunks().iter().filter(|chunk| chunk.start == 0);
+        Ok(begun.map(|chunk| chunk.rows.start).collect())
     }
-    ctx.set(0, data)
+}
+
+impl Kernel for ZeroFirst {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let mut data = x.to_vec();
+        for row in Self::first_rows(ctx, x.rows())? {
+            data[row * self.width..][..self.width].fill(0.0);
+        }
+        ctx.set(0, data)
+    }
 }
 
 /// One row of a matrix per position.
 pub(super) struct PositionEmbed {
-    pub(super) offset: usize,
+    table: Table,
+    offset: usize,
 }
 
 impl PositionEmbed {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { offset: args.count("offset")? })
+        Ok(Self { table: Table::of(args)?, offset: args.count("offset")? })
+    }
+
+    /// Returns the numbers of a row.
+    pub(super) fn width(&self) -> usize {
+        self.table.width
+    }
+
+    /// Returns the row of each position of the step.
+    pub(super) fn places(&self, ctx: &Ctx<'_>) -> Result<Vec<usize>, Error> {
+        let places = positions(ctx).into_iter().map(|position| {
+            let place = position.saturating_add(self.offset);
+            let past = || {
+                ctx.error(format!(
+                    "position {position} is past the last that the model has learned"
+                ))
+            };
+            (place < self.table.rows).then_some(place).ok_or_else(past)
+        });
+        places.collect()
     }
 }
 
@@ -54,22 +93,12 @@ impl Kernel for PositionEmbed {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let matrix = ctx.matrix("weight")?;
         let weight = matrix.view();
-        let width = ctx.output_width(0)?;
-        if weight.inputs != width {
-            return Err(ctx.error(format!("its weight has rows of {}, not {width}", weight.inputs)));
-        }
-        let offset = self.offset;
+        let width = self.width();
         let dtype = ctx.output_dtype(0);
-        let positions = positions(ctx);
-        let mut data = vec![0.0; positions.len() * width];
-        for (position, row) in positions.into_iter().zip(data.chunks_exact_mut(width)) {
-            let at = position.saturating_add(offset);
-            if at >= weight.outputs {
-                return Err(ctx.error(format!(
-                    "position {position} is past the last that the model has learned"
-                )));
-            }
-            weight.widen_row(at, row);
+        let places = self.places(ctx)?;
+        let mut data = vec![0.0; places.len() * width];
+        for (place, row) in places.into_iter().zip(data.chunks_exact_mut(width)) {
+            weight.widen_row(place, row);
             round(dtype, row);
         }
         ctx.set(0, data)
@@ -80,32 +109,28 @@ impl Kernel for PositionEmbed {
 pub(super) struct Sinusoid {
     frequencies: Vec<f32>,
     offset: usize,
+    width: usize,
 }
 
 impl Sinusoid {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        let frequencies = args.numbers_or_null("frequencies")?;
-        Ok(Self {
-            frequencies: frequencies.ok_or_else(|| args.error("it has no frequencies"))?,
-            offset: args.count("offset")?,
-        })
-    }
-}
-
-impl Sinusoid {
-    /// Computes the rows of the step.
-    pub(super) fn rows(&self, ctx: &Ctx<'_>) -> Result<Vec<f32>, Error> {
-        let width = ctx.output_width(0)?;
-        let half = width / 2;
-        let Self { frequencies, offset } = self;
-        if frequencies.len() != half {
-            return Err(ctx.error(format!("it needs {half} frequencies")));
+        let width = args.output(0)?.iter().product();
+        let frequencies = args.numbers_or_null("frequencies")?.unwrap_or_default();
+        if width == 0 || frequencies.len() != width / 2 {
+            return Err(args.error(format!("it needs {} frequencies", width / 2)));
         }
+        Ok(Self { frequencies, offset: args.count("offset")?, width })
+    }
+
+    /// Computes the rows of the step.
+    pub(super) fn rows(&self, ctx: &Ctx<'_>) -> Vec<f32> {
+        let &Self { ref frequencies, offset, width } = self;
+        let half = width / 2;
         let dtype = ctx.output_dtype(0);
         let positions = positions(ctx);
         let mut data = vec![0.0; positions.len() * width];
-        for (position, row) in positions.into_iter().zip(data.chunks_exact_mut(width.max(1))) {
-            let position = position.saturating_add(*offset) as f32;
+        for (position, row) in positions.into_iter().zip(data.chunks_exact_mut(width)) {
+            let position = position.saturating_add(offset) as f32;
             for (n, frequency) in frequencies.iter().enumerate() {
                 let angle = position * frequency;
                 row[n] = angle.sin();
@@ -113,13 +138,13 @@ impl Sinusoid {
             }
             round(dtype, row);
         }
-        Ok(data)
+        data
     }
 }
 
 impl Kernel for Sinusoid {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let data = self.rows(ctx)?;
+        let data = self.rows(ctx);
         ctx.set(0, data)
     }
 }
@@ -144,6 +169,7 @@ pub(super) struct Temperature {
 
 impl Temperature {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        args.expect_output(args.width(0)?)?;
         Ok(Self {
             scale: args.number("scale")?,
             every: args.number("every")?,

@@ -1,63 +1,70 @@
 //! `previous`: the row of the position before.
 
-use super::{Ctx, Kernels};
+use registry::graph::StateKind;
+
+use super::causal_conv::expect_inputs;
+use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::states::Memory;
-use crate::states::conv::Conv;
 use crate::states::recurrent::{Recurrent, RecurrentStep};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
-    kernels.add("previous", run);
+    kernels.prepared("previous", Previous::prepare);
 }
 
-pub(super) fn run(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let width = x.width();
-    let view = x.view();
-    let mut y = vec![0.0; view.len()];
-    for chunk in ctx.chunks() {
-        let wrong = ctx.error("its state does not hold inputs of this shape");
-        let rows = &view[chunk.rows.start * width..chunk.rows.end * width];
-        let held = match ctx.memory_mut(chunk.slot)? {
-            Memory::Conv(memory) => replace_input(memory, chunk.start, width, rows),
-            Memory::Recurrent(memory) => replace_block(memory, chunk.start, width, rows),
-            _ => None,
-        };
-        let held = held.ok_or(wrong)?;
-        let y = &mut y[chunk.rows.start * width..chunk.rows.end * width];
-        let (first, later) = y.split_at_mut(width.min(rows.len()));
-        first[..held.len()].copy_from_slice(&held);
-        later.copy_from_slice(&rows[..later.len()]);
+/// Rows of so many numbers, the last of which the state keeps.
+pub(super) struct Previous {
+    pub(super) width: usize,
+}
+
+impl Previous {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let width = args.width(0)?;
+        if args.state()?.kind == StateKind::Conv {
+            expect_inputs(args, width, 1)?;
+        } else if width == 0 || args.state_width()? != width {
+            return Err(args.error(format!("its state does not hold a row of {width} numbers")));
+        }
+        args.expect_output(width)?;
+        Ok(Self { width })
     }
-    ctx.set(0, y)
 }
 
-/// Returns the last input before a step, and keeps those of the step; `None` if the memory is of another form.
-fn replace_input(memory: &mut Conv, start: usize, width: usize, rows: &[f32]) -> Option<Vec<f32>> {
-    if !memory.continues(width, 1, start) {
-        return None;
+impl Kernel for Previous {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let width = self.width;
+        let view = x.view();
+        let mut y = vec![0.0; view.len()];
+        for chunk in ctx.chunks() {
+            let wrong = ctx.error("its state does not hold the row before this step");
+            let places = chunk.rows.start * width..chunk.rows.end * width;
+            let rows = &view[places.clone()];
+            let all = match ctx.memory_mut(chunk.slot)? {
+                Memory::Conv(memory) => memory.extend(chunk.start, rows),
+                Memory::Recurrent(memory) => extend_block(memory, chunk.start, rows),
+                _ => None,
+            };
+            y[places].copy_from_slice(&all.ok_or(wrong)?[..rows.len()]);
+        }
+        ctx.set(0, y)
     }
-    let held = memory.inputs.tail(start.saturating_sub(1));
-    memory.inputs.append(rows);
-    Some(held)
 }
 
-/// Returns the block before a step, and makes rows of the step the blocks after it; `None` as above.
-fn replace_block(
-    memory: &mut Recurrent,
-    start: usize,
-    width: usize,
-    rows: &[f32],
-) -> Option<Vec<f32>> {
-    if width == 0 || memory.width() != width || memory.end() != start {
+/// Makes rows of a step the blocks after it. Returns the block before the step, zeros if there is none, and the rows. None
+/// if the step does not continue the sequence.
+fn extend_block(memory: &mut Recurrent, start: usize, rows: &[f32]) -> Option<Vec<f32>> {
+    let width = memory.width();
+    if memory.end() != start {
         return None;
     }
     let count = rows.len() / width;
     let RecurrentStep { before, after } = memory.step(count);
-    let held = if start > 0 { before.to_vec() } else { Vec::new() };
+    let mut all = if start > 0 { before.to_vec() } else { vec![0.0; width] };
+    all.extend_from_slice(rows);
     let unkept = count - after.len();
     for (block, row) in after.into_iter().zip(rows.chunks_exact(width).skip(unkept)) {
         block.copy_from_slice(row);
     }
-    Some(held)
+    Some(all)
 }

@@ -2,6 +2,7 @@
 
 use registry::dtype::Dtype;
 
+use super::shape::last;
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::choose::TopK;
@@ -14,7 +15,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("total", total);
     kernels.prepared("p_norm", PNorm::prepare);
     kernels.prepared("choose", Choose::prepare);
-    kernels.add("pick", pick);
+    kernels.prepared("pick", Pick::prepare);
     kernels.prepared("near_shares", NearShares::prepare);
 }
 
@@ -49,17 +50,21 @@ pub(super) fn total(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 /// `(sum |x|^p)^(1/p)`, f32 inside, one rounding.
 pub(super) struct PNorm {
     pub(super) p: f32,
-    /// True for the norm of each vector of the last axis instead of the row.
-    pub(super) of_heads: bool,
+    /// Numbers of a norm: those of the row, or of its last axis.
+    pub(super) size: usize,
     /// True if a norm is at least the epsilon of its dtype.
     bounded: bool,
 }
 
 impl PNorm {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let width = args.width(0)?;
+        let of_heads = args.one_of("of", &[("row", false), ("heads", true)])?;
+        let size = if of_heads { last(args.input(0)?) } else { width }.max(1);
+        args.expect_output(width / size)?;
         Ok(Self {
             p: args.number("p")?,
-            of_heads: args.one_of("of", &[("row", false), ("heads", true)])?,
+            size,
             bounded: args.one_of("least", &[("none", false), ("epsilon", true)])?,
         })
     }
@@ -76,9 +81,7 @@ impl Kernel for PNorm {
         let dtype = ctx.output_dtype(0);
         let p = self.p;
         let least = self.least(dtype);
-        let last = x.shape().last().copied().unwrap_or(1);
-        let size = if self.of_heads { last } else { x.width() };
-        let y = rows::map(&x.view(), size, 1, |_, x, y| {
+        let y = rows::map(&x.view(), self.size, 1, |_, x, y| {
             let norm = x.iter().map(|x| x.abs().powf(p)).sum::<f32>().powf(1.0 / p);
             y[0] = if norm < least { least } else { norm };
             round(dtype, y);
@@ -91,12 +94,19 @@ impl Kernel for PNorm {
 /// and outputs of experts take over: scores that are none would choose some expert without a word.
 pub(super) struct Choose {
     pub(super) choice: TopK,
+    pub(super) width: usize,
 }
 
 impl Choose {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         let choice = TopK::of_node(args.node());
-        Ok(Self { choice: choice.ok_or_else(|| args.error("it does not say how many"))? })
+        let choice = choice.ok_or_else(|| args.error("it does not say how many"))?;
+        let width = args.width(0)?;
+        if choice.k > width {
+            return Err(args.error(format!("{} cannot be chosen among {width}", choice.k)));
+        }
+        args.expect_output(choice.k)?;
+        Ok(Self { choice, width })
     }
 }
 
@@ -104,10 +114,7 @@ impl Kernel for Choose {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.input(0)?;
         let choice = &self.choice;
-        if choice.k > x.width() {
-            return Err(ctx.error(format!("{} cannot be chosen among {}", choice.k, x.width())));
-        }
-        let y = rows::map(&x.view(), x.width(), choice.k, |_, x, y| {
+        let y = rows::map(&x.view(), self.width, choice.k, |_, x, y| {
             if x.iter().any(|x| x.is_nan()) {
                 return y.fill(f32::NAN);
             }
@@ -117,28 +124,36 @@ impl Kernel for Choose {
     }
 }
 
-/// Reads the numbers at the chosen indices.
-pub(super) fn pick(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let chosen = ctx.input(1)?;
-    let width = x.width();
-    let k = chosen.width();
-    if x.rows() != chosen.rows() {
-        return Err(ctx.error(format!("{} rows, {} choices", x.rows(), chosen.rows())));
+/// The numbers at the chosen indices.
+pub(super) struct Pick;
+
+impl Pick {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        args.expect_output(args.width(1)?)?;
+        Ok(Self)
     }
-    let xs = x.view();
-    let places = chosen.view();
-    let mut y = Vec::with_capacity(places.len());
-    for (n, place) in places.iter().enumerate() {
-        if place.is_nan() {
-            y.push(f32::NAN);
-            continue;
+}
+
+impl Kernel for Pick {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let chosen = ctx.input(1)?;
+        let width = x.width();
+        let k = chosen.width();
+        let xs = x.view();
+        let places = chosen.view();
+        let mut y = Vec::with_capacity(places.len());
+        for (n, place) in places.iter().enumerate() {
+            if place.is_nan() {
+                y.push(f32::NAN);
+                continue;
+            }
+            let at = index(*place, width).ok_or_else(|| ctx.error(format!("no place {place}")))?;
+            y.push(xs[n / k.max(1) * width + at]);
         }
-        let at = index(*place, width).ok_or_else(|| ctx.error(format!("no place {place}")))?;
-        y.push(xs[n / k.max(1) * width + at]);
+        drop((xs, places));
+        ctx.set(0, y)
     }
-    drop((xs, places));
-    ctx.set(0, y)
 }
 
 /// For each choice its softmax among the scores that are left and nearly as large, all steps rounded
@@ -149,6 +164,7 @@ pub(super) struct NearShares {
 
 impl NearShares {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        args.expect_output(args.width(1)?)?;
         Ok(Self { margin: args.number("margin")? })
     }
 }

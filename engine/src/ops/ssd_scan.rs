@@ -17,8 +17,40 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("ssd_scan", SsdScan::prepare);
 }
 
-/// Bounds of a step, and the rounding of rows that continue a sequence.
+/// Sizes of the heads, and of the groups that share inputs and outputs of the state.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SsdSizes {
+    pub(super) heads: usize,
+    pub(super) dim: usize,
+    pub(super) groups: usize,
+    /// Numbers of the state for each number of a head.
+    pub(super) size: usize,
+}
+
+impl SsdSizes {
+    fn of(args: &Args<'_>) -> Result<Self, Error> {
+        let (&[heads, dim], &[groups, size]) = (args.input(0)?, args.input(2)?) else {
+            return Err(args.error("its first input has heads, its third has groups"));
+        };
+        if groups == 0 || heads % groups != 0 || args.input(3)? != [groups, size] {
+            return Err(args.error(format!("{groups} groups do not share {heads} heads")));
+        }
+        if ["A_log", "D", "dt_bias"].iter().any(|role| args.numbers(role) != heads) {
+            return Err(args.error(format!("its weights are not those of {heads} heads")));
+        }
+        if args.width(1)? != heads || args.state_width()? != heads * dim * size {
+            return Err(
+                args.error(format!("its steps or its state are not those of {heads} heads"))
+            );
+        }
+        args.expect_output(heads * dim)?;
+        Ok(Self { heads, dim, groups, size })
+    }
+}
+
+/// Sizes, bounds of a step, and the rounding of rows that continue a sequence.
 pub(super) struct SsdScan {
+    pub(super) sizes: SsdSizes,
     pub(super) low: Option<f32>,
     pub(super) high: Option<f32>,
     pub(super) stepwise: bool,
@@ -27,6 +59,7 @@ pub(super) struct SsdScan {
 impl SsdScan {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         Ok(Self {
+            sizes: SsdSizes::of(args)?,
             low: args.number_or_null("dt_min")?,
             high: args.number_or_null("dt_max")?,
             stepwise: args.flag("stepwise")?,
@@ -39,18 +72,10 @@ impl Kernel for SsdScan {
         let x = ctx.input(0)?;
         let b = ctx.input(2)?;
         let c = ctx.input(3)?;
-        let (&[_, heads, dim], &[_, groups, size]) = (x.shape(), b.shape()) else {
-            return Err(ctx.error("its first input has heads, its third has groups"));
-        };
-        if groups == 0 || heads % groups != 0 || b.shape() != c.shape() {
-            return Err(ctx.error(format!("{groups} groups do not share {heads} heads")));
-        }
-        let dt = self.steps(ctx, heads)?;
+        let SsdSizes { heads, dim, groups, size } = self.sizes;
+        let dt = self.steps(ctx)?;
         let decay: Vec<f32> = ctx.need_vector("A_log")?.iter().map(|a| -a.exp()).collect();
         let skip = ctx.need_vector("D")?;
-        if decay.len() != heads || skip.len() != heads {
-            return Err(ctx.error(format!("its weights are not those of {heads} heads")));
-        }
         let dtype = ctx.activation();
         let stepwise = self.stepwise && dtype != Dtype::F32;
         let xs = x.view();
@@ -91,13 +116,11 @@ impl Kernel for SsdScan {
 
 impl SsdScan {
     /// Computes `softplus(dt + bias)`, clamped, each step rounded: `[rows, heads]`.
-    fn steps(&self, ctx: &Ctx<'_>, heads: usize) -> Result<Vec<f32>, Error> {
+    fn steps(&self, ctx: &Ctx<'_>) -> Result<Vec<f32>, Error> {
         let dt = ctx.input(1)?;
         let dtype = ctx.activation();
         let bias = ctx.need_vector("dt_bias")?;
-        if dt.width() != heads || bias.len() != heads {
-            return Err(ctx.error(format!("a step per head is {heads} numbers")));
-        }
+        let heads = self.sizes.heads;
         // Bounds become numbers of the dtype, as torch's `clamp` makes them.
         let low = self.low.map_or(f32::NEG_INFINITY, |x| round1(dtype, x));
         let high = self.high.map_or(f32::INFINITY, |x| round1(dtype, x));

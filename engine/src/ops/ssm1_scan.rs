@@ -5,6 +5,7 @@
 //! `D·x` is added in f32; with `stepwise`, rows that continue a sequence add it in the run's dtype.
 
 use super::scan::{channels_of_task, scan};
+use super::shape::last;
 use super::{Args, Ctx, Kernel, Kernels, rows};
 use crate::Error;
 use crate::kernels::math::{dot, exp, softplus};
@@ -17,14 +18,51 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 /// Channels that one task handles at most.
 const CHANNELS: usize = 64;
 
-/// The rounding of rows that continue a sequence.
+/// Sizes of the channels and the state.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ssm1Sizes {
+    pub(super) channels: usize,
+    /// Channels of a head.
+    pub(super) dim: usize,
+    /// Numbers of the state for each channel.
+    pub(super) size: usize,
+}
+
+impl Ssm1Sizes {
+    fn of(args: &Args<'_>) -> Result<Self, Error> {
+        let channels = args.width(0)?;
+        let dim = last(args.input(0)?);
+        let size = last(args.input(2)?);
+        let heads = channels.checked_div(dim).unwrap_or(0);
+        let bias = args.weight("dt_bias").map_or(channels, |shape| shape.iter().product());
+        if heads == 0
+            || size == 0
+            || args.width(1)? != channels
+            || args.width(2)? != heads * size
+            || args.width(3)? != heads * size
+            || args.numbers("A_log") != channels * size
+            || args.numbers("D") != channels
+            || bias != channels
+            || args.state_width()? != channels * size
+        {
+            return Err(args.error(format!(
+                "{channels} channels in {heads} heads do not fit its other inputs and weights"
+            )));
+        }
+        args.expect_output(channels)?;
+        Ok(Self { channels, dim, size })
+    }
+}
+
+/// Sizes, and the rounding of rows that continue a sequence.
 pub(super) struct Ssm1Scan {
+    pub(super) sizes: Ssm1Sizes,
     pub(super) stepwise: bool,
 }
 
 impl Ssm1Scan {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { stepwise: args.flag("stepwise")? })
+        Ok(Self { sizes: Ssm1Sizes::of(args)?, stepwise: args.flag("stepwise")? })
     }
 }
 
@@ -33,23 +71,10 @@ impl Kernel for Ssm1Scan {
         let x = ctx.input(0)?;
         let b = ctx.input(2)?;
         let c = ctx.input(3)?;
-        let channels = x.width();
-        let dim = last(x.shape());
-        let size = last(b.shape());
-        let heads = channels.checked_div(dim).unwrap_or(0);
+        let Ssm1Sizes { channels, dim, size } = self.sizes;
+        let heads = channels / dim;
         let decay: Vec<f32> = ctx.need_vector("A_log")?.iter().map(|a| -a.exp()).collect();
         let skip = ctx.need_vector("D")?;
-        if heads == 0
-            || size == 0
-            || b.width() != heads * size
-            || c.width() != b.width()
-            || decay.len() != channels * size
-            || skip.len() != channels
-        {
-            return Err(ctx.error(format!(
-                "{channels} channels in {heads} heads do not fit its other inputs and weights"
-            )));
-        }
         let dt = steps(ctx, channels)?;
         let dtype = ctx.activation();
         let stepwise = self.stepwise;
@@ -93,9 +118,6 @@ fn steps(ctx: &Ctx<'_>, channels: usize) -> Result<Vec<f32>, Error> {
     let dt = ctx.input(1)?;
     let dtype = ctx.activation();
     let bias = ctx.vector("dt_bias");
-    if dt.width() != channels || bias.is_some_and(|b| b.len() != channels) {
-        return Err(ctx.error(format!("a step per channel is {channels} numbers")));
-    }
     Ok(rows::map(&dt.view(), channels, channels, |_, dt, y| {
         y.copy_from_slice(dt);
         if let Some(bias) = bias {
@@ -107,8 +129,4 @@ fn steps(ctx: &Ctx<'_>, channels: usize) -> Result<Vec<f32>, Error> {
         }
         round(dtype, y);
     }))
-}
-
-fn last(shape: &[usize]) -> usize {
-    shape.iter().skip(1).next_back().copied().unwrap_or(0)
 }

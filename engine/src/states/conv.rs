@@ -22,10 +22,18 @@ impl Conv {
         Self { inputs: History::new(dtype, channels, Some(needed), rollback), needed }
     }
 
-    /// True if inputs of so many channels at position `start` come next, and outputs read `needed` inputs before
-    /// the current one.
-    pub fn continues(&self, channels: usize, needed: usize, start: usize) -> bool {
-        self.inputs.width() == channels && self.needed == needed && self.inputs.end() == start
+    /// Adds the inputs of a step. Returns the `needed` inputs before them and the inputs themselves: the earlier ones in the
+    /// dtype of the state, zeros before the first position. None if the step does not continue the sequence.
+    pub fn extend(&mut self, start: usize, rows: &[f32]) -> Option<Vec<f32>> {
+        if self.inputs.end() != start {
+            return None;
+        }
+        let earlier = self.inputs.tail(start.saturating_sub(self.needed));
+        let mut all = vec![0.0; self.needed * self.inputs.width() - earlier.len()];
+        all.extend_from_slice(&earlier);
+        all.extend_from_slice(rows);
+        self.inputs.append(rows);
+        Some(all)
     }
 
     /// Takes what [`Conv::columns`] gave after `end` positions.

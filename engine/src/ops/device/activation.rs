@@ -2,6 +2,8 @@
 
 use crate::Error;
 use crate::device::count;
+use crate::device::source::constant;
+use crate::ops::glu::Glu;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 
 /// The activations by the number that `activation.cu` gives them.
@@ -21,7 +23,7 @@ const NAMES: [&str; 12] = [
 ];
 
 /// The number of no activation.
-const NONE: u32 = 12;
+const NONE: u32 = constant(include_str!("../../device/kernels/causal_conv.cu"), "NO_ACTIVATION");
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     for (kind, name) in (0..).zip(NAMES) {
@@ -59,6 +61,7 @@ impl DeviceGlu {
         if kind == NONE {
             return Err(args.error("it names no activation"));
         }
+        Glu::prepare(args)?;
         Ok(Self { kind })
     }
 }
@@ -68,9 +71,6 @@ impl Kernel for DeviceGlu {
         let queue = ctx.queue()?;
         let gate = ctx.device_input(0)?;
         let up = ctx.device_input(1)?;
-        if gate.shape != up.shape {
-            return Err(ctx.error(format!("{:?} and {:?} differ", gate.shape, up.shape)));
-        }
         let y = ctx.device_output(0, gate.rows())?;
         let arguments = [
             self.kind.into(),

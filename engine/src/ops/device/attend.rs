@@ -6,12 +6,10 @@ use registry::dtype::Dtype;
 
 use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
-use crate::ops::attend::{Attend, block_size};
+use crate::ops::attend::{Attend, AttendSizes, Selection};
 use crate::ops::device::attend_selected::SelectedCall;
 use crate::ops::device::long_rows::{HeadVectors, LongRows};
-use crate::ops::device::scores::{
-    AttendSizes, COLUMNS, SCORE_HEADS, SCORES, score_groups, score_tiles,
-};
+use crate::ops::device::scores::{COLUMNS, SCORE_HEADS, SCORES, score_groups, score_tiles};
 use crate::ops::device::seen::{SeenPositions, extent, rounding_argument};
 use crate::ops::device::{index, long_rows};
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
@@ -29,14 +27,15 @@ struct DeviceAttend {
     rule: Attend,
     /// True if keys and values are added to the state first.
     keeps: bool,
-    /// Positions of a block of selected ones.
-    block: usize,
+    selection: Option<Selection>,
 }
 
 impl DeviceAttend {
     fn prepare(args: &Args<'_>, keeps: bool) -> Result<Self, Error> {
-        let block = if keeps { block_size(args)? } else { 1 };
-        Ok(Self { rule: Attend::prepare(args)?, keeps, block })
+        let rule = Attend::prepare(args)?;
+        let kv_heads = rule.sizes.kv_heads;
+        let selection = if keeps { Selection::of(args, kv_heads)? } else { None };
+        Ok(Self { rule, keeps, selection })
     }
 }
 
@@ -69,64 +68,26 @@ impl Kernel for DeviceAttend {
         let rule = &self.rule;
         let queue = ctx.queue()?;
         let q = ctx.device_input(0)?;
-        let &[_, heads, key_dim] = q.shape.as_slice() else {
-            return Err(ctx.error("a query has two axes, heads and head size"));
-        };
-        let state = ctx.state().ok_or_else(|| ctx.error("it has no state"))?;
-        let [keys, values] = state.parts.as_slice() else {
-            return Err(ctx.error("its state has keys and values"));
-        };
-        let (&[kv_heads, size], &[v_heads, stored]) =
-            (keys.shape.as_slice(), values.shape.as_slice())
-        else {
-            return Err(ctx.error("its state holds heads"));
-        };
-        if kv_heads == 0
-            || heads % kv_heads != 0
-            || v_heads != kv_heads
-            || size != key_dim
-            || (rule.paired && !kv_heads.is_multiple_of(2))
-        {
-            return Err(ctx.error(format!(
-                "{heads} query heads of {key_dim}, {kv_heads} key heads of {size} and {v_heads} value heads do not fit"
-            )));
-        }
-        if !rule.reach.fits(state.window) {
-            return Err(ctx.error("it would see more than its state keeps"));
-        }
-        let sinks = ctx.device_vector("sinks");
-        if sinks.is_some_and(|s| s.bytes() != 4 * heads)
-            || rule.slopes.as_ref().is_some_and(|s| s.len() != heads)
-            || rule.reach.window.is_some_and(|w| w.size == 0)
-        {
-            return Err(
-                ctx.error("it has a sink and a slope per head, if any, and a window of at least 1")
-            );
-        }
         let slopes = rule.slopes.as_ref().map(|s| queue.upload(bytemuck::cast_slice(s)));
         let slopes = slopes.transpose()?;
-        let value_dim = if rule.paired { 2 * stored } else { stored };
-        let sizes = AttendSizes { heads, kv_heads, key_dim, stored, value_dim };
         let y = ctx.device_output(0, q.rows())?;
-        if y.width() != heads * value_dim {
-            return Err(ctx.error(format!("{heads} heads of {value_dim} are no {:?}", y.shape)));
-        }
-        if self.keeps && ctx.node().inputs.len() > 3 {
+        if let Some(selection) = self.selection {
             queue.launch_parts(&launches)?;
-            SelectedCall::new(rule, ctx, (&q, &y), &sizes, self.block)?.attend()?;
+            SelectedCall::new(rule, ctx, (&q, &y), selection)?.attend()?;
             return ctx.set_device(0, y);
         }
         let slopes = slopes.as_ref();
         let y = &y;
-        let call = AttendCall { rule, ctx, q: &q, y, sizes, sinks, slopes };
+        let sinks = ctx.device_vector("sinks");
+        let call = AttendCall { rule, ctx, q: &q, y, sinks, slopes };
         let (long, parts): (Vec<_>, Vec<_>) =
             call.parts().into_iter().partition(|part| call.is_long(part));
         for part in &long {
             call.attend_long(part, &mut launches)?;
         }
-        for group in
-            score_groups(&parts, |part: &AttendPart| part.seen.len() * heads * extent(&part.seen).1)
-        {
+        for group in score_groups(&parts, |part: &AttendPart| {
+            part.seen.len() * rule.sizes.heads * extent(&part.seen).1
+        }) {
             call.attend(group, &mut launches)?;
         }
         ctx.set_device(0, y.clone())
@@ -166,7 +127,6 @@ struct AttendCall<'a, 'c> {
     ctx: &'a Ctx<'c>,
     q: &'a DeviceValue,
     y: &'a DeviceValue,
-    sizes: AttendSizes,
     sinks: Option<&'a DeviceBuffer>,
     slopes: Option<&'a DeviceBuffer>,
 }
@@ -187,7 +147,7 @@ impl AttendCall<'_, '_> {
             let seen: Vec<Range<usize>> =
                 (*start..end).map(|position| self.rule.reach.seen(mask, position)).collect();
             let oldest = seen.iter().map(|range| range.start).min().unwrap_or(end);
-            let batch = (SCORES / (self.sizes.heads * (end - oldest)).max(1)).max(1);
+            let batch = (SCORES / (self.rule.sizes.heads * (end - oldest)).max(1)).max(1);
             for (n, seen) in seen.chunks(batch).enumerate() {
                 let first = rows.start + n * batch;
                 let seen = seen.to_vec();
@@ -200,7 +160,7 @@ impl AttendCall<'_, '_> {
     /// Returns the keys and values of a part, which have to be what its rows see.
     fn memory(&self, part: &AttendPart) -> Result<&Attention, Error> {
         let ctx = self.ctx;
-        let sizes = &self.sizes;
+        let sizes = self.rule.sizes;
         let Memory::Attention(memory) = ctx.memory(part.slot)? else {
             return Err(ctx.error("its state is of another kind"));
         };
@@ -234,7 +194,7 @@ impl AttendCall<'_, '_> {
 
     /// Computes a part by the library after other launches.
     fn attend_long(&self, part: &AttendPart, launches: &mut Vec<KernelParts>) -> Result<(), Error> {
-        let &AttendSizes { heads, kv_heads, key_dim, stored, value_dim } = &self.sizes;
+        let AttendSizes { heads, kv_heads, key_dim, stored, value_dim } = self.rule.sizes;
         let memory = self.memory(part)?;
         let queue = self.ctx.queue()?;
         let [(keys, of_keys, dtype), (values, of_values, _)] =
@@ -260,7 +220,7 @@ impl AttendCall<'_, '_> {
     /// Computes the parts of a group after other launches.
     fn attend(&self, group: &[AttendPart], launches: &mut Vec<KernelParts>) -> Result<(), Error> {
         let queue = self.ctx.queue()?;
-        let &AttendSizes { heads, kv_heads, value_dim, .. } = &self.sizes;
+        let AttendSizes { heads, kv_heads, value_dim, .. } = self.rule.sizes;
         let ranges: Vec<&[Range<usize>]> = group.iter().map(|part| &part.seen[..]).collect();
         let (_ranges, seen) = SeenPositions::of_parts(queue, &ranges)?;
         let buffers = self.buffers(group, &seen)?;
@@ -285,7 +245,7 @@ impl AttendCall<'_, '_> {
     /// Allocates the memory of a group.
     fn buffers(&self, group: &[AttendPart], seen: &[SeenPositions]) -> Result<PartBuffers, Error> {
         let queue = self.ctx.queue()?;
-        let sizes = &self.sizes;
+        let sizes = self.rule.sizes;
         let queries: usize = group.iter().map(|part| part.seen.len() * sizes.heads).sum();
         let pairs = group.iter().zip(seen);
         let scores: usize =
@@ -319,10 +279,10 @@ impl AttendCall<'_, '_> {
                 gates: address_of(buffers.gates.as_ref(), queries)?,
                 worth: address_of(buffers.worth.as_ref(), keys)?,
             };
-            let part_queries = part.seen.len() * self.sizes.heads;
+            let part_queries = part.seen.len() * self.rule.sizes.heads;
             queries += part_queries;
             scores += part_queries * seen.span;
-            keys += self.sizes.kv_heads * seen.span;
+            keys += self.rule.sizes.kv_heads * seen.span;
             Ok(placed)
         });
         placed.collect()
@@ -331,20 +291,10 @@ impl AttendCall<'_, '_> {
     /// Returns the launch that computes what keys are worth by their values.
     fn salience(&self, parts: &[PlacedPart<'_>]) -> Result<KernelParts, Error> {
         let ctx = self.ctx;
-        let &AttendSizes { kv_heads, stored, .. } = &self.sizes;
+        let AttendSizes { kv_heads, .. } = self.rule.sizes;
         let a = ctx.device_vector("A");
         let bias = ctx.device_vector("bias");
         let weight = ctx.device_matrix("weight")?;
-        if self.rule.keep.is_none() {
-            return Err(ctx.error("it does not say how many keys count"));
-        }
-        if a.is_none_or(|a| a.bytes() != 4 * kv_heads)
-            || weight.outputs != kv_heads
-            || weight.inputs != kv_heads * stored
-            || bias.is_some_and(|bias| bias.bytes() != 4 * kv_heads)
-        {
-            return Err(ctx.error("what keys are worth does not follow from values of this shape"));
-        }
         let mut launch = KernelParts::new("key_salience");
         for part in parts {
             let (cache, first) = part.memory.values.cache()?;
@@ -369,7 +319,7 @@ impl AttendCall<'_, '_> {
     fn score_arguments(&self, part: &PlacedPart<'_>) -> Result<Vec<KernelArgument>, Error> {
         let ctx = self.ctx;
         let rule = self.rule;
-        let sizes = &self.sizes;
+        let sizes = self.rule.sizes;
         let (cache, first) = part.memory.keys.cache()?;
         let mut arguments: Vec<KernelArgument> = vec![
             (&*self.q.buffer).into(),
@@ -395,7 +345,7 @@ impl AttendCall<'_, '_> {
     fn weight_arguments(&self, part: &PlacedPart<'_>) -> Result<Vec<KernelArgument>, Error> {
         let ctx = self.ctx;
         let rule = self.rule;
-        let sizes = &self.sizes;
+        let sizes = self.rule.sizes;
         let mut arguments = vec![part.scores, index(ctx, sizes.heads)?.into()];
         arguments.extend(part.seen.arguments());
         let limit = rule.keep.unwrap_or(usize::MAX).min(part.seen.span);
@@ -415,7 +365,7 @@ impl AttendCall<'_, '_> {
 
     fn value_arguments(&self, part: &PlacedPart<'_>) -> Result<Vec<KernelArgument>, Error> {
         let ctx = self.ctx;
-        let sizes = &self.sizes;
+        let sizes = self.rule.sizes;
         let (cache, first) = part.memory.values.cache()?;
         let mut arguments: Vec<KernelArgument> = vec![
             part.scores,

@@ -3,11 +3,9 @@
 use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
 use crate::ops::Ctx;
-use crate::ops::attend::{Attend, selection_shape};
+use crate::ops::attend::{Attend, AttendSizes, Selection};
 use crate::ops::device::index;
-use crate::ops::device::scores::{
-    AttendSizes, COLUMNS, SCORE_HEADS, SCORES, score_groups, score_tiles,
-};
+use crate::ops::device::scores::{COLUMNS, SCORE_HEADS, SCORES, score_groups, score_tiles};
 use crate::ops::device::seen::rounding_argument;
 use crate::states::Memory;
 use crate::states::attention::Attention;
@@ -19,13 +17,9 @@ pub(super) struct SelectedCall<'a, 'c> {
     ctx: &'a Ctx<'c>,
     q: &'a DeviceValue,
     y: &'a DeviceValue,
-    sizes: &'a AttendSizes,
     /// Numbers of blocks, `[rows, groups, count]`.
     chosen: DeviceValue,
-    groups: usize,
-    count: usize,
-    /// Positions of a block.
-    block: usize,
+    selection: Selection,
 }
 
 /// Some rows of one chunk.
@@ -54,16 +48,9 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
         rule: &'a Attend,
         ctx: &'a Ctx<'c>,
         (q, y): (&'a DeviceValue, &'a DeviceValue),
-        sizes: &'a AttendSizes,
-        block: usize,
+        selection: Selection,
     ) -> Result<Self, Error> {
-        let chosen = ctx.device_input(3)?;
-        let Some((groups, count)) = selection_shape(&chosen.shape, sizes.kv_heads) else {
-            return Err(
-                ctx.error("selected positions are of as many groups as divide the key heads")
-            );
-        };
-        Ok(Self { rule, ctx, q, y, sizes, chosen, groups, count, block })
+        Ok(Self { rule, ctx, q, y, chosen: ctx.device_input(3)?, selection })
     }
 
     /// Computes the output of all rows.
@@ -71,8 +58,8 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
         let mut parts = Vec::new();
         for chunk in self.ctx.chunks() {
             let end = chunk.start + chunk.rows.len();
-            let span = self.count.saturating_mul(self.block).min(end);
-            let batch = (SCORES / (self.sizes.heads * span).max(1)).max(1);
+            let span = self.selection.count.saturating_mul(self.selection.block).min(end);
+            let batch = (SCORES / (self.rule.sizes.heads * span).max(1)).max(1);
             for from in (0..chunk.rows.len()).step_by(batch) {
                 let rows = batch.min(chunk.rows.len() - from);
                 let first = chunk.rows.start + from;
@@ -80,7 +67,7 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
                 parts.push(SelectedPart { slot: chunk.slot, first, rows, start, span });
             }
         }
-        for group in score_groups(&parts, |part| part.rows * self.sizes.heads * part.span) {
+        for group in score_groups(&parts, |part| part.rows * self.rule.sizes.heads * part.span) {
             self.attend_group(group)?;
         }
         Ok(())
@@ -89,9 +76,10 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
     /// Computes the parts of a group.
     fn attend_group(&self, group: &[SelectedPart]) -> Result<(), Error> {
         let queue = self.ctx.queue()?;
-        let &AttendSizes { heads, kv_heads, value_dim, .. } = self.sizes;
-        let rows: usize = group.iter().map(|part| part.rows * self.groups).sum();
-        let key_count: usize = group.iter().map(|part| part.rows * self.groups * part.span).sum();
+        let AttendSizes { heads, kv_heads, value_dim, .. } = self.rule.sizes;
+        let rows: usize = group.iter().map(|part| part.rows * self.selection.groups).sum();
+        let key_count: usize =
+            group.iter().map(|part| part.rows * self.selection.groups * part.span).sum();
         let score_count: usize = group.iter().map(|part| part.rows * heads * part.span).sum();
         let picked = queue.allocate(4 * key_count)?;
         let seen = queue.allocate(8 * rows)?;
@@ -103,7 +91,7 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
         let batches = kv_heads * (heads / kv_heads).div_ceil(SCORE_HEADS);
         for part in &parts {
             let &SelectedPart { rows, span, .. } = part.part;
-            pick.push_each(rows * self.groups, self.pick_arguments(part)?);
+            pick.push_each(rows * self.selection.groups, self.pick_arguments(part)?);
             score.push(rows * batches * score_tiles(span), self.score_arguments(part)?);
             weigh.push(rows * heads, self.weight_arguments(part)?);
             sum.push(rows * heads * value_dim.div_ceil(COLUMNS), self.value_arguments(part)?);
@@ -129,16 +117,16 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
                 seen: seen.argument(8 * rows)?,
                 scores: scores.argument(4 * numbers)?,
             });
-            rows += part.rows * self.groups;
-            keys += part.rows * self.groups * part.span;
-            numbers += part.rows * self.sizes.heads * part.span;
+            rows += part.rows * self.selection.groups;
+            keys += part.rows * self.selection.groups * part.span;
+            numbers += part.rows * self.rule.sizes.heads * part.span;
         }
         Ok(placed)
     }
 
     /// Returns the keys and values of a part, which have to be what its rows see.
     fn memory(&self, part: &SelectedPart) -> Result<&Attention, Error> {
-        let AttendSizes { kv_heads, key_dim, value_dim, .. } = self.sizes;
+        let AttendSizes { kv_heads, key_dim, value_dim, .. } = self.rule.sizes;
         let Memory::Attention(memory) = self.ctx.memory(part.slot)? else {
             return Err(self.ctx.error("its state is of another kind"));
         };
@@ -163,9 +151,9 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
             self.chosen.dtype.into(),
             self.number(part.part.first)?,
             self.number(part.part.rows)?,
-            self.number(self.groups)?,
-            self.number(self.count)?,
-            self.number(self.block)?,
+            self.number(self.selection.groups)?,
+            self.number(self.selection.count)?,
+            self.number(self.selection.block)?,
             self.number(part.part.start)?,
             self.number(part.part.span)?,
             part.picked,
@@ -179,10 +167,10 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
             (&*self.q.buffer).into(),
             self.q.dtype.into(),
             self.number(part.part.first)?,
-            self.number(self.groups)?,
-            self.number(self.sizes.heads / self.groups)?,
-            self.number(self.sizes.kv_heads / self.groups)?,
-            self.number(self.sizes.key_dim)?,
+            self.number(self.selection.groups)?,
+            self.number(self.rule.sizes.heads / self.selection.groups)?,
+            self.number(self.rule.sizes.kv_heads / self.selection.groups)?,
+            self.number(self.rule.sizes.key_dim)?,
         ];
         arguments.extend(cache.list);
         arguments.extend::<[KernelArgument; 8]>([
@@ -200,7 +188,7 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
 
     fn weight_arguments(&self, part: &PlacedSelection<'_>) -> Result<Vec<KernelArgument>, Error> {
         let none = KernelArgument::from(None::<&DeviceBuffer>);
-        let heads = self.sizes.heads / self.groups;
+        let heads = self.rule.sizes.heads / self.selection.groups;
         Ok(vec![
             part.scores,
             self.number(heads)?,
@@ -223,10 +211,10 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
         let (cache, first) = part.memory.values.cache()?;
         let mut arguments = vec![
             part.scores,
-            self.number(self.groups)?,
-            self.number(self.sizes.heads / self.groups)?,
-            self.number(self.sizes.kv_heads / self.groups)?,
-            self.number(self.sizes.value_dim)?,
+            self.number(self.selection.groups)?,
+            self.number(self.rule.sizes.heads / self.selection.groups)?,
+            self.number(self.rule.sizes.kv_heads / self.selection.groups)?,
+            self.number(self.rule.sizes.value_dim)?,
         ];
         arguments.extend(cache.list);
         arguments.extend::<[KernelArgument; 7]>([

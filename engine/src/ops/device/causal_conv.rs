@@ -4,8 +4,9 @@ use registry::dtype::Dtype;
 
 use crate::Error;
 use crate::device::{KernelArgument, KernelParts};
-use crate::ops::causal_conv::CausalConv;
+use crate::ops::causal_conv::{CausalConv, ConvSizes};
 use crate::ops::device::{activation, index};
+use crate::ops::previous::Previous;
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Memory;
 use crate::states::recurrent::DeviceRecurrentStep;
@@ -14,22 +15,21 @@ use crate::value::DeviceValue;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("causal_conv", DeviceConv::prepare);
-    kernels.add("previous", previous);
+    kernels.prepared("previous", |args: &Args<'_>| Previous::prepare(args).map(DevicePrevious));
 }
 
 /// Adds the rows of a chunk to its state. Returns the inputs of the state as kernels read them, the position of the
 /// first, and that of the chunk.
-fn append(
+pub(super) fn append_inputs(
     ctx: &mut Ctx<'_>,
     chunk: &ChunkRows,
     x: &DeviceValue,
-    needed: usize,
     writes: &mut RowWrites,
 ) -> Result<[KernelArgument; 4], Error> {
-    let wrong = ctx.error("its state does not hold inputs of this shape");
+    let wrong = ctx.error("its state does not hold the inputs before this step");
     let start = index(ctx, chunk.start)?;
     let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-    if !memory.continues(x.width(), needed, chunk.start) {
+    if memory.inputs.end() != chunk.start {
         return Err(wrong);
     }
     memory.inputs.append_value(x, (chunk.rows.start, chunk.rows.len()), writes)?;
@@ -45,13 +45,13 @@ fn replace_block(
     x: &DeviceValue,
     kept_rows: &mut KernelParts,
 ) -> Result<[KernelArgument; 4], Error> {
-    let wrong = ctx.error("its state does not hold inputs of this shape");
+    let wrong = ctx.error("its state does not hold the row before this step");
     let width = x.width();
     let row_size = index(ctx, width)?;
     let start = index(ctx, chunk.start)?;
     let end = index(ctx, chunk.rows.end)?;
     let Memory::Recurrent(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-    if memory.width() != width || memory.end() != chunk.start {
+    if memory.end() != chunk.start {
         return Err(wrong);
     }
     let DeviceRecurrentStep { before, after, dtype } = memory.device_step(chunk.rows.len())?;
@@ -71,14 +71,15 @@ fn replace_block(
 }
 
 struct DeviceConv {
+    sizes: ConvSizes,
     kind: u32,
     stepwise: bool,
 }
 
 impl DeviceConv {
     fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        let CausalConv { then: _, stepwise } = CausalConv::prepare(args)?;
-        Ok(Self { kind: activation::argument(args, "activation")?, stepwise })
+        let CausalConv { sizes, then: _, stepwise } = CausalConv::prepare(args)?;
+        Ok(Self { sizes, kind: activation::argument(args, "activation")?, stepwise })
     }
 }
 
@@ -86,20 +87,9 @@ impl Kernel for DeviceConv {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let queue = ctx.queue()?;
         let x = ctx.device_input(0)?;
-        let channels = x.width();
+        let ConvSizes { channels, taps } = self.sizes;
         let weight = ctx.device_vector("weight");
         let bias = ctx.device_vector("bias");
-        let weight = weight.ok_or_else(|| ctx.error("weight `weight` is missing"))?;
-        let taps = (weight.bytes() / 4).checked_div(channels).unwrap_or(0);
-        if taps == 0
-            || taps * channels * 4 != weight.bytes()
-            || bias.is_some_and(|b| b.bytes() != 4 * channels)
-        {
-            return Err(ctx.error(format!(
-                "a weight of {} numbers for {channels} channels",
-                weight.bytes() / 4
-            )));
-        }
         let y = ctx.device_output(0, x.rows())?;
         let mut writes = RowWrites::default();
         let mut launch = KernelParts::new("causal_conv");
@@ -115,7 +105,7 @@ impl Kernel for DeviceConv {
                 index(ctx, taps)?.into(),
                 bias.into(),
             ];
-            arguments.extend(append(ctx, chunk, &x, taps - 1, &mut writes)?);
+            arguments.extend(append_inputs(ctx, chunk, &x, &mut writes)?);
             arguments.extend::<[KernelArgument; 4]>([
                 (self.stepwise && chunk.start > 0).into(),
                 self.kind.into(),
@@ -131,35 +121,38 @@ impl Kernel for DeviceConv {
     }
 }
 
-/// Gives each row that of the position before.
-fn previous(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let queue = ctx.queue()?;
-    let x = ctx.device_input(0)?;
-    let width = x.width();
-    let y = ctx.device_output(0, x.rows())?;
-    let mut writes = RowWrites::default();
-    let mut kept_rows = KernelParts::new("keep_row");
-    let mut launch = KernelParts::new("previous");
-    for chunk in ctx.chunks() {
-        let rows = chunk.rows.len();
-        let mut arguments: Vec<KernelArgument> = vec![
-            (&*x.buffer).into(),
-            x.dtype.into(),
-            index(ctx, chunk.rows.start)?.into(),
-            index(ctx, rows)?.into(),
-            index(ctx, width)?.into(),
-        ];
-        let is_recurrence = matches!(ctx.memory_mut(chunk.slot)?, Memory::Recurrent(_));
-        arguments.extend(if is_recurrence {
-            replace_block(ctx, chunk, &x, &mut kept_rows)?
-        } else {
-            append(ctx, chunk, &x, 1, &mut writes)?
-        });
-        arguments.extend::<[KernelArgument; 2]>([(&*y.buffer).into(), y.dtype.into()]);
-        launch.push_each(rows * width, arguments);
+struct DevicePrevious(Previous);
+
+impl Kernel for DevicePrevious {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let queue = ctx.queue()?;
+        let x = ctx.device_input(0)?;
+        let width = self.0.width;
+        let y = ctx.device_output(0, x.rows())?;
+        let mut writes = RowWrites::default();
+        let mut kept_rows = KernelParts::new("keep_row");
+        let mut launch = KernelParts::new("previous");
+        for chunk in ctx.chunks() {
+            let rows = chunk.rows.len();
+            let mut arguments: Vec<KernelArgument> = vec![
+                (&*x.buffer).into(),
+                x.dtype.into(),
+                index(ctx, chunk.rows.start)?.into(),
+                index(ctx, rows)?.into(),
+                index(ctx, width)?.into(),
+            ];
+            let is_recurrence = matches!(ctx.memory_mut(chunk.slot)?, Memory::Recurrent(_));
+            arguments.extend(if is_recurrence {
+                replace_block(ctx, chunk, &x, &mut kept_rows)?
+            } else {
+                append_inputs(ctx, chunk, &x, &mut writes)?
+            });
+            arguments.extend::<[KernelArgument; 2]>([(&*y.buffer).into(), y.dtype.into()]);
+            launch.push_each(rows * width, arguments);
+        }
+        let mut launches = writes.into_launches();
+        launches.extend([launch, kept_rows]);
+        queue.launch_parts(&launches)?;
+        ctx.set_device(0, y)
     }
-    let mut launches = writes.into_launches();
-    launches.extend([launch, kept_rows]);
-    queue.launch_parts(&launches)?;
-    ctx.set_device(0, y)
 }

@@ -1,27 +1,44 @@
 //! Arithmetic number by number on a device.
 
+use std::sync::OnceLock;
+
 use crate::Error;
-use crate::device::{DeviceBuffer, count};
+use crate::device::source::constant;
+use crate::device::{DeviceBuffer, KernelArgument, count};
 use crate::kernels::round::round1;
 use crate::ops::device::{convert, index};
-use crate::ops::elementwise::{Clamp, ScalarElementwise, ScalarKind, Softcap, one_weight, spread};
+use crate::ops::elementwise::{
+    BinaryElementwise, BinaryKind, Clamp, PlacedWeight, Places, ScalarElementwise, ScalarKind,
+    Softcap, WeightBlend, WithWeight,
+};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
-use crate::value::DeviceValue;
 
-// The kinds of `elementwise.cu`.
-const ADD: u32 = 0;
-const SUBTRACT: u32 = 1;
-const MULTIPLY: u32 = 2;
-const DIVIDE: u32 = 3;
-const DIVIDE_INTO: u32 = 4;
+/// The kernels of these ops.
+const KERNELS: &str = include_str!("../../device/kernels/elementwise.cu");
+const ADD: u32 = constant(KERNELS, "ADD");
+const SUBTRACT: u32 = constant(KERNELS, "SUBTRACT");
+const MULTIPLY: u32 = constant(KERNELS, "MULTIPLY");
+const DIVIDE: u32 = constant(KERNELS, "DIVIDE");
+const DIVIDE_INTO: u32 = constant(KERNELS, "DIVIDE_INTO");
 
 pub(super) fn kernels(kernels: &mut Kernels) {
-    for (op, kind) in [("add", ADD), ("sub", SUBTRACT), ("mul", MULTIPLY), ("div", DIVIDE)] {
-        kernels.add(op, move |ctx: &mut Ctx<'_>| binary(ctx, kind));
+    for (op, kind, number) in [
+        ("add", BinaryKind::Add, ADD),
+        ("sub", BinaryKind::Sub, SUBTRACT),
+        ("mul", BinaryKind::Mul, MULTIPLY),
+        ("div", BinaryKind::Div, DIVIDE),
+    ] {
+        kernels.prepared(op, move |args| DeviceBinary::prepare(args, kind, number));
     }
-    kernels.add("weight_scale", |ctx: &mut Ctx<'_>| with_weight(ctx, MULTIPLY));
-    kernels.add("weight_add", |ctx: &mut Ctx<'_>| with_weight(ctx, ADD));
-    kernels.add("weight_blend", weight_blend);
+    for (op, kind, number) in
+        [("weight_scale", BinaryKind::Mul, MULTIPLY), ("weight_add", BinaryKind::Add, ADD)]
+    {
+        kernels.prepared(op, move |args| DeviceWithWeight::prepare(args, kind, number));
+    }
+    kernels.prepared("weight_blend", |args: &Args<'_>| {
+        let rule = WeightBlend::prepare(args)?;
+        Ok(DeviceBlend { rule, places: OnceLock::new() })
+    });
     kernels.prepared("scale", |args| ScalarElementwise::scale(args).map(DeviceScalar));
     kernels.prepared("offset", |args| ScalarElementwise::offset(args).map(DeviceScalar));
     kernels.prepared("divide", |args| ScalarElementwise::divide(args).map(DeviceScalar));
@@ -31,101 +48,129 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("cast", cast);
 }
 
-/// Returns the places of an operand that is broadcast to a row; none if every number has its own.
-fn places(ctx: &Ctx<'_>, row: &[usize], from: &[usize]) -> Result<Option<DeviceBuffer>, Error> {
-    if row == from {
-        return Ok(None);
+/// Returns the places of an operand as kernels read them, which are uploaded once in a session.
+fn places(
+    ctx: &Ctx<'_>,
+    places: &Places,
+    uploaded: &OnceLock<DeviceBuffer>,
+) -> Result<KernelArgument, Error> {
+    let Some(places) = places else { return Ok(None::<&DeviceBuffer>.into()) };
+    if let Some(uploaded) = uploaded.get() {
+        return Ok(uploaded.into());
     }
-    let spread = spread(row, from)
-        .ok_or_else(|| ctx.error(format!("numbers {from:?} do not fit {row:?}")))?;
-    let places: Vec<u32> = spread.into_iter().map(|at| at as u32).collect();
-    ctx.queue()?.upload(bytemuck::cast_slice(&places)).map(Some)
+    let numbers: Vec<u32> = places.iter().map(|place| *place as u32).collect();
+    let buffer = ctx.queue()?.upload(bytemuck::cast_slice(&numbers))?;
+    Ok(uploaded.get_or_init(|| buffer).into())
 }
 
-/// Returns the one weight of the node, and its places in a row of `x`.
-fn placed_weight<'a>(
-    ctx: &Ctx<'a>,
-    x: &DeviceValue,
-) -> Result<(&'a DeviceBuffer, Option<DeviceBuffer>), Error> {
-    let (role, shape) = one_weight(ctx)?;
-    let weight = ctx.device_vector(role);
-    let weight = weight.ok_or_else(|| ctx.error(format!("weight `{role}` is no vector")))?;
-    Ok((weight, places(ctx, &x.shape[1..], shape)?))
+/// Returns the weight of a node, which is a vector.
+fn vector<'a>(ctx: &Ctx<'a>, weight: &PlacedWeight) -> Result<&'a DeviceBuffer, Error> {
+    let vector = ctx.device_vector(&weight.role);
+    vector.ok_or_else(|| ctx.error(format!("weight `{}` is no vector", weight.role)))
 }
 
-fn binary(ctx: &mut Ctx<'_>, kind: u32) -> Result<(), Error> {
-    let queue = ctx.queue()?;
-    let a = ctx.device_input(0)?;
-    let b = ctx.device_input(1)?;
-    if a.rows() != b.rows() {
-        return Err(ctx.error(format!("{:?} and {:?} do not fit", a.shape, b.shape)));
+struct DeviceBinary {
+    rule: BinaryElementwise,
+    kind: u32,
+    places: [OnceLock<DeviceBuffer>; 2],
+}
+
+impl DeviceBinary {
+    fn prepare(args: &Args<'_>, kind: BinaryKind, number: u32) -> Result<Self, Error> {
+        let rule = BinaryElementwise::prepare(args, kind)?;
+        Ok(Self { rule, kind: number, places: Default::default() })
     }
-    let row = ctx.output_shape(0)?;
-    let at = places(ctx, row, &a.shape[1..])?;
-    let bt = places(ctx, row, &b.shape[1..])?;
-    let y = ctx.device_output(0, a.rows())?;
-    let arguments = [
-        kind.into(),
-        (&*a.buffer).into(),
-        a.dtype.into(),
-        at.as_ref().into(),
-        index(ctx, a.width())?.into(),
-        (&*b.buffer).into(),
-        b.dtype.into(),
-        bt.as_ref().into(),
-        index(ctx, b.width())?.into(),
-        index(ctx, y.width())?.into(),
-        (&*y.buffer).into(),
-        y.dtype.into(),
-        count(y.len()),
-    ];
-    queue.launch_each("binary", y.len(), &arguments)?;
-    ctx.set_device(0, y)
 }
 
-fn with_weight(ctx: &mut Ctx<'_>, kind: u32) -> Result<(), Error> {
-    let queue = ctx.queue()?;
-    let x = ctx.device_input(0)?;
-    let (weight, places) = placed_weight(ctx, &x)?;
-    let y = ctx.device_output(0, x.rows())?;
-    let arguments = [
-        kind.into(),
-        (&*x.buffer).into(),
-        x.dtype.into(),
-        weight.into(),
-        places.as_ref().into(),
-        index(ctx, x.width())?.into(),
-        (&*y.buffer).into(),
-        y.dtype.into(),
-        count(y.len()),
-    ];
-    queue.launch_each("with_weight", y.len(), &arguments)?;
-    ctx.set_device(0, y)
-}
-
-fn weight_blend(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let queue = ctx.queue()?;
-    let a = ctx.device_input(0)?;
-    let b = ctx.device_input(1)?;
-    if a.shape != b.shape {
-        return Err(ctx.error(format!("{:?} and {:?} do not fit", a.shape, b.shape)));
+impl Kernel for DeviceBinary {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let queue = ctx.queue()?;
+        let a = ctx.device_input(0)?;
+        let b = ctx.device_input(1)?;
+        let [first, second] = &self.rule.places;
+        let y = ctx.device_output(0, a.rows())?;
+        let arguments = [
+            self.kind.into(),
+            (&*a.buffer).into(),
+            a.dtype.into(),
+            places(ctx, first, &self.places[0])?,
+            index(ctx, a.width())?.into(),
+            (&*b.buffer).into(),
+            b.dtype.into(),
+            places(ctx, second, &self.places[1])?,
+            index(ctx, b.width())?.into(),
+            index(ctx, y.width())?.into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+            count(y.len()),
+        ];
+        queue.launch_each("binary", y.len(), &arguments)?;
+        ctx.set_device(0, y)
     }
-    let (weight, places) = placed_weight(ctx, &a)?;
-    let y = ctx.device_output(0, a.rows())?;
-    let arguments = [
-        (&*a.buffer).into(),
-        a.dtype.into(),
-        (&*b.buffer).into(),
-        b.dtype.into(),
-        weight.into(),
-        places.as_ref().into(),
-        index(ctx, a.width())?.into(),
-        (&*y.buffer).into(),
-        y.dtype.into(),
-        count(y.len()),
-    ];
-    queue.launch_each("weight_blend", y.len(), &arguments)?;
-    ctx.set_device(0, y)
+}
+
+struct DeviceWithWeight {
+    rule: WithWeight,
+    kind: u32,
+    places: OnceLock<DeviceBuffer>,
+}
+
+impl DeviceWithWeight {
+    fn prepare(args: &Args<'_>, kind: BinaryKind, number: u32) -> Result<Self, Error> {
+        let rule = WithWeight::prepare(args, kind)?;
+        Ok(Self { rule, kind: number, places: OnceLock::new() })
+    }
+}
+
+impl Kernel for DeviceWithWeight {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let queue = ctx.queue()?;
+        let x = ctx.device_input(0)?;
+        let weight = &self.rule.weight;
+        let y = ctx.device_output(0, x.rows())?;
+        let arguments = [
+            self.kind.into(),
+            (&*x.buffer).into(),
+            x.dtype.into(),
+            vector(ctx, weight)?.into(),
+            places(ctx, &weight.places, &self.places)?,
+            index(ctx, x.width())?.into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+            count(y.len()),
+        ];
+        queue.launch_each("with_weight", y.len(), &arguments)?;
+        ctx.set_device(0, y)
+    }
+}
+
+struct DeviceBlend {
+    rule: WeightBlend,
+    places: OnceLock<DeviceBuffer>,
+}
+
+impl Kernel for DeviceBlend {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let queue = ctx.queue()?;
+        let a = ctx.device_input(0)?;
+        let b = ctx.device_input(1)?;
+        let weight = &self.rule.weight;
+        let y = ctx.device_output(0, a.rows())?;
+        let arguments = [
+            (&*a.buffer).into(),
+            a.dtype.into(),
+            (&*b.buffer).into(),
+            b.dtype.into(),
+            vector(ctx, weight)?.into(),
+            places(ctx, &weight.places, &self.places)?,
+            index(ctx, a.width())?.into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+            count(y.len()),
+        ];
+        queue.launch_each("weight_blend", y.len(), &arguments)?;
+        ctx.set_device(0, y)
+    }
 }
 
 struct DeviceScalar(ScalarElementwise);

@@ -21,21 +21,10 @@ impl DeviceEmbed {
 
 impl Kernel for DeviceEmbed {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let &Embed { scale, rounds, first } = &self.0;
+        let &Embed { scale, rounds, .. } = &self.0;
         let queue = ctx.queue()?;
         let weight = ctx.device_matrix("weight")?;
-        let width = ctx.output_width(0)?;
-        if weight.inputs != width {
-            return Err(ctx.error(format!("its weight has rows of {}, not {width}", weight.inputs)));
-        }
-        let mut places = Vec::with_capacity(ctx.tokens().len());
-        for &token in ctx.tokens() {
-            let at = if first && token as usize >= weight.outputs { 0 } else { token };
-            if at as usize >= weight.outputs {
-                return Err(ctx.error(format!("token {token} is not below {}", weight.outputs)));
-            }
-            places.push(at);
-        }
+        let places = self.0.places(ctx)?;
         let tokens = queue.upload(bytemuck::cast_slice(&places))?;
         let y = ctx.device_output(0, places.len())?;
         let arguments = [
@@ -43,7 +32,7 @@ impl Kernel for DeviceEmbed {
             weight.form.into(),
             weight.factor.into(),
             (&tokens).into(),
-            index(ctx, width)?.into(),
+            index(ctx, self.0.width())?.into(),
             scale.map_or(1.0, |s: f32| if rounds { round1(ctx.activation(), s) } else { s }).into(),
             scale.is_some().into(),
             (&*y.buffer).into(),

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::ops::device::expert_matrices::{ExpertMatrices, sorted};
 use crate::ops::device::experts::ExpertsSum;
-use crate::ops::expert_linear::{ExpertLinear, ExpertLinearSizes};
+use crate::ops::expert_linear::ExpertLinear;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
 
@@ -28,11 +28,8 @@ impl Kernel for DeviceExpertLinear {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.device_input(0)?;
         let chosen = ctx.device_input(1)?;
-        let weights = (ctx.node().inputs.len() > 2).then(|| ctx.device_input(2)).transpose()?;
-        let shape = weights.as_ref().map(|weights| &weights.shape[..]);
-        let sizes = ExpertLinear::sizes(&x.shape, &chosen.shape, shape);
-        let ExpertLinearSizes { k, inputs, share } = sizes.map_err(|why| ctx.error(why))?;
-        let &ExpertLinear { n, outputs } = &self.rule;
+        let &ExpertLinear { n, outputs, inputs, k, share, is_summed } = &self.rule;
+        let weights = is_summed.then(|| ctx.device_input(2)).transpose()?;
         let y = ctx.device_output(0, x.rows())?;
         let pairs = sorted(ctx, &chosen, n)?;
         let rows = x.len() / inputs.max(1);
@@ -47,7 +44,7 @@ impl Kernel for DeviceExpertLinear {
             n,
             all: n,
             // Without weights each result stands alone: one choice of a row of its own.
-            k: if weights.is_some() { k } else { 1 },
+            k: if is_summed { k } else { 1 },
             each: y.dtype,
         };
         sum.launch(ctx, &y)?;

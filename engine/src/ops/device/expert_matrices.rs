@@ -66,7 +66,7 @@ impl ExpertMatrices {
     }
 
     /// Returns the table of a matrix of every expert.
-    fn table(&self, ctx: &Ctx<'_>, outputs: usize, inputs: usize) -> Result<&ExpertTable, Error> {
+    fn table(&self, ctx: &Ctx<'_>) -> Result<&ExpertTable, Error> {
         let name = self.part;
         if let Some(table) = self.table.get() {
             return Ok(table);
@@ -77,20 +77,10 @@ impl ExpertMatrices {
         let mut roundings = Vec::new();
         for expert in 0..self.n {
             let matrix = ctx.device_matrix(&format!("{name}.{expert}"))?;
-            if (matrix.outputs, matrix.inputs) != (outputs, inputs) {
-                return Err(ctx.error(format!(
-                    "`{name}` of an expert is [{}, {}], not [{outputs}, {inputs}]",
-                    matrix.outputs, matrix.inputs
-                )));
-            }
             in_integers += usize::from(matrix.integers);
             kinds.push(matrix.plain());
             roundings.push(ctx.rounding(&format!("{name}.{expert}")));
             let bias = ctx.device_vector(&format!("bias.{name}.{expert}"));
-            if let Some(numbers) = bias.map(|b| b.bytes() / 4).filter(|numbers| *numbers != outputs)
-            {
-                return Err(ctx.error(format!("a bias of {numbers} numbers for {outputs} outputs")));
-            }
             let bias = bias.map_or(0, DeviceBuffer::address);
             let form = u64::from(matrix.form) | u64::from(matrix.factor.to_bits()) << 32;
             words.extend([matrix.buffer.address(), form, bias]);
@@ -127,7 +117,7 @@ impl ExpertMatrices {
         if ctx.is_watched() {
             self.observe(ctx, (x, share), pairs, inputs)?;
         }
-        let ExpertTable { words: table, integers, kinds } = self.table(ctx, outputs, inputs)?;
+        let ExpertTable { words: table, integers, kinds } = self.table(ctx)?;
         let x = &*round_inputs::rows_for(ctx, &format!("{}.0", self.part), x)?;
         let y = DeviceValue::of(queue, dtype, &[pairs.count, outputs])?;
         // As if rows were shared out evenly.

@@ -2,10 +2,9 @@
 
 use crate::Error;
 use crate::device::source;
-use crate::ops::device::{index, last_axis};
+use crate::ops::device::index;
 use crate::ops::gated_norm::GatedNorm;
 use crate::ops::norm::NormCast;
-use crate::ops::scan::continued;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 
 pub(super) fn kernels(kernels: &mut Kernels) {
@@ -30,25 +29,10 @@ impl Kernel for DeviceGatedNorm {
         let queue = ctx.queue()?;
         let x = ctx.device_input(0)?;
         let gate = ctx.device_input(1)?;
-        let &GatedNorm { eps, cast, gate_first, groups, stepwise, .. } = &self.rule;
+        let &GatedNorm { eps, cast, gate_first, axis, group, .. } = &self.rule;
         let y = ctx.device_output(0, x.rows())?;
-        let axis = last_axis(&x);
-        let width = x.width();
-        let group = axis.checked_div(groups).unwrap_or(0);
-        // An f32 value of a sequence's first step is one of the run's dtype in rows that continue it.
-        let continued = if stepwise { continued(ctx) } else { vec![false; x.rows()] };
+        let continued = self.rule.continued(ctx, x.rows())?;
         let weight = ctx.device_vector("weight");
-        if group == 0
-            || !axis.is_multiple_of(group)
-            || weight.is_none_or(|weight| weight.bytes() != 4 * axis)
-            || gate.width() != width
-            || y.width() != width
-            || continued.len() != x.rows()
-        {
-            return Err(ctx.error(format!(
-                "its weight and its gate do not fit {axis} numbers in groups of {group}"
-            )));
-        }
         let output_dtype = y.dtype;
         let activation = ctx.activation();
         let grids: Vec<u32> = continued
@@ -63,7 +47,7 @@ impl Kernel for DeviceGatedNorm {
             gate.dtype.into(),
             weight.into(),
             index(ctx, axis)?.into(),
-            index(ctx, width)?.into(),
+            index(ctx, x.width())?.into(),
             index(ctx, group)?.into(),
             eps.into(),
             (cast == NormCast::Before).into(),

@@ -3,11 +3,12 @@
 use crate::Error;
 use crate::device::{KernelArgument, KernelParts};
 use crate::ops::device::index;
-use crate::ops::device::scores::{SCORES, score_groups};
+use crate::ops::device::index_topk::{IndexPart, append_keys, index_parts};
+use crate::ops::device::scores::score_groups;
 use crate::ops::index_blocks::IndexBlocks;
+use crate::ops::index_topk::IndexSizes;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
-use crate::states::Memory;
-use crate::states::store::device::{CacheArguments, RowWrites};
+use crate::states::store::device::RowWrites;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels
@@ -18,33 +19,17 @@ struct DeviceBlocks(IndexBlocks);
 
 impl Kernel for DeviceBlocks {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let IndexBlocks { topk, block, local } = self.0;
+        let IndexBlocks { sizes: IndexSizes { heads, size }, topk, block, local } = self.0;
         let queue = ctx.queue()?;
         let q = ctx.device_input(0)?;
         let k = ctx.device_input(1)?;
-        let size = k.width();
         let y = ctx.device_output(0, q.rows())?;
-        if size == 0 || !q.width().is_multiple_of(size) || y.width() != q.width() / size * topk {
-            return Err(ctx.error("its queries and keys do not fit"));
-        }
-        let heads = q.width() / size;
         let mut writes = RowWrites::default();
         let mut parts = Vec::new();
         for chunk in ctx.chunks() {
-            let wrong = ctx.error("its state does not hold keys of this shape");
-            let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-            if memory.width() != size || memory.end() != chunk.start {
-                return Err(wrong);
-            }
-            memory.append_value(&k, (chunk.rows.start, chunk.rows.len()), &mut writes)?;
-            let (cache, _) = memory.cache()?;
-            let span = memory.end().div_ceil(block);
-            let batch = (SCORES / (heads * span).max(1)).max(1);
-            for first in chunk.rows.clone().step_by(batch) {
-                let rows = chunk.rows.end.min(first + batch) - first;
-                let start = chunk.start + first - chunk.rows.start;
-                parts.push(BlockPart { cache, first, rows, start, span });
-            }
+            let cache = append_keys(ctx, chunk, &k, &mut writes)?;
+            let span = (chunk.start + chunk.rows.len()).div_ceil(block);
+            parts.extend(index_parts(chunk, cache, span, heads));
         }
         let mut launches = writes.into_launches();
         for group in score_groups(&parts, |part| part.rows * heads * part.span) {
@@ -52,7 +37,7 @@ impl Kernel for DeviceBlocks {
             let buffer = queue.allocate(4 * total)?;
             let [mut score, mut select] = ["block_scores", "block_select"].map(KernelParts::new);
             let mut at = 0;
-            for &BlockPart { cache, first, rows, start, span } in group {
+            for &IndexPart { cache, first, rows, start, span } in group {
                 let scores = buffer.argument(4 * at)?;
                 let first = index(ctx, first)?;
                 let start = index(ctx, start)?;
@@ -90,16 +75,4 @@ impl Kernel for DeviceBlocks {
         }
         ctx.set_device(0, y)
     }
-}
-
-/// Some rows of one chunk.
-struct BlockPart {
-    cache: CacheArguments,
-    /// The first row.
-    first: usize,
-    rows: usize,
-    /// The position of the first row.
-    start: usize,
-    /// Blocks that the last row sees.
-    span: usize,
 }

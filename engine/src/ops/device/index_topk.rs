@@ -4,10 +4,11 @@ use crate::Error;
 use crate::device::{KernelArgument, KernelParts};
 use crate::ops::device::index;
 use crate::ops::device::scores::{SCORES, score_groups};
-use crate::ops::index_topk::IndexTopk;
-use crate::ops::{Args, Ctx, Kernel, Kernels};
+use crate::ops::index_topk::{IndexSizes, IndexTopk};
+use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Memory;
 use crate::states::store::device::{CacheArguments, RowWrites};
+use crate::value::DeviceValue;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("index_topk", |args: &Args<'_>| IndexTopk::prepare(args).map(DeviceIndex));
@@ -21,27 +22,15 @@ impl Kernel for DeviceIndex {
         let q = ctx.device_input(0)?;
         let k = ctx.device_input(1)?;
         let w = ctx.device_input(2)?;
-        let heads = w.width();
-        let size = k.width();
+        let IndexTopk { sizes: IndexSizes { heads, size }, topk, scale } = self.0;
         let y = ctx.device_output(0, w.rows())?;
-        if q.width() != heads * size || size == 0 || y.width() != self.0.topk {
-            return Err(ctx.error("its queries, keys and weights do not fit"));
-        }
         let mut writes = RowWrites::default();
         let mut parts = Vec::new();
         for chunk in ctx.chunks() {
-            let wrong = ctx.error("its state does not hold keys of this shape");
-            let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-            if memory.width() != size || memory.end() != chunk.start {
-                return Err(wrong);
-            }
-            memory.append_value(&k, (chunk.rows.start, chunk.rows.len()), &mut writes)?;
-            let (cache, _) = memory.cache()?;
-            let batch = (SCORES / memory.end().max(1)).max(1);
-            for first in chunk.rows.clone().step_by(batch) {
-                let rows = chunk.rows.end.min(first + batch) - first;
-                let start = chunk.start + first - chunk.rows.start;
-                parts.push(IndexPart { cache, first, rows, start, span: start + rows });
+            let cache = append_keys(ctx, chunk, &k, &mut writes)?;
+            let end = chunk.start + chunk.rows.len();
+            for part in index_parts(chunk, cache, end, 1) {
+                parts.push(IndexPart { span: part.start + part.rows, ..part });
             }
         }
         let mut launches = writes.into_launches();
@@ -68,14 +57,14 @@ impl Kernel for DeviceIndex {
                     index(ctx, size)?.into(),
                 ];
                 arguments.extend(cache.list);
-                arguments.extend([start.into(), columns.into(), self.0.scale.into(), scores]);
+                arguments.extend([start.into(), columns.into(), scale.into(), scores]);
                 score.push_each(rows * span, arguments);
                 let arguments = vec![
                     scores,
                     first.into(),
                     start.into(),
                     columns.into(),
-                    index(ctx, self.0.topk)?.into(),
+                    index(ctx, topk)?.into(),
                     (&*y.buffer).into(),
                     y.dtype.into(),
                 ];
@@ -89,13 +78,48 @@ impl Kernel for DeviceIndex {
 }
 
 /// Some rows of one chunk.
-struct IndexPart {
-    cache: CacheArguments,
+#[derive(Clone, Copy)]
+pub(super) struct IndexPart {
+    pub(super) cache: CacheArguments,
     /// The first row.
-    first: usize,
-    rows: usize,
+    pub(super) first: usize,
+    pub(super) rows: usize,
     /// The position of the first row.
-    start: usize,
-    /// Positions that the last row sees.
+    pub(super) start: usize,
+    /// Scores of a head for each row.
+    pub(super) span: usize,
+}
+
+/// Adds the keys of a chunk to its state. Returns all keys as kernels read them.
+pub(super) fn append_keys(
+    ctx: &mut Ctx<'_>,
+    chunk: &ChunkRows,
+    keys: &DeviceValue,
+    writes: &mut RowWrites,
+) -> Result<CacheArguments, Error> {
+    let wrong = ctx.error("its state does not hold the keys before this step");
+    let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+    if memory.end() != chunk.start {
+        return Err(wrong);
+    }
+    memory.append_value(keys, (chunk.rows.start, chunk.rows.len()), writes)?;
+    Ok(memory.cache()?.0)
+}
+
+/// Divides a chunk into parts whose scores are held at once, `span` for each head of a row.
+pub(super) fn index_parts(
+    chunk: &ChunkRows,
+    cache: CacheArguments,
     span: usize,
+    heads: usize,
+) -> impl Iterator<Item = IndexPart> {
+    let batch = (SCORES / (heads * span).max(1)).max(1);
+    let ChunkRows { rows, start, .. } = chunk.clone();
+    rows.clone().step_by(batch).map(move |first| IndexPart {
+        cache,
+        first,
+        rows: rows.end.min(first + batch) - first,
+        start: start + first - rows.start,
+        span,
+    })
 }

@@ -31,26 +31,15 @@ impl Kernel for DeviceLatent {
         let q = ctx.device_input(0)?;
         let c = ctx.device_input(1)?;
         let r = ctx.device_input(2)?;
-        let weight = ctx.device_matrix("weight")?;
-        let sizes = self.0.sizes(&q.shape, (c.width(), r.width()), (weight.inputs, weight.outputs));
-        let sizes = sizes.map_err(|why| ctx.error(why))?;
-        let HeadSizes { heads, value, .. } = sizes;
+        let sizes = self.0.sizes;
+        let heads = sizes.heads;
         let y = ctx.device_output(0, q.rows())?;
-        if y.width() != heads * value {
-            return Err(ctx.error(format!("{heads} heads of {value} are no {:?}", y.shape)));
-        }
-        let chosen = (ctx.node().inputs.len() > 3).then(|| ctx.device_input(3)).transpose()?;
+        let chosen = self.0.selects.then(|| ctx.device_input(3)).transpose()?;
         if ctx.is_watched() {
             ctx.observe_cached(0, &c.download()?);
             ctx.observe_cached(1, &r.download()?);
         }
         let sinks = ctx.device_vector("sinks");
-        if sinks.is_some_and(|sinks| sinks.bytes() != 4 * heads) {
-            return Err(ctx.error("there is one sink per head"));
-        }
-        if !self.0.reach.fits(ctx.state().and_then(|state| state.window)) {
-            return Err(ctx.error("it would see more than its state keeps"));
-        }
         expand(ctx, (&c, &r), sizes.width(), &y)?;
         let mut parts = Vec::new();
         for ChunkRows { slot, rows, start, mask, .. } in ctx.chunks() {
@@ -224,7 +213,7 @@ impl LatentCall<'_, '_> {
 
     /// Computes a part by the library.
     fn attend_long(&self, part: &LatentPart<'_>) -> Result<(), Error> {
-        let HeadSizes { heads, nope, shared, value } = self.sizes;
+        let HeadSizes { heads, nope, shared, value, .. } = self.sizes;
         let [(expanded, at, dtype), (shared_keys, shared_at, _)] =
             self.plain(part).ok_or_else(|| self.not_plain())?;
         let rows = LongRows::new(self.ctx, &part.seen, (heads, heads), dtype)?;
@@ -330,7 +319,7 @@ impl LatentCall<'_, '_> {
     }
 
     fn score_arguments(&self, part: &PlacedLatent<'_>) -> Result<Vec<KernelArgument>, Error> {
-        let HeadSizes { heads, nope, shared, value } = self.sizes;
+        let HeadSizes { heads, nope, shared, value, .. } = self.sizes;
         let (expanded, first) = part.memory.expanded.cache()?;
         let (shared_keys, shared_first) = part.memory.shared.cache()?;
         let [ranges, base, span] = part.seen.arguments();

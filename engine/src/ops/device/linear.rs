@@ -5,16 +5,25 @@ use crate::device::{DeviceBuffer, KernelArgument};
 use crate::ops::device::codes::CodedRows;
 use crate::ops::device::round_inputs::rows_for;
 use crate::ops::device::{index, library, product_blocks};
+use crate::ops::linear::{expect_product, expect_products};
 use crate::ops::{Ctx, Kernels};
 use crate::value::DeviceValue;
 use crate::weights::DeviceMatrix;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
-    kernels.add("linear", |ctx: &mut Ctx<'_>| multiply(ctx, 0, "weight", "bias"));
-    kernels.add("linears", |ctx: &mut Ctx<'_>| {
-        (0..ctx.node().outputs.len())
-            .try_for_each(|n| multiply(ctx, n, &format!("weight.{n}"), &format!("bias.{n}")))
+    kernels.prepared("linear", |args| {
+        expect_product(args, 0, "weight", "bias")?;
+        Ok(|ctx: &mut Ctx<'_>| multiply(ctx, 0, "weight", "bias"))
     });
+    kernels.prepared("linears", |args| {
+        expect_products(args)?;
+        Ok(multiply_all)
+    });
+}
+
+fn multiply_all(ctx: &mut Ctx<'_>) -> Result<(), Error> {
+    (0..ctx.node().outputs.len())
+        .try_for_each(|n| multiply(ctx, n, &format!("weight.{n}"), &format!("bias.{n}")))
 }
 
 fn multiply(ctx: &mut Ctx<'_>, n: usize, weight: &str, bias: &str) -> Result<(), Error> {
@@ -22,20 +31,8 @@ fn multiply(ctx: &mut Ctx<'_>, n: usize, weight: &str, bias: &str) -> Result<(),
     let role = weight;
     let weight = ctx.device_matrix(role)?;
     let bias = ctx.device_vector(bias);
-    let outputs = weight.outputs;
-    let inputs = weight.inputs;
-    if inputs != x.width() || outputs != ctx.output_width(n)? {
-        return Err(ctx.error(format!(
-            "a weight [{outputs}, {inputs}] does not take {} numbers to {}",
-            x.width(),
-            ctx.output_width(n)?
-        )));
-    }
-    if let Some(numbers) = bias.map(|bias| bias.bytes() / 4).filter(|numbers| *numbers != outputs) {
-        return Err(ctx.error(format!("a bias of {numbers} numbers for {outputs} outputs")));
-    }
     if ctx.is_watched() {
-        ctx.observe_product(role, inputs, &x.download()?);
+        ctx.observe_product(role, weight.inputs, &x.download()?);
     }
     let y = ctx.device_output(n, x.rows())?;
     product(ctx, &*rows_for(ctx, role, &x)?, weight, bias, &y)?;

@@ -1,24 +1,25 @@
 //! Ops that routers are made of, on a device: `softmax`, `total`, `p_norm`, `choose`, `pick`, `near_shares`.
 
 use crate::Error;
+use crate::device::source::constant;
 use crate::device::{KernelArgument, count};
 use crate::kernels::choose::TopK;
 use crate::kernels::round::round1;
+use crate::ops::device::index;
 use crate::ops::device::rows::along_last_axis;
-use crate::ops::device::{index, last_axis};
-use crate::ops::route::{Choose, NearShares, PNorm};
+use crate::ops::route::{Choose, NearShares, PNorm, Pick};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
 
-/// The most groups of scores: `GROUPS` of `route.cu`.
-const GROUPS: usize = 256;
+/// The most groups of scores.
+const GROUPS: usize = constant(include_str!("../../device/kernels/route.cu"), "GROUPS") as usize;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("softmax", softmax);
     kernels.add("total", total);
     kernels.prepared("p_norm", |args: &Args<'_>| PNorm::prepare(args).map(DevicePNorm));
     kernels.prepared("choose", DeviceChoose::prepare);
-    kernels.add("pick", pick);
+    kernels.prepared("pick", |args: &Args<'_>| Pick::prepare(args).map(|_| DevicePick));
     kernels
         .prepared("near_shares", |args: &Args<'_>| NearShares::prepare(args).map(DeviceNearShares));
 }
@@ -49,12 +50,9 @@ struct DevicePNorm(PNorm);
 impl Kernel for DevicePNorm {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.device_input(0)?;
-        let size = if self.0.of_heads { last_axis(&x) } else { x.width() };
         let y = ctx.device_output(0, x.rows())?;
-        let lines = x.len() / size.max(1);
-        if y.len() != lines {
-            return Err(ctx.error(format!("{lines} norms are no {:?}", y.shape)));
-        }
+        let size = self.0.size;
+        let lines = x.len() / size;
         let arguments = [
             (&*x.buffer).into(),
             x.dtype.into(),
@@ -72,16 +70,21 @@ impl Kernel for DevicePNorm {
 
 struct DeviceChoose {
     choice: TopK,
+    width: usize,
+    /// Groups of scores, and the scores of a group.
+    groups: (usize, usize),
 }
 
 impl DeviceChoose {
     fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        let Choose { choice } = Choose::prepare(args)?;
-        if choice.groups.is_some_and(|groups| groups.count > GROUPS) {
+        let Choose { choice, width } = Choose::prepare(args)?;
+        let size = choice.groups.map_or(1, |groups| (width / groups.count.max(1)).max(1));
+        let count = choice.groups.map_or(0, |_| width / size);
+        if count > GROUPS {
             return Err(args
                 .error(format!("groups of scores beyond {GROUPS} have no kernel on the device")));
         }
-        Ok(Self { choice })
+        Ok(Self { choice, width, groups: (count, size) })
     }
 }
 
@@ -89,20 +92,12 @@ impl Kernel for DeviceChoose {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.device_input(0)?;
         let y = ctx.device_output(0, x.rows())?;
-        let width = x.width();
         let TopK { k, groups } = self.choice;
-        if k > width {
-            return Err(ctx.error(format!("{k} cannot be chosen among {width}")));
-        }
-        let size = groups.map_or(1, |groups| (width / groups.count.max(1)).max(1));
-        let count = groups.map_or(0, |_| width / size);
-        if count > GROUPS {
-            return Err(ctx.error(format!("{count} groups are more than {GROUPS}")));
-        }
+        let (count, size) = self.groups;
         let arguments = [
             (&*x.buffer).into(),
             x.dtype.into(),
-            index(ctx, width)?.into(),
+            index(ctx, self.width)?.into(),
             index(ctx, k)?.into(),
             index(ctx, count)?.into(),
             index(ctx, size)?.into(),
@@ -121,9 +116,6 @@ impl Kernel for DeviceChoose {
 fn of_choices(ctx: &mut Ctx<'_>, kernel: &str, margin: Option<f32>) -> Result<(), Error> {
     let x = ctx.device_input(0)?;
     let chosen = ctx.device_input(1)?;
-    if x.rows() != chosen.rows() {
-        return Err(ctx.error(format!("{} rows, {} choices", x.rows(), chosen.rows())));
-    }
     let y: DeviceValue = ctx.device_output(0, x.rows())?;
     let mut arguments: Vec<KernelArgument> = vec![
         (&*x.buffer).into(),
@@ -144,8 +136,12 @@ fn of_choices(ctx: &mut Ctx<'_>, kernel: &str, margin: Option<f32>) -> Result<()
     ctx.set_device(0, y)
 }
 
-fn pick(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    of_choices(ctx, "pick", None)
+struct DevicePick;
+
+impl Kernel for DevicePick {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        of_choices(ctx, "pick", None)
+    }
 }
 
 struct DeviceNearShares(NearShares);

@@ -8,12 +8,13 @@ use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts, count};
 use crate::kernels::math::softplus;
 use crate::kernels::round::round1;
-use crate::ops::delta_rule::{DeltaRule, LogDecay};
-use crate::ops::device::{index, last_axis};
+use crate::ops::delta_rule::{DeltaRule, DeltaSizes, LogDecay};
+use crate::ops::device::index;
 use crate::ops::lightning::Lightning;
-use crate::ops::ssd_scan::SsdScan;
-use crate::ops::ssm1_scan::Ssm1Scan;
-use crate::ops::wkv::decays;
+use crate::ops::rg_lru::RgLru;
+use crate::ops::ssd_scan::{SsdScan, SsdSizes};
+use crate::ops::ssm1_scan::{Ssm1Scan, Ssm1Sizes};
+use crate::ops::wkv::{Wkv, decays};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::states::Memory;
 use crate::states::recurrent::DeviceRecurrentStep;
@@ -30,8 +31,12 @@ pub(super) fn kernels(kernels: &mut Kernels) {
         Ok(DeviceLogDecay { rule: LogDecay::prepare(args)?, rates: OnceLock::new() })
     });
     kernels.prepared("delta_rule", |args: &Args<'_>| DeltaRule::prepare(args).map(DeviceDelta));
-    kernels.prepared("rg_lru", |_: &Args<'_>| Ok(DeviceRgLru { soft: OnceLock::new() }));
-    kernels.prepared("wkv", |_: &Args<'_>| Ok(DeviceWkv { decays: OnceLock::new() }));
+    kernels.prepared("rg_lru", |args: &Args<'_>| {
+        Ok(DeviceRgLru { rule: RgLru::prepare(args)?, soft: OnceLock::new() })
+    });
+    kernels.prepared("wkv", |args: &Args<'_>| {
+        Ok(DeviceWkv { rule: Wkv::prepare(args)?, decays: OnceLock::new() })
+    });
     kernels.prepared("lightning", |args: &Args<'_>| Lightning::prepare(args).map(DeviceLightning));
 }
 
@@ -124,9 +129,6 @@ fn steps(ctx: &Ctx<'_>, width: usize, (low, high): (f32, f32)) -> Result<DeviceB
     let queue = ctx.queue()?;
     let dt = ctx.device_input(1)?;
     let bias = ctx.device_vector("dt_bias");
-    if dt.width() != width || bias.is_some_and(|bias| bias.bytes() != 4 * width) {
-        return Err(ctx.error(format!("its steps are {width} numbers")));
-    }
     let rounded = queue.allocate(4 * dt.len())?;
     let arguments = [
         (&*dt.buffer).into(),
@@ -162,28 +164,15 @@ impl Kernel for DeviceSsd {
         let x = ctx.device_input(0)?;
         let b = ctx.device_input(2)?;
         let c = ctx.device_input(3)?;
-        let (&[_, heads, dim], &[_, groups, size]) = (x.shape.as_slice(), b.shape.as_slice())
-        else {
-            return Err(ctx.error("its first input has heads, its third has groups"));
-        };
-        if groups == 0 || heads % groups != 0 || b.shape != c.shape || size == 0 {
-            return Err(ctx.error(format!("{groups} groups do not share {heads} heads")));
-        }
+        let SsdSizes { heads, dim, groups, size } = self.rule.sizes;
         let dtype = ctx.activation();
-        ctx.need_vector("dt_bias")?;
         // Bounds become numbers of the dtype, as torch's `clamp` makes them.
         let low = self.rule.low.map_or(f32::NEG_INFINITY, |x| round1(dtype, x));
         let high = self.rule.high.map_or(f32::INFINITY, |x| round1(dtype, x));
         let steps = steps(ctx, heads, (low, high))?;
         let decays = table(ctx, &self.decays, || negative_exponentials(ctx, "A_log"))?;
         let skips = ctx.device_vector("D");
-        if decays.bytes() != 4 * heads || skips.is_none_or(|skips| skips.bytes() != 4 * heads) {
-            return Err(ctx.error(format!("its weights are not those of {heads} heads")));
-        }
         let y = ctx.device_output(0, x.rows())?;
-        if y.width() != x.width() {
-            return Err(ctx.error(format!("{:?} give no {:?}", x.shape, y.shape)));
-        }
         let grid = if self.rule.stepwise { dtype } else { Dtype::F32 };
         let mut more = pair(&x).to_vec();
         more.push((&steps).into());
@@ -221,25 +210,10 @@ impl Kernel for DeviceSsm1 {
         let x = ctx.device_input(0)?;
         let b = ctx.device_input(2)?;
         let c = ctx.device_input(3)?;
-        let channels = x.width();
-        let dim = last_axis(&x);
-        let size = last_axis(&b);
-        let heads = channels.checked_div(dim).unwrap_or(0);
+        let Ssm1Sizes { channels, dim, size } = self.rule.sizes;
         let decays = table(ctx, &self.decays, || negative_exponentials(ctx, "A_log"))?;
         let skips = ctx.device_vector("D");
         let y = ctx.device_output(0, x.rows())?;
-        if heads == 0
-            || size == 0
-            || b.width() != heads * size
-            || c.width() != b.width()
-            || decays.bytes() != 4 * channels * size
-            || skips.is_none_or(|skips| skips.bytes() != 4 * channels)
-            || y.width() != channels
-        {
-            return Err(ctx.error(format!(
-                "{channels} channels in {heads} heads do not fit its other inputs and weights"
-            )));
-        }
         let steps = steps(ctx, channels, (f32::NEG_INFINITY, f32::INFINITY))?;
         let mut more = pair(&x).to_vec();
         more.push((&steps).into());
@@ -272,29 +246,21 @@ impl Kernel for DeviceLogDecay {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let queue = ctx.queue()?;
         let x = ctx.device_input(0)?;
-        let width = x.width();
+        let LogDecay { floor, width, per_head } = self.rule;
         let rates = table(ctx, &self.rates, || {
             Ok(ctx.need_vector("A")?.iter().map(|a| a.exp()).collect())
         })?;
-        let rate_count = rates.bytes() / 4;
         let dt = ctx.device_vector("dt");
         let y = ctx.device_output(0, x.rows())?;
-        if dt.is_none_or(|dt| dt.bytes() != 4 * width)
-            || rate_count == 0
-            || width % rate_count != 0
-            || y.width() != width
-        {
-            return Err(ctx.error(format!("{rate_count} rates do not fit {width} numbers")));
-        }
         let arguments = [
             (&*x.buffer).into(),
             x.dtype.into(),
             index(ctx, width)?.into(),
             rates.into(),
-            index(ctx, width / rate_count)?.into(),
+            index(ctx, per_head)?.into(),
             dt.into(),
-            self.rule.floor.is_some().into(),
-            self.rule.floor.unwrap_or(0.0).into(),
+            floor.is_some().into(),
+            floor.unwrap_or(0.0).into(),
             (&*y.buffer).into(),
             y.dtype.into(),
             count(y.len()),
@@ -340,21 +306,8 @@ impl Kernel for DeviceDelta {
         let v = ctx.device_input(2)?;
         let g = ctx.device_input(3)?;
         let beta = ctx.device_input(4)?;
-        let (&[_, key_heads, key], &[_, heads, value]) = (k.shape.as_slice(), v.shape.as_slice())
-        else {
-            return Err(ctx.error("keys and values have two axes each, heads and head size"));
-        };
+        let DeltaSizes { key_heads, key, heads, value, channels } = self.0.sizes;
         let y = ctx.device_output(0, v.rows())?;
-        let fits = key_heads > 0
-            && heads > 0
-            && heads % key_heads == 0
-            && q.width() == k.width()
-            && beta.width() == heads
-            && y.width() == v.width()
-            && (g.width() == heads || g.width() == heads * key);
-        if !fits {
-            return Err(ctx.error("its inputs and its state do not fit"));
-        }
         let units = self.unit_heads(ctx, &q, key, self.0.scale)?;
         let keys = self.unit_heads(ctx, &k, key, 1.0)?;
         let decays = queue.allocate(4 * g.len())?;
@@ -362,11 +315,7 @@ impl Kernel for DeviceDelta {
         queue.launch_each("exponentials", g.len(), &arguments)?;
         let mut more: Vec<KernelArgument> = vec![(&units).into(), (&keys).into()];
         more.extend(pair(&v));
-        // Numbers of a head's decay: one, or one for each channel of the keys.
-        more.extend::<[KernelArgument; 2]>([
-            (&decays).into(),
-            index(ctx, g.width() / heads)?.into(),
-        ]);
+        more.extend::<[KernelArgument; 2]>([(&decays).into(), index(ctx, channels)?.into()]);
         more.extend(pair(&beta));
         for size in [heads, key_heads, key, value] {
             more.push(index(ctx, size)?.into());
@@ -384,6 +333,7 @@ impl Kernel for DeviceDelta {
 }
 
 struct DeviceRgLru {
+    rule: RgLru,
     /// softplus(P) of each channel, rounded.
     soft: OnceLock<DeviceBuffer>,
 }
@@ -393,20 +343,13 @@ impl Kernel for DeviceRgLru {
         let x = ctx.device_input(0)?;
         let input = ctx.device_input(1)?;
         let gate = ctx.device_input(2)?;
-        let channels = x.width();
+        let channels = self.rule.channels;
         let dtype = ctx.activation();
         let soft = table(ctx, &self.soft, || {
             let param = ctx.need_vector("recurrent_param")?;
             Ok(param.iter().map(|p| round1(dtype, softplus(*p))).collect())
         })?;
         let y = ctx.device_output(0, x.rows())?;
-        if soft.bytes() != 4 * channels
-            || input.width() != channels
-            || gate.width() != channels
-            || y.width() != channels
-        {
-            return Err(ctx.error(format!("its gates and weight are not of {channels} channels")));
-        }
         let mut more = [pair(&x), pair(&input), pair(&gate)].concat();
         more.extend::<[KernelArgument; 3]>([
             soft.into(),
@@ -421,6 +364,7 @@ impl Kernel for DeviceRgLru {
 }
 
 struct DeviceWkv {
+    rule: Wkv,
     /// -exp(time_decay) of each channel, rounded.
     decays: OnceLock<DeviceBuffer>,
 }
@@ -429,17 +373,10 @@ impl Kernel for DeviceWkv {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let k = ctx.device_input(0)?;
         let v = ctx.device_input(1)?;
-        let channels = k.width();
+        let channels = self.rule.channels;
         let decays = table(ctx, &self.decays, || decays(ctx))?;
         let bonus = ctx.device_vector("time_first");
         let y = ctx.device_output(0, v.rows())?;
-        if decays.bytes() != 4 * channels
-            || bonus.is_none_or(|bonus| bonus.bytes() != 4 * channels)
-            || v.width() != channels
-            || y.width() != channels
-        {
-            return Err(ctx.error(format!("its values and weights are not of {channels} channels")));
-        }
         let mut more = [pair(&k), pair(&v)].concat();
         more.extend::<[KernelArgument; 3]>([
             decays.into(),
@@ -460,30 +397,11 @@ impl Kernel for DeviceLightning {
         let q = ctx.device_input(0)?;
         let k = ctx.device_input(1)?;
         let v = ctx.device_input(2)?;
-        let (&[_, heads, key], &[_, _, value]) = (k.shape.as_slice(), v.shape.as_slice()) else {
-            return Err(ctx.error("keys and values have two axes each, heads and head size"));
-        };
-        let block = self.0.block;
+        let &Lightning { heads, key, value, block } = &self.0;
         let y = ctx.device_output(0, v.rows())?;
         let mut more = [pair(&q), pair(&k), pair(&v)].concat();
-        for (role, numbers) in [
-            ("slope_rate", heads),
-            ("query_decay", heads * block),
-            ("key_decay", heads * block),
-            ("diagonal_decay", heads * block * block),
-        ] {
-            let weight = ctx.device_vector(role);
-            if weight.is_none_or(|weight| weight.bytes() != 4 * numbers) {
-                return Err(ctx.error(format!("its `{role}` has no {numbers} numbers")));
-            }
-            more.push(weight.into());
-        }
-        if q.width() != heads * key
-            || v.width() != heads * value
-            || y.width() != v.width()
-            || block == 0
-        {
-            return Err(ctx.error("its inputs and tables do not fit"));
+        for role in ["slope_rate", "query_decay", "key_decay", "diagonal_decay"] {
+            more.push(ctx.device_vector(role).into());
         }
         for size in [heads, key, value, block] {
             more.push(index(ctx, size)?.into());

@@ -1,15 +1,18 @@
 //! Sizes of the scores of attention, which parts of a step hold in turn.
 
-use crate::device::source::THREADS;
+use crate::device::source::{THREADS, constant};
 
 /// Scores that are held at once; more parts go in turn.
 pub(super) const SCORES: usize = 1 << 26;
 
-/// Heads of a block of scores: `SCORE_HEADS` of `attend.cu`.
-pub(super) const SCORE_HEADS: usize = 4;
+/// The kernels that compute scores.
+pub(super) const KERNELS: &str = include_str!("../../device/kernels/attend.cu");
 
-/// Numbers of a block of values: `COLUMNS` of `attend.cu`.
-pub(super) const COLUMNS: usize = 32;
+/// Heads of a block of scores.
+pub(super) const SCORE_HEADS: usize = constant(KERNELS, "SCORE_HEADS") as usize;
+
+/// Numbers of a block of values.
+pub(super) const COLUMNS: usize = constant(KERNELS, "COLUMNS") as usize;
 
 /// Blocks of the scores of a row: `score_tiles` of `attend.cu`.
 pub(super) fn score_tiles(span: usize) -> usize {
@@ -31,16 +34,6 @@ pub(super) fn score_groups<P>(parts: &[P], scores: impl Fn(&P) -> usize) -> Vec<
         remaining = left;
     }
     groups
-}
-
-/// Sizes that all launches share.
-pub(super) struct AttendSizes {
-    pub(super) heads: usize,
-    pub(super) kv_heads: usize,
-    pub(super) key_dim: usize,
-    /// Numbers of a value as it is cached.
-    pub(super) stored: usize,
-    pub(super) value_dim: usize,
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use crate::Error;
+use crate::device::source::constant;
 use crate::device::{DeviceBuffer, DeviceQueue, KernelArgument};
 use crate::kernels::attention::ScoreRounding;
+use crate::ops::device::scores::KERNELS;
 
 /// The positions that the rows of a part see, as kernels take them.
 #[derive(Clone, Copy)]
@@ -53,10 +55,13 @@ impl SeenPositions {
 
 /// Returns the rounding of scores as kernels take it.
 pub(super) fn rounding_argument(rounding: ScoreRounding) -> KernelArgument {
-    let number: u32 = match rounding {
-        ScoreRounding::Rounded => 0,
-        ScoreRounding::Once => 1,
-        ScoreRounding::None => 2,
+    const ROUNDED: u32 = constant(KERNELS, "SCORES_ROUNDED");
+    const ONCE: u32 = constant(KERNELS, "SCORES_ONCE");
+    const NONE: u32 = constant(KERNELS, "SCORES_F32");
+    let number = match rounding {
+        ScoreRounding::Rounded => ROUNDED,
+        ScoreRounding::Once => ONCE,
+        ScoreRounding::None => NONE,
     };
     number.into()
 }

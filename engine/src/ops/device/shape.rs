@@ -3,17 +3,17 @@
 use crate::Error;
 use crate::device::count;
 use crate::ops::device::index;
-use crate::ops::shape::{Regroup, Slice, last, reshape};
+use crate::ops::shape::{Concat, Copies, Regroup, Slice, Split, last, reshape};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("heads", reshape);
     kernels.add("merge", reshape);
-    kernels.add("split", split);
-    kernels.add("concat", concat);
+    kernels.prepared("split", |args: &Args<'_>| Split::prepare(args).map(DeviceSplit));
+    kernels.prepared("concat", |args: &Args<'_>| Concat::prepare(args).map(DeviceConcat));
     kernels.prepared("slice", |args: &Args<'_>| Slice::prepare(args).map(DeviceSlice));
-    kernels.add("copies", copies);
+    kernels.prepared("copies", |args: &Args<'_>| Copies::prepare(args).map(DeviceCopies));
     kernels.prepared("regroup", |args: &Args<'_>| Regroup::prepare(args).map(DeviceRegroup));
 }
 
@@ -27,9 +27,6 @@ fn columns(
     let x_axis = last(&x.shape);
     let y_axis = last(&y.shape);
     let lines = x.len().checked_div(x_axis).unwrap_or(0);
-    if from + width > x_axis || to + width > y_axis || lines * y_axis != y.len() {
-        return Err(ctx.error(format!("columns {from}..{} of {x_axis}", from + width)));
-    }
     let total = lines * width;
     let arguments = [
         (&*x.buffer).into(),
@@ -46,17 +43,18 @@ fn columns(
     ctx.queue()?.launch_each("columns", total, &arguments)
 }
 
-fn split(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.device_input(0)?;
-    let mut from = 0;
-    for n in 0..ctx.node().outputs.len() {
-        let y = ctx.device_output(n, x.rows())?;
-        let width = last(&y.shape);
-        columns(ctx, (&x, from), (&y, 0), width)?;
-        ctx.set_device(n, y)?;
-        from += width;
+struct DeviceSplit(Split);
+
+impl Kernel for DeviceSplit {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.device_input(0)?;
+        for (n, &(from, width)) in self.0.columns.iter().enumerate() {
+            let y = ctx.device_output(n, x.rows())?;
+            columns(ctx, (&x, from), (&y, 0), width)?;
+            ctx.set_device(n, y)?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 struct DeviceSlice(Slice);
@@ -65,7 +63,7 @@ impl Kernel for DeviceSlice {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.device_input(0)?;
         let y = ctx.device_output(0, x.rows())?;
-        columns(ctx, (&x, self.0.from), (&y, 0), last(&y.shape))?;
+        columns(ctx, (&x, self.0.from), (&y, 0), self.0.width)?;
         ctx.set_device(0, y)
     }
 }
@@ -75,17 +73,13 @@ struct DeviceRegroup(Regroup);
 impl Kernel for DeviceRegroup {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.device_input(0)?;
-        let size = self.0.size(&x.shape).map_err(|why| ctx.error(why))?;
         let y = ctx.device_output(0, x.rows())?;
-        if y.shape != x.shape {
-            return Err(ctx.error(format!("{:?} are no {:?}", x.shape, y.shape)));
-        }
         let arguments = [
             (&*x.buffer).into(),
             x.dtype.into(),
             index(ctx, self.0.groups)?.into(),
-            index(ctx, size)?.into(),
-            index(ctx, last(&x.shape))?.into(),
+            index(ctx, self.0.size)?.into(),
+            index(ctx, self.0.dim)?.into(),
             (&*y.buffer).into(),
             y.dtype.into(),
             count(y.len()),
@@ -95,34 +89,33 @@ impl Kernel for DeviceRegroup {
     }
 }
 
-/// Repeats each row along a new first axis.
-fn copies(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.device_input(0)?;
-    let n = ctx.output_shape(0)?.first().copied().unwrap_or(1);
-    let y = ctx.device_output(0, x.rows())?;
-    let width = x.width();
-    if y.width() != n * width {
-        return Err(ctx.error(format!("{n} copies of {:?} are no {:?}", x.shape, y.shape)));
+struct DeviceCopies(Copies);
+
+impl Kernel for DeviceCopies {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.device_input(0)?;
+        let y = ctx.device_output(0, x.rows())?;
+        let width = x.width();
+        let row = DeviceValue { shape: vec![x.rows(), width], ..x };
+        let copies = DeviceValue { shape: vec![y.rows(), self.0.count * width], ..y.clone() };
+        for copy in 0..self.0.count {
+            columns(ctx, (&row, 0), (&copies, copy * width), width)?;
+        }
+        ctx.set_device(0, y)
     }
-    let row = DeviceValue { shape: vec![x.rows(), width], ..x };
-    let copies = DeviceValue { shape: vec![y.rows(), n * width], ..y.clone() };
-    for copy in 0..n {
-        columns(ctx, (&row, 0), (&copies, copy * width), width)?;
-    }
-    ctx.set_device(0, y)
 }
 
-fn concat(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let inputs = (0..ctx.node().inputs.len()).map(|n| ctx.device_input(n));
-    let inputs: Vec<DeviceValue> = inputs.collect::<Result<_, _>>()?;
-    let y = ctx.device_output(0, inputs.first().map_or(0, DeviceValue::rows))?;
-    if inputs.iter().map(|x| last(&x.shape)).sum::<usize>() != last(&y.shape) {
-        return Err(ctx.error("its inputs do not make up the output"));
+struct DeviceConcat(Concat);
+
+impl Kernel for DeviceConcat {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let rows = ctx.device_input(0)?.rows();
+        let y = ctx.device_output(0, rows)?;
+        let mut to = 0;
+        for (n, &width) in self.0.widths.iter().enumerate() {
+            columns(ctx, (&ctx.device_input(n)?, 0), (&y, to), width)?;
+            to += width;
+        }
+        ctx.set_device(0, y)
     }
-    let mut to = 0;
-    for x in &inputs {
-        columns(ctx, (x, 0), (&y, to), last(&x.shape))?;
-        to += last(&x.shape);
-    }
-    ctx.set_device(0, y)
 }
