@@ -1,13 +1,12 @@
-//! Vector operations on groups that are encoded at once.
+//! Operations on groups that are encoded at once.
 
-use std::ops::{Add, Div, Mul, Sub};
+use lanes::Simd;
 
-use crate::codec::EncodeFn;
 use crate::codec::layout::peak;
 
-/// Encoder of a format, to be compiled for a width. It must be inlined into its caller.
+/// Encoder of a format, to be compiled for an instruction set. It must be inlined into its caller.
 pub(in crate::codec) trait SimdEncoder {
-    fn encode<S: Simd>(
+    fn encode<S: Groups>(
         simd: S,
         numbers: &[f32],
         row: usize,
@@ -16,69 +15,10 @@ pub(in crate::codec) trait SimdEncoder {
     );
 }
 
-/// Set of CPU features.
-pub(super) trait Width {
-    /// Returns the encoder compiled for these features, if the CPU has them.
-    fn encoder<W: SimdEncoder>() -> Option<EncodeFn>;
-}
+impl<S: Simd> Groups for S {}
 
-/// Proof that the CPU supports a vector width, with the operations on its vectors.
-///
-/// Every operation acts on each lane like the operator of f32; comparisons with NaN are false.
-pub(in crate::codec) trait Simd: Copy {
-    const LANES: usize;
-    /// Vector with an f32 per lane.
-    type F: Copy
-        + Add<Output = Self::F>
-        + Sub<Output = Self::F>
-        + Mul<Output = Self::F>
-        + Div<Output = Self::F>;
-    /// Vector with a boolean per lane.
-    type M: Copy;
-    /// Vector with a u32 per lane.
-    type I: Copy;
-
-    /// Returns a vector with the same value in every lane.
-    fn splat(self, x: f32) -> Self::F;
-    /// Loads the first `LANES` values.
-    fn load(self, x: &[f32; 16]) -> Self::F;
-    /// Calls `each` with element `i` of the groups of all lanes, for each `i`. Groups are equally long, a
-    /// multiple of 8.
-    fn each_column<'a>(self, group: impl Fn(usize) -> &'a [f32], each: impl FnMut(usize, Self::F));
-    /// Returns the lanes in order.
-    fn array(self, x: Self::F) -> [f32; 16];
-    fn abs(self, x: Self::F) -> Self::F;
-    fn sqrt(self, x: Self::F) -> Self::F;
-    /// Returns `if a < b { a } else { b }`.
-    fn lesser(self, a: Self::F, b: Self::F) -> Self::F;
-    /// Returns `if a > b { a } else { b }`.
-    fn greater(self, a: Self::F, b: Self::F) -> Self::F;
-    /// Returns `nearest(x).clamp(least, greatest)` of [`crate::codec::rounding`], for any `x`.
-    fn nearest_level(self, x: Self::F, least: f32, greatest: f32) -> Self::F;
-    fn lt(self, a: Self::F, b: Self::F) -> Self::M;
-    fn le(self, a: Self::F, b: Self::F) -> Self::M;
-    fn and(self, a: Self::M, b: Self::M) -> Self::M;
-    fn or(self, a: Self::M, b: Self::M) -> Self::M;
-    /// Returns `if m { a } else { b }`.
-    fn select(self, m: Self::M, a: Self::F, b: Self::F) -> Self::F;
-    fn all(self, m: Self::M) -> bool;
-    fn any(self, m: Self::M) -> bool;
-    /// Returns the lanes that are set, the first in the lowest bit.
-    fn bits(self, m: Self::M) -> u32;
-    /// Returns the least lane, if none is NaN.
-    fn least(self, x: Self::F) -> f32;
-    /// Loads the first `LANES` integers.
-    fn integers(self, x: &[u32; 16]) -> Self::I;
-    /// Loads and widens `LANES` integers.
-    ///
-    /// # Panics
-    /// If there are fewer.
-    fn widened(self, x: &[u16]) -> Self::I;
-    fn shift_right(self, x: Self::I, bits: u32) -> Self::I;
-    /// Returns the lane of `table` that each index selects by its lowest bits: three of eight lanes, four
-    /// of sixteen.
-    fn lookup(self, table: Self::F, index: Self::I) -> Self::F;
-
+/// Operations on vectors whose lanes have a group each.
+pub(in crate::codec) trait Groups: Simd {
     /// Writes element `i` of every group to `out[i]`, one group per lane. There are 1 to `LANES` groups;
     /// the last one fills the remaining lanes.
     #[inline(always)]
