@@ -27,7 +27,7 @@ mod spans;
 mod tests;
 
 use super::finish::finish;
-use super::isa::Isa;
+use lanes::Isa;
 use product::{LANES, Line, room};
 use softmax::SoftmaxSums;
 use spans::{PackedHead, SpanBlock, SpanBuffers, SpanTiles};

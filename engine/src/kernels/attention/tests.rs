@@ -267,7 +267,7 @@ proptest! {
         let q = numbers(case.queries * dim, case.seed ^ 1, case.run);
         let full_block = block(&case, &caches, &q);
         let want = reference::attend(&rule, &full_block);
-        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+        for isa in Isa::available() {
             let spans = SpanBlock::new(isa, &rule, full_block.head, &full_block.queries);
             let both = [by_block(&spans), by_span(&[spans]).concat()];
             let apart: Vec<AttendBlock<'_>> = full_block
