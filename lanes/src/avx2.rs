@@ -1,12 +1,12 @@
 //! Vectors of AVX2, FMA and F16C.
+#![cfg_attr(not(test), expect(clippy::wildcard_imports, reason = "the intrinsics"))]
 #![expect(unsafe_code, reason = "intrinsics")]
-#![expect(clippy::wildcard_imports, reason = "the intrinsics")]
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 
 use crate::pair::Pair;
-use crate::{ByteSimd, ByteTask, Simd, Task};
+use crate::{ByteSimd, ByteTask, Simd, SliceTask, Task};
 
 /// Runs a task with these vectors.
 ///
@@ -15,6 +15,15 @@ use crate::{ByteSimd, ByteTask, Simd, Task};
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn run<T: Task>(task: T) -> T::Output {
     task.run(Avx2(()))
+}
+
+/// Runs a task from one slice to another with these vectors.
+///
+/// # Safety
+/// As [`run`].
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn run_slices<T: SliceTask>(task: T, from: &[T::From], to: &mut [T::To]) {
+    task.run(Avx2(()), from, to);
 }
 
 /// Runs a task on bytes with these vectors.

@@ -1,12 +1,12 @@
 //! Vectors of AVX-512.
+#![cfg_attr(not(test), expect(clippy::wildcard_imports, reason = "the intrinsics"))]
 #![expect(unsafe_code, reason = "intrinsics")]
-#![expect(clippy::wildcard_imports, reason = "the intrinsics")]
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 
 use crate::avx2::{transposed, widen};
-use crate::{ByteSimd, ByteTask, GroupRows, STEP, Simd, Task};
+use crate::{ByteSimd, ByteTask, GroupRows, STEP, Simd, SliceTask, Task};
 
 /// Runs a task with these vectors.
 ///
@@ -15,6 +15,15 @@ use crate::{ByteSimd, ByteTask, GroupRows, STEP, Simd, Task};
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(crate) unsafe fn run<T: Task>(task: T) -> T::Output {
     task.run(Avx512::<false, false>(()))
+}
+
+/// Runs a task from one slice to another with these vectors.
+///
+/// # Safety
+/// As [`run`].
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(crate) unsafe fn run_slices<T: SliceTask>(task: T, from: &[T::From], to: &mut [T::To]) {
+    task.run(Avx512::<false, false>(()), from, to);
 }
 
 /// Runs a task whose products are of pairs of bf16.

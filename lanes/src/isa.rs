@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 #[cfg(target_arch = "aarch64")]
 use crate::neon;
 use crate::portable::Portable;
-use crate::{ByteTask, Task};
+use crate::{ByteTask, SliceTask, Task};
 #[cfg(target_arch = "x86_64")]
 use crate::{avx2, avx512};
 
@@ -117,6 +117,40 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Kind::Avx512 | Kind::Avx512Vnni | Kind::Avx512Bf16 => unsafe { avx512::run(task) },
+        }
+    }
+
+    /// Runs a task from one slice to another that is compiled for this instruction set.
+    #[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "CPU features"))]
+    #[inline]
+    pub fn run_slices<T: SliceTask>(self, task: T, from: &[T::From], to: &mut [T::To]) {
+        match self.0 {
+            Kind::Portable => task.run(Portable, from, to),
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon | Kind::NeonDots => task.run(neon::Neon::<false>::new(), from, to),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: an instruction set exists only where the CPU has it.
+            Kind::Avx2 => unsafe { avx2::run_slices(task, from, to) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Kind::Avx512 | Kind::Avx512Vnni | Kind::Avx512Bf16 => unsafe {
+                avx512::run_slices(task, from, to);
+            },
+        }
+    }
+
+    /// Returns the lanes of f32 in which [`widest!`](crate::widest) compiles plain loops.
+    #[doc(hidden)]
+    #[inline]
+    pub fn plain_lanes(self) -> usize {
+        match self.0 {
+            Kind::Portable => 4,
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon | Kind::NeonDots => 4,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => 8,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 | Kind::Avx512Vnni | Kind::Avx512Bf16 => 16,
         }
     }
 

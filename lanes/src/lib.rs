@@ -51,8 +51,7 @@ pub use bytes::{ByteSimd, ByteTask, GroupRows, STEP};
 pub use isa::Isa;
 pub use numbers::f16_to_f32;
 pub use prefetch::{prefetch_to_l1, prefetch_to_l2};
-pub use simd::{Simd, Task};
-pub use widest::{PlainLoop, run_widest};
+pub use simd::{Simd, SliceTask, Task};
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,9 @@
 //! Vectors of NEON. Eight lanes are two registers.
+#![cfg_attr(not(test), expect(clippy::wildcard_imports, reason = "the intrinsics"))]
 #![expect(
     unsafe_code,
     reason = "reads and writes of registers, and instructions without an intrinsic"
 )]
-#![expect(clippy::wildcard_imports, reason = "the intrinsics")]
 
 use std::arch::aarch64::*;
 use std::arch::asm;

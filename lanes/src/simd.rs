@@ -11,6 +11,17 @@ pub trait Task {
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
+/// Work from one slice to another, as [`Task`]. The compiler knows that the slices do not overlap, which it does not of
+/// those that a task holds.
+pub trait SliceTask {
+    /// Element of the source.
+    type From;
+    /// Element of the destination.
+    type To;
+    /// Runs the work. It must always be inlined into its caller.
+    fn run<S: Simd>(self, simd: S, from: &[Self::From], to: &mut [Self::To]);
+}
+
 /// Proof that the CPU has an instruction set, with the operations on its vectors.
 ///
 /// Every operation acts on each lane like the operator of f32, and no operation is fused unless its text says so. The

@@ -1,39 +1,5 @@
 //! Functions whose plain loops are compiled for every instruction set.
 
-use std::marker::PhantomData;
-
-use crate::{Isa, Simd, Task};
-
-/// Plain code of a function of [`widest!`](crate::widest).
-#[doc(hidden)]
-pub trait PlainLoop<A> {
-    /// Result of the function.
-    type Output;
-    /// Runs the code. It must always be inlined into its caller.
-    fn run(arguments: A) -> Self::Output;
-}
-
-/// One call of plain code.
-struct Call<L, A> {
-    arguments: A,
-    code: PhantomData<L>,
-}
-
-impl<A, L: PlainLoop<A>> Task for Call<L, A> {
-    type Output = L::Output;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) -> L::Output {
-        L::run(self.arguments)
-    }
-}
-
-/// Runs plain code that is compiled for the best instruction set.
-#[doc(hidden)]
-pub fn run_widest<L: PlainLoop<A>, A>(arguments: A) -> L::Output {
-    Isa::best().run(Call::<L, A> { arguments, code: PhantomData })
-}
-
 /// Declares a function that calls another one, compiled for the best instruction set of the CPU. The other one must
 /// always be inlined. No operation is fused or reordered, so the results are the same.
 ///
@@ -57,19 +23,27 @@ macro_rules! widest {
         $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)? = $plain:ident;
     ) => {
         $(#[$meta])*
+        #[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "CPU features"))]
         $vis fn $name($($arg: $ty),*) $(-> $out)? {
-            struct Code;
-            impl $crate::PlainLoop<($($ty,)*)> for Code {
-                type Output = $crate::widest!(@ $($out)?);
-
-                #[inline(always)]
-                fn run(($($arg,)*): ($($ty,)*)) -> Self::Output {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+                fn sixteen($($arg: $ty),*) $(-> $out)? {
                     $plain($($arg),*)
                 }
+                #[target_feature(enable = "avx2")]
+                fn eight($($arg: $ty),*) $(-> $out)? {
+                    $plain($($arg),*)
+                }
+                match $crate::Isa::best().plain_lanes() {
+                    // SAFETY: the CPU has these features.
+                    16 => return unsafe { sixteen($($arg),*) },
+                    // SAFETY: the CPU has these features.
+                    8 => return unsafe { eight($($arg),*) },
+                    _ => {}
+                }
             }
-            $crate::run_widest::<Code, _>(($($arg,)*))
+            $plain($($arg),*)
         }
     };
-    (@) => { () };
-    (@ $out:ty) => { $out };
 }

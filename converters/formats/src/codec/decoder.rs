@@ -7,7 +7,7 @@
 
 use std::marker::PhantomData;
 
-use lanes::{Isa, Simd, Task, prefetch_to_l1};
+use lanes::{Isa, Simd, SliceTask, prefetch_to_l1};
 
 use super::BlockType;
 use super::layout::alone;
@@ -268,42 +268,38 @@ impl<V: VectorCode<B>, const B: usize, const N: usize> VectorBlocks<V, B, N> {
     }
 }
 
-/// One call of a decoder.
-struct Decoding<'a, D> {
-    bytes: &'a [u8],
-    out: &'a mut [f32],
-    code: PhantomData<D>,
-}
+/// Decoding of a format as a task.
+struct Decoding<D>(PhantomData<D>);
 
-impl<D: DecoderCode> Task for Decoding<'_, D> {
-    type Output = ();
+impl<D: DecoderCode> SliceTask for Decoding<D> {
+    type From = u8;
+    type To = f32;
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        D::decode(simd, self.bytes, self.out);
+    fn run<S: Simd>(self, simd: S, bytes: &[u8], out: &mut [f32]) {
+        D::decode(simd, bytes, out);
     }
 }
 
 /// Decodes with the vectors of an instruction set.
 fn decode<D: DecoderCode>(isa: Isa, bytes: &[u8], out: &mut [f32]) {
-    isa.run(Decoding::<D> { bytes, out, code: PhantomData });
+    isa.run_slices(Decoding::<D>(PhantomData), bytes, out);
 }
 
-/// One call of [`BlockReader::add_products`].
+/// Products of rows as a task.
 struct Products<'a, V, const B: usize, const N: usize> {
     rows: &'a [&'a [u8]],
     ahead: usize,
-    x: &'a [f32],
-    sums: &'a mut [LaneSums],
     code: PhantomData<V>,
 }
 
-impl<V: VectorCode<B>, const B: usize, const N: usize> Task for Products<'_, V, B, N> {
-    type Output = ();
+impl<V: VectorCode<B>, const B: usize, const N: usize> SliceTask for Products<'_, V, B, N> {
+    type From = f32;
+    type To = LaneSums;
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        VectorBlocks::<V, B, N>::add_products(simd, self.rows, self.ahead, self.x, self.sums);
+    fn run<S: Simd>(self, simd: S, x: &[f32], sums: &mut [LaneSums]) {
+        VectorBlocks::<V, B, N>::add_products(simd, self.rows, self.ahead, x, sums);
     }
 }
 
@@ -315,7 +311,7 @@ fn add_products<V: VectorCode<B>, const B: usize, const N: usize>(
     x: &[f32],
     sums: &mut [LaneSums],
 ) {
-    isa.run(Products::<V, B, N> { rows, ahead, x, sums, code: PhantomData });
+    isa.run_slices(Products::<V, B, N> { rows, ahead, code: PhantomData }, x, sums);
 }
 
 #[cfg(test)]

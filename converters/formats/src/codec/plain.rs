@@ -46,28 +46,28 @@ pub(super) const BF16: BlockDeclaration = BlockDeclaration {
 
 pub(super) const I8: BlockDeclaration = BlockDeclaration {
     decode: Some(BlockCode::plain(|_, bytes, out| {
-        read(bytes, out, |bits| i8::from_le_bytes(bits) as f32)
+        read(bytes, out, |bits| i8::from_le_bytes(bits) as f32);
     })),
     ..BlockDeclaration::new("I8", 24, 1, 1)
 };
 
 pub(super) const I16: BlockDeclaration = BlockDeclaration {
     decode: Some(BlockCode::plain(|_, bytes, out| {
-        read(bytes, out, |bits| i16::from_le_bytes(bits) as f32)
+        read(bytes, out, |bits| i16::from_le_bytes(bits) as f32);
     })),
     ..BlockDeclaration::new("I16", 25, 1, 2)
 };
 
 pub(super) const I32: BlockDeclaration = BlockDeclaration {
     decode: Some(BlockCode::plain(|_, bytes, out| {
-        read(bytes, out, |bits| i32::from_le_bytes(bits) as f32)
+        read(bytes, out, |bits| i32::from_le_bytes(bits) as f32);
     })),
     ..BlockDeclaration::new("I32", 26, 1, 4)
 };
 
 pub(super) const I64: BlockDeclaration = BlockDeclaration {
     decode: Some(BlockCode::plain(|_, bytes, out| {
-        read(bytes, out, |bits| i64::from_le_bytes(bits) as f32)
+        read(bytes, out, |bits| i64::from_le_bytes(bits) as f32);
     })),
     ..BlockDeclaration::new("I64", 27, 1, 8)
 };
@@ -75,7 +75,7 @@ pub(super) const I64: BlockDeclaration = BlockDeclaration {
 pub(super) const F64: BlockDeclaration = BlockDeclaration {
     scales: ScaleRule::Number(|bytes| f64::from_le_bytes(first(bytes))),
     decode: Some(BlockCode::plain(|_, bytes, out| {
-        read(bytes, out, |bits| f64::from_le_bytes(bits) as f32)
+        read(bytes, out, |bits| f64::from_le_bytes(bits) as f32);
     })),
     ..BlockDeclaration::new("F64", 28, 1, 8)
 };

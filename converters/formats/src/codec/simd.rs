@@ -14,7 +14,7 @@ mod sums;
 
 use std::marker::PhantomData;
 
-use lanes::{Isa, Simd, Task};
+use lanes::{Isa, Simd, SliceTask};
 
 pub(super) use descent::descend;
 pub(super) use groups::{Groups, SimdEncoder};
@@ -22,21 +22,20 @@ pub(super) use ladder::{AffineLanes, climb};
 pub(super) use signed::{SignedLanes, signed};
 pub use sums::{ErrorSums, sums};
 
-/// One call of an encoder.
+/// Encoding of rows as a task.
 struct Encoding<'a, W> {
-    numbers: &'a [f32],
     row: usize,
     importance: Option<&'a [f32]>,
-    out: &'a mut [u8],
     encoder: PhantomData<W>,
 }
 
-impl<W: SimdEncoder> Task for Encoding<'_, W> {
-    type Output = ();
+impl<W: SimdEncoder> SliceTask for Encoding<'_, W> {
+    type From = f32;
+    type To = u8;
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        W::encode(simd, self.numbers, self.row, self.importance, self.out);
+    fn run<S: Simd>(self, simd: S, numbers: &[f32], out: &mut [u8]) {
+        W::encode(simd, numbers, self.row, self.importance, out);
     }
 }
 
@@ -48,5 +47,5 @@ pub(super) fn encoder<W: SimdEncoder>(
     importance: Option<&[f32]>,
     out: &mut [u8],
 ) {
-    isa.run(Encoding::<W> { numbers, row, importance, out, encoder: PhantomData });
+    isa.run_slices(Encoding::<W> { row, importance, encoder: PhantomData }, numbers, out);
 }
