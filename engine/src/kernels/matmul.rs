@@ -17,7 +17,7 @@ use std::cell::Cell;
 
 use checkpoints::gguf_weights::RowRun;
 use formats::codec::{self, BlockType};
-use lanes::{Isa, Simd, Task};
+use lanes::Isa;
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 
@@ -34,7 +34,7 @@ use super::q8::{self, IntegerProduct, PackedMatrix};
 use super::tiles::{self, Bf16Product, TileUnit};
 use pack::{CacheLine, PackLayout, Panels};
 pub use strided::Strides;
-use tile::{BlockTask, PairBlockTask, RowBlock, tile_rows};
+use tile::{BlockTask, PairBlockTask, RowBlock, TileRows};
 
 /// Weight rows that one task holds at most; bounds the spilled accumulators.
 const BLOCK_ROWS: usize = 64;
@@ -193,18 +193,6 @@ pub struct Linear<'a> {
     pub round: Dtype,
     /// `[rows, outputs]`.
     pub y: &'a mut [f32],
-}
-
-/// Returns the rows of `x` in one register tile.
-struct TileRows;
-
-impl Task for TileRows {
-    type Output = usize;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, _s: S) -> usize {
-        tile_rows::<S>()
-    }
 }
 
 /// Multiplies `rows` rows of `x` `[rows, inputs]` into `y` `[rows, outputs]`. Sums in f32, adds the bias, and

@@ -2,6 +2,8 @@
 //!
 //! No operation is fused or reordered ([decision 86](../../../docs/decisions/0086-loops-for-wide-vectors.md)).
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for vectors")]
+
 use lanes::{Isa, Simd, Task};
 
 /// A loop. Its `run` is always inlined, so that it is compiled anew for each instruction set; no operation is

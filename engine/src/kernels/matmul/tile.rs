@@ -75,11 +75,23 @@ unsafe impl Send for RowBlock<'_> {}
 unsafe impl Sync for RowBlock<'_> {}
 
 /// Returns the rows of `x` in the largest register tile.
-pub(super) const fn tile_rows<S: Simd>() -> usize {
+const fn tile_rows<S: Simd>() -> usize {
     match S::REGISTERS {
         0..8 => 2,
         8..32 => 3,
         _ => 6,
+    }
+}
+
+/// Returns the rows of `x` in the largest register tile of an instruction set.
+pub(super) struct TileRows;
+
+impl Task for TileRows {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _s: S) -> usize {
+        tile_rows::<S>()
     }
 }
 
