@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::tool::root;
 
 /// Folders of code and of pages.
-const FOLDERS: [&str; 19] = [
+const FOLDERS: [&str; 20] = [
     ".ci",
     "benches",
     "chat",
@@ -20,6 +20,7 @@ const FOLDERS: [&str; 19] = [
     "fixtures",
     "hub",
     "jobs",
+    "lanes",
     "models",
     "parity",
     "proofs",

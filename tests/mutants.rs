@@ -10,6 +10,9 @@ use crate::trials;
 enum Fate {
     /// Exit code 1, with the first local divergence at this tap or state.
     Diverges(String),
+    /// Exit code 1, with the first divergence at this tap or state, errors of earlier ops included: no op before it is
+    /// judged by itself.
+    Accumulates(String),
     /// Exit code 2, with this text in the message.
     Refused(String),
 }
@@ -17,6 +20,8 @@ enum Fate {
 struct Mutant {
     bug: String,
     fixture: String,
+    /// Name of the spec.
+    spec: String,
     /// Dtype of the run to compare.
     dtype: String,
     edits: Vec<(String, String)>,
@@ -41,7 +46,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Describes how a mutant escapes, if it does.
 fn escape(mutant: &Mutant) -> Result<(), String> {
-    let path = root().join("registry/specs").join(format!("{}.yaml", mutant.fixture));
+    let path = root().join("registry/specs").join(format!("{}.yaml", mutant.spec));
     let mut spec = fs_err::read_to_string(path).unwrap();
     for (find, replace) in &mutant.edits {
         assert!(spec.contains(find), "{}: the spec no longer has `{find}`", mutant.bug);
@@ -55,9 +60,15 @@ fn escape(mutant: &Mutant) -> Result<(), String> {
     let out = command.arg(&file).arg(fixture(&mutant.fixture)).output().unwrap();
     let report = String::from_utf8_lossy(&out.stdout);
     let errors = String::from_utf8_lossy(&out.stderr);
-    let first = first_divergence(&report);
+    let field = match &mutant.fate {
+        Fate::Accumulates(_) => "first",
+        Fate::Diverges(_) | Fate::Refused(_) => "first_local",
+    };
+    let first = first_divergence(&report, field);
     let caught = match &mutant.fate {
-        Fate::Diverges(place) => out.status.code() == Some(1) && first.as_ref() == Some(place),
+        Fate::Diverges(place) | Fate::Accumulates(place) => {
+            out.status.code() == Some(1) && first.as_ref() == Some(place)
+        }
         Fate::Refused(word) => out.status.code() == Some(2) && errors.contains(word),
     };
     if caught {
@@ -67,11 +78,11 @@ fn escape(mutant: &Mutant) -> Result<(), String> {
     Err(format!("{} ({}): exit {code:?}, first at {first:?}\n{errors}", mutant.bug, mutant.fixture))
 }
 
-/// Returns the subject of the first local divergence of a report.
-fn first_divergence(report: &str) -> Option<String> {
+/// Returns the subject of the first divergence of a report.
+fn first_divergence(report: &str, field: &str) -> Option<String> {
     let report: serde_json::Value = serde_json::from_str(report).ok()?;
     // Divergences of the model itself first, then those of its head.
-    let mut subjects = report["runs"].as_array()?.iter().map(|run| &run["first_local"]["subject"]);
+    let mut subjects = report["runs"].as_array()?.iter().map(|run| &run[field]["subject"]);
     let subject = subjects.find(|subject| !subject.is_null())?;
     let name = subject["name"].as_str().unwrap_or_default();
     Some(match subject["kind"].as_str()? {
@@ -84,6 +95,7 @@ fn first_divergence(report: &str) -> Option<String> {
 fn parse(text: &str) -> Mutant {
     let mut bug = None;
     let mut fixture = None;
+    let mut spec = None;
     let mut fate = None;
     let mut dtype = "f32".to_owned();
     let mut finds = Vec::new();
@@ -92,8 +104,10 @@ fn parse(text: &str) -> Mutant {
         match line.split_once(' ').unwrap_or((line, "")) {
             ("bug:", words) => bug = Some(words.to_owned()),
             ("fixture:", name) => fixture = Some(name.to_owned()),
+            ("spec:", name) => spec = Some(name.to_owned()),
             ("dtype:", name) => name.clone_into(&mut dtype),
             ("diverges:", place) => fate = Some(Fate::Diverges(place.to_owned())),
+            ("accumulates:", place) => fate = Some(Fate::Accumulates(place.to_owned())),
             ("refused:", words) => fate = Some(Fate::Refused(words.to_owned())),
             // A line may have escaped ends of lines.
             ("-", line) => finds.push(line.replace("\\n", "\n")),
@@ -102,9 +116,11 @@ fn parse(text: &str) -> Mutant {
         }
     }
     assert_eq!(finds.len(), replaces.len(), "every `-` has its `+`: {text}");
+    let fixture = fixture.expect("a mutant has a `fixture:`");
     Mutant {
         bug: bug.expect("a mutant has a `bug:`"),
-        fixture: fixture.expect("a mutant has a `fixture:`"),
+        spec: spec.unwrap_or_else(|| fixture.clone()),
+        fixture,
         dtype,
         edits: finds.into_iter().zip(replaces).collect(),
         fate: fate.expect("a mutant has a fate"),

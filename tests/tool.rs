@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Folders of the program's sources.
-pub(crate) const SOURCES: [&str; 16] = [
+pub(crate) const SOURCES: [&str; 17] = [
     "chat/src",
     "serve/src",
     "registry/src",
@@ -19,6 +19,7 @@ pub(crate) const SOURCES: [&str; 16] = [
     "models/src",
     "hub/src",
     "jobs/src",
+    "lanes/src",
     "proofs/src",
     "cli",
 ];

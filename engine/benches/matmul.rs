@@ -4,7 +4,7 @@
 //! cache holds, as they do in a model. Compare ratios within one run: machines drift.
 #![expect(clippy::print_stdout, reason = "a program that a person runs and reads")]
 
-use onboard_engine::kernels::isa::Isa;
+use lanes::Isa;
 use onboard_engine::kernels::matmul::{Linear, MatrixView, matmul_many, matmul_many_on};
 use rayon::prelude::*;
 use registry::dtype::Dtype;
@@ -27,7 +27,7 @@ fn run() {
     println!("{} threads, {:?}", rayon::current_num_threads(), Isa::best());
     let read = pool.read();
     println!("reading memory: {read:.1} GB/s");
-    for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+    for isa in Isa::available() {
         let gflops = Dtype::ALL.map(|dtype| 2.0 * pool.time(isa, dtype, 24, 512, 96) / 1e9);
         println!(
             "{isa:?} from cache, 24 rows: f32 {:.0}, bf16 {:.0}, f16 {:.0} GFLOP/s",
@@ -58,7 +58,7 @@ fn run() {
     println!("\nf32 values, 16-bit weights ({FFN} x {HIDDEN})");
     for dtype in [Dtype::Bf16, Dtype::F16] {
         for rows in [1, 128] {
-            let macs = pool.time(Isa::Avx512.min(Isa::best()), dtype, rows, HIDDEN, FFN);
+            let macs = pool.time(Isa::best(), dtype, rows, HIDDEN, FFN);
             let bytes = macs / rows as f64 * dtype.size() as f64 / 1e9;
             println!("{dtype:>7} {rows:>4} {:>8.0} GFLOP/s {bytes:>7.1} GB/s", 2.0 * macs / 1e9);
         }

@@ -14,6 +14,7 @@ use crate::Error;
 mod activation;
 mod args;
 mod attend;
+mod block_mean;
 mod causal_conv;
 mod ctx;
 mod delta_rule;
@@ -33,12 +34,15 @@ mod index_topk;
 mod latent_attend;
 mod lightning;
 mod linear;
+mod mlstm;
+mod ngram_embed;
 mod norm;
 mod position;
 mod previous;
 mod rg_lru;
 mod rope;
 mod route;
+mod row_scores;
 mod rows;
 mod scan;
 mod shape;
@@ -55,6 +59,7 @@ pub use ctx::{ChunkRows, Ctx};
 const FILES: &[fn(&mut Kernels)] = &[
     activation::kernels,
     attend::kernels,
+    block_mean::kernels,
     causal_conv::kernels,
     delta_rule::kernels,
     differ::kernels,
@@ -72,6 +77,8 @@ const FILES: &[fn(&mut Kernels)] = &[
     latent_attend::kernels,
     lightning::kernels,
     linear::kernels,
+    mlstm::kernels,
+    ngram_embed::kernels,
     norm::kernels,
     position::kernels,
     previous::kernels,

@@ -181,7 +181,9 @@ impl Rows<'_> {
         let mut nearest = None;
         for (candidate, via) in VIA.into_iter().enumerate() {
             let rounded = via.map(|dtype| round(dtype, numbers));
-            if !self.encode(rounded.as_deref().unwrap_or(numbers), &mut encoded) {
+            // Numbers in f32 are those that programs keep as they are.
+            let is_tried = via.is_none() || self.ty != BlockType::F32;
+            if !is_tried || !self.encode(rounded.as_deref().unwrap_or(numbers), &mut encoded) {
                 sum.unequal[candidate] = (sum.blocks, Some(self.at));
                 continue;
             }

@@ -6,7 +6,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use onboard_formats::codec::{self, BlockReader, BlockType, LaneCount, LaneSums};
+use lanes::Isa;
+use onboard_formats::codec::{self, BlockReader, BlockType, LaneSums};
 
 #[path = "../tests/support/normal.rs"]
 mod normal;
@@ -27,8 +28,8 @@ fn main() {
     let numbers = normal(ROW * ROWS, 0.02);
     let importance: Vec<f32> = normal(ROW, 0.02).iter().map(|x| x * x).collect();
     println!(
-        "{:8} {:>6} {:>9} {:>9} {:>9} {:>9}",
-        "type", "lanes", "plain", "weighted", "decode", "product"
+        "{:8} {:>10} {:>9} {:>9} {:>9} {:>9}",
+        "type", "vectors", "plain", "weighted", "decode", "product"
     );
     for ty in BlockType::all().filter(wanted) {
         if codec::encode(
@@ -44,10 +45,10 @@ fn main() {
         }
         let mut bytes = vec![0; numbers.len() / ty.elements() * ty.bytes()];
         let mut back = vec![0.0; STRIP];
-        for lanes in LaneCount::available() {
+        for isa in Isa::available() {
             let mut speed = |weights: Option<&[f32]>| {
                 if codec::encode_in(
-                    lanes,
+                    isa,
                     ty,
                     &numbers[..ROW],
                     ROW,
@@ -59,7 +60,7 @@ fn main() {
                     return "-".to_owned();
                 }
                 best(|| {
-                    codec::encode_in(lanes, ty, black_box(&numbers), ROW, weights, &mut bytes)
+                    codec::encode_in(isa, ty, black_box(&numbers), ROW, weights, &mut bytes)
                         .expect("it was just done");
                     black_box(&bytes);
                 })
@@ -69,7 +70,7 @@ fn main() {
             if plain == "-" && weighted == "-" {
                 continue;
             }
-            println!("{:8} {:>6} {plain:>9} {weighted:>9}", ty.name(), lanes.count());
+            println!("{:8} {:>10} {plain:>9} {weighted:>9}", ty.name(), format!("{isa:?}"));
         }
         let reader = BlockReader::new(ty).expect("every format that is written can be read");
         let row = ROW / ty.elements() * ty.bytes();

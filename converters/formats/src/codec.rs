@@ -19,7 +19,6 @@ mod fp4;
 mod halves;
 mod iq;
 mod iq4;
-mod lane_count;
 mod layout;
 mod levels;
 mod low_bits;
@@ -40,11 +39,12 @@ mod simd;
 mod ternary;
 mod validate;
 
+use lanes::Isa;
+
 use crate::numbers::first_not_finite;
 
 pub use declaration::{FileType, ImportanceNeed};
 pub use decoder::{BlockReader, LaneSums};
-pub use lane_count::LaneCount;
 pub use levels::{Levels, levels};
 pub use simd::{ErrorSums, sums};
 pub use validate::{BadBlock, validate};
@@ -93,6 +93,8 @@ block_types! {
 
 /// `(numbers, row, importance of one row, out)`. Lengths are checked before.
 pub(crate) type EncodeFn = fn(&[f32], usize, Option<&[f32]>, &mut [u8]);
+/// [`EncodeFn`] with the vectors of an instruction set.
+pub(crate) type EncodeLanesFn = fn(Isa, &[f32], usize, Option<&[f32]>, &mut [u8]);
 
 /// Reason why values cannot be encoded or decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -135,12 +137,12 @@ pub fn encode(
     importance: Option<&[f32]>,
     out: &mut [u8],
 ) -> Result<(), Error> {
-    encode_in(LaneCount::widest(), ty, numbers, row, importance, out)
+    encode_in(Isa::best(), ty, numbers, row, importance, out)
 }
 
-/// Encodes like [`encode`] with a given number of lanes; with one lane if the CPU lacks them.
+/// Encodes like [`encode`] with the vectors of an instruction set. Plain code encodes one group after the other.
 pub fn encode_in(
-    lanes: LaneCount,
+    isa: Isa,
     ty: BlockType,
     numbers: &[f32],
     row: usize,
@@ -166,8 +168,10 @@ pub fn encode_in(
             return Err(Error::ImportanceNotFinite { at, value: weights[at].to_string() });
         }
     }
-    let wide = declared.wide.and_then(|wide| wide(lanes));
-    wide.unwrap_or(encode)(numbers, row, importance, out);
+    match declared.wide {
+        Some(wide) if isa != Isa::PORTABLE => wide(isa, numbers, row, importance, out),
+        _ => encode(numbers, row, importance, out),
+    }
     Ok(())
 }
 
@@ -188,19 +192,14 @@ pub fn encode_factored(
 
 /// Decodes whole blocks.
 pub fn decode(ty: BlockType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
-    decode_in(LaneCount::widest(), ty, bytes, out)
+    decode_in(Isa::best(), ty, bytes, out)
 }
 
-/// Decodes like [`decode`] with a given number of lanes; with one lane if the CPU lacks them.
-pub fn decode_in(
-    lanes: LaneCount,
-    ty: BlockType,
-    bytes: &[u8],
-    out: &mut [f32],
-) -> Result<(), Error> {
+/// Decodes like [`decode`] with the vectors of an instruction set.
+pub fn decode_in(isa: Isa, ty: BlockType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
     lengths(ty, out.len(), bytes.len())?;
     let decoder = ty.declaration().decode.ok_or(Error::NotWritten { ty })?;
-    (decoder(lanes).decode)(bytes, out);
+    (decoder.decode)(isa, bytes, out);
     Ok(())
 }
 

@@ -25,9 +25,6 @@
 //! # }
 //! ```
 
-#[macro_use]
-mod features;
-
 pub mod codec;
 pub mod gguf;
 pub mod imatrix;

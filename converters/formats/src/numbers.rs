@@ -24,6 +24,7 @@ mod scaled;
 mod small;
 
 pub use checksum::checksum;
+pub use lanes::f16_to_f32;
 pub use scale::{F4_E2M1_MAX, F8_E4M3_MAX, f8_e4m3_scale};
 pub use scaled::{
     divide_to_f4_e2m1, divide_to_f8_e4m3, f4_e2m1_error, largest_magnitude, multiply_f4_e2m1,
@@ -57,20 +58,6 @@ pub fn f32_to_bf16(value: f32) -> u16 {
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
     let nan = (bits >> 16) | 0x0040;
     (if value.is_nan() { nan } else { rounded }) as u16
-}
-
-/// Widens f16 bits.
-#[inline]
-pub fn f16_to_f32(bits: u16) -> f32 {
-    let sign = ((bits & 0x8000) as u32) << 16;
-    let body = ((bits & 0x7fff) as u32) << 13;
-    let normal = body + (112 << 23);
-    // Puts the mantissa behind 2^-14 and takes 2^-14 away, which normalizes it exactly.
-    let tiny = (f32::from_bits(body + (113 << 23)) - f32::from_bits(113 << 23)).to_bits();
-    let quiet = if body > 0x0f80_0000 { 0x0040_0000 } else { 0 };
-    let special = body | 0x7f80_0000 | quiet;
-    let finite = if body < 0x0080_0000 { tiny } else { normal };
-    f32::from_bits(sign | if body >= 0x0f80_0000 { special } else { finite })
 }
 
 /// Rounds to f16 bits.
@@ -129,7 +116,7 @@ pub fn f8_e8m0_to_f32(bits: u8) -> f32 {
     }
 }
 
-widest! {
+lanes::widest! {
     /// Returns the index of the first value that is not finite.
     pub fn first_not_finite(numbers: &[f32]) -> Option<usize> = plain_first_not_finite;
 }
@@ -205,7 +192,7 @@ pub fn round_f16(values: &[f32], out: &mut [u16]) {
     out.iter_mut().zip(values).for_each(|(out, &value)| *out = f32_to_f16(value));
 }
 
-widest! {
+lanes::widest! {
     /// Widens on this thread; dtype and lengths are the caller's care.
     pub fn widen(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) = plain_widen;
 }

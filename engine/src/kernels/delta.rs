@@ -8,8 +8,8 @@
 #![expect(unsafe_code, reason = "vectors over checked slices")]
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for vectors")]
 
-use super::attention::product::{LANES, VectorTask, Vectors, dispatch, room};
-use super::isa::Isa;
+use super::attention::product::{LANES, dispatch, room};
+use lanes::{Isa, Simd, VectorTask};
 
 /// Vectors of columns that are computed together.
 const WIDE: usize = 4;
@@ -90,7 +90,7 @@ impl VectorTask for DeltaRows<'_, '_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vectors>(self) {
+    fn run<S: Simd>(self, s: S) {
         let Self { rows, before, after, y } = self;
         let Some(first) = rows.first() else { return };
         let key = first.k.len();
@@ -107,7 +107,7 @@ impl VectorTask for DeltaRows<'_, '_> {
             }
             let mut outputs = [0.0; COLUMNS];
             let mut delta = [0.0; COLUMNS];
-            forget::<V>(first, matrix, &mut delta);
+            forget(s, first, matrix, &mut delta);
             for (n, (row, y)) in rows.iter().zip(y.chunks_exact_mut(value)).enumerate() {
                 for (held, v) in delta.iter_mut().zip(&row.v[low..high]) {
                     *held = (v - *held) * row.beta;
@@ -116,9 +116,9 @@ impl VectorTask for DeltaRows<'_, '_> {
                 let next = rows.get(n + 1);
                 if let (Some(next), None) = (next, after_index) {
                     // A matrix that is not kept may forget for the next row at once.
-                    learn_and_forget::<V>(row, next, matrix, &mut delta, &mut outputs);
+                    learn_and_forget(s, row, next, matrix, &mut delta, &mut outputs);
                 } else {
-                    learn::<V>(row, matrix, &delta, &mut outputs);
+                    learn(s, row, matrix, &delta, &mut outputs);
                 }
                 y[low..high].copy_from_slice(&outputs[..high - low]);
                 let Some(after_index) = after_index else { continue };
@@ -127,7 +127,7 @@ impl VectorTask for DeltaRows<'_, '_> {
                     line[low..high].copy_from_slice(&columns[..high - low]);
                 }
                 if let Some(next) = next {
-                    forget::<V>(next, matrix, &mut delta);
+                    forget(s, next, matrix, &mut delta);
                 }
             }
         }
@@ -146,56 +146,57 @@ fn sizes(row: &DeltaRow<'_>, matrix: &[f32]) -> (usize, usize) {
 
 /// Decays the matrix, and reads its value for `k`.
 #[inline(always)]
-fn forget<V: Vectors>(row: &DeltaRow<'_>, matrix: &mut [f32], held: &mut Columns) {
+fn forget<S: Simd>(s: S, row: &DeltaRow<'_>, matrix: &mut [f32], held: &mut Columns) {
     let (key, stride) = sizes(row, matrix);
-    // SAFETY: the lengths were just checked; `V` was chosen by `dispatch`.
+    // SAFETY: the lengths were just checked.
     unsafe {
         let decay = row.decay.as_ptr();
         let k = row.k.as_ptr();
         let matrix = matrix.as_mut_ptr();
-        let mut sums = [V::zero(); WIDE];
+        let mut sums = [s.splat16(0.0); WIDE];
         for at in 0..key {
-            let decay = V::splat(decay.add(at * stride));
-            let k = V::splat(k.add(at));
+            let decay = s.splat16(*decay.add(at * stride));
+            let k = s.splat16(*k.add(at));
             for (n, sum) in sums.iter_mut().enumerate() {
                 let place = matrix.add(at * COLUMNS + n * LANES);
-                let decayed = V::load(place).times(decay);
-                decayed.store(place);
-                *sum = sum.plus(decayed.times(k));
+                let decayed = s.read16(place.cast()) * decay;
+                s.write16(decayed, place);
+                *sum = *sum + decayed * k;
             }
         }
-        store(&sums, held);
+        store(s, &sums, held);
     }
 }
 
 /// Moves the value of the matrix for `k` by `delta`, and reads its value for `q`.
 #[inline(always)]
-fn learn<V: Vectors>(row: &DeltaRow<'_>, matrix: &mut [f32], delta: &Columns, y: &mut Columns) {
+fn learn<S: Simd>(s: S, row: &DeltaRow<'_>, matrix: &mut [f32], delta: &Columns, y: &mut Columns) {
     let (key, _) = sizes(row, matrix);
     // SAFETY: as in `forget`.
     unsafe {
         let q = row.q.as_ptr();
         let k = row.k.as_ptr();
         let matrix = matrix.as_mut_ptr();
-        let delta: [V; WIDE] = load(delta);
-        let mut sums = [V::zero(); WIDE];
+        let delta: [S::Wide; WIDE] = load(s, delta);
+        let mut sums = [s.splat16(0.0); WIDE];
         for at in 0..key {
-            let q = V::splat(q.add(at));
-            let k = V::splat(k.add(at));
+            let q = s.splat16(*q.add(at));
+            let k = s.splat16(*k.add(at));
             for (n, sum) in sums.iter_mut().enumerate() {
                 let place = matrix.add(at * COLUMNS + n * LANES);
-                let learned = V::load(place).plus(k.times(delta[n]));
-                learned.store(place);
-                *sum = sum.plus(learned.times(q));
+                let learned = s.read16(place.cast()) + k * delta[n];
+                s.write16(learned, place);
+                *sum = *sum + learned * q;
             }
         }
-        store(&sums, y);
+        store(s, &sums, y);
     }
 }
 
 /// Computes [`learn`] for a row and [`forget`] for the next one in one pass over the matrix.
 #[inline(always)]
-fn learn_and_forget<V: Vectors>(
+fn learn_and_forget<S: Simd>(
+    s: S,
     row: &DeltaRow<'_>,
     next: &DeltaRow<'_>,
     matrix: &mut [f32],
@@ -211,47 +212,43 @@ fn learn_and_forget<V: Vectors>(
         let matrix = matrix.as_mut_ptr();
         let decay = next.decay.as_ptr();
         let next_k = next.k.as_ptr();
-        let old: [V; WIDE] = load(delta);
-        let mut sums = [V::zero(); WIDE];
-        let mut held = [V::zero(); WIDE];
+        let old: [S::Wide; WIDE] = load(s, delta);
+        let mut sums = [s.splat16(0.0); WIDE];
+        let mut held = [s.splat16(0.0); WIDE];
         for at in 0..key {
-            let q = V::splat(q.add(at));
-            let k = V::splat(k.add(at));
-            let decay = V::splat(decay.add(at * stride));
-            let next_k = V::splat(next_k.add(at));
+            let q = s.splat16(*q.add(at));
+            let k = s.splat16(*k.add(at));
+            let decay = s.splat16(*decay.add(at * stride));
+            let next_k = s.splat16(*next_k.add(at));
             for n in 0..WIDE {
                 let place = matrix.add(at * COLUMNS + n * LANES);
-                let learned = V::load(place).plus(k.times(old[n]));
-                sums[n] = sums[n].plus(learned.times(q));
-                let decayed = learned.times(decay);
-                decayed.store(place);
-                held[n] = held[n].plus(decayed.times(next_k));
+                let learned = s.read16(place.cast()) + k * old[n];
+                sums[n] = sums[n] + learned * q;
+                let decayed = learned * decay;
+                s.write16(decayed, place);
+                held[n] = held[n] + decayed * next_k;
             }
         }
-        store(&sums, y);
-        store(&held, delta);
+        store(s, &sums, y);
+        store(s, &held, delta);
     }
 }
 
-/// Loads some columns.
-///
-/// # Safety
-/// The CPU has the features of `V`.
+/// Loads some columns. A loop, because `from_fn` is not inlined everywhere.
 #[inline(always)]
-unsafe fn load<V: Vectors>(from: &Columns) -> [V; WIDE] {
-    // SAFETY: there are as many numbers as lanes of all vectors, and the caller's promise.
-    std::array::from_fn(|n| unsafe { V::load(from.as_ptr().add(n * LANES)) })
+fn load<S: Simd>(s: S, from: &Columns) -> [S::Wide; WIDE] {
+    let mut vectors = [s.splat16(0.0); WIDE];
+    for (vector, from) in vectors.iter_mut().zip(from.as_chunks().0) {
+        *vector = s.load16(from);
+    }
+    vectors
 }
 
 /// Stores some columns.
-///
-/// # Safety
-/// The CPU has the features of `V`.
 #[inline(always)]
-unsafe fn store<V: Vectors>(from: &[V; WIDE], to: &mut Columns) {
-    for (n, vector) in from.iter().enumerate() {
-        // SAFETY: as in `load`.
-        unsafe { vector.store(to.as_mut_ptr().add(n * LANES)) };
+fn store<S: Simd>(s: S, from: &[S::Wide; WIDE], to: &mut Columns) {
+    for (vector, to) in from.iter().zip(to.as_chunks_mut().0) {
+        s.store16(*vector, to);
     }
 }
 
@@ -330,7 +327,7 @@ mod tests {
                 states.push(after);
                 want.extend(y);
             }
-            for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            for isa in Isa::available() {
                 let mut places = vec![vec![f32::NAN; key * value]; kept_count];
                 let mut after: Vec<&mut [f32]> = places.iter_mut().map(Vec::as_mut_slice).collect();
                 let mut y = vec![0.0; count * value];

@@ -17,29 +17,24 @@ use std::cell::Cell;
 
 use checkpoints::gguf_weights::RowRun;
 use formats::codec::{self, BlockType};
+use lanes::Isa;
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-mod lanes;
 mod pack;
-mod portable;
 pub mod reference;
 mod register_tile;
 mod strided;
 mod sweep;
 mod tile;
+mod weights;
 
 use super::finish::finish;
-use super::isa::Isa;
 use super::q8::{self, IntegerProduct, PackedMatrix};
 use super::tiles::{self, Bf16Product, TileUnit};
 use pack::{CacheLine, PackLayout, Panels};
 pub use strided::Strides;
-use tile::RowBlock;
+use tile::{BlockTask, PairBlockTask, RowBlock, TileRows};
 
 /// Weight rows that one task holds at most; bounds the spilled accumulators.
 const BLOCK_ROWS: usize = 64;
@@ -200,15 +195,6 @@ pub struct Linear<'a> {
     pub y: &'a mut [f32],
 }
 
-/// Returns the rows of `x` in one register tile.
-fn tile_rows(isa: Isa) -> usize {
-    match isa {
-        Isa::Portable => 2,
-        Isa::Avx2 => 3,
-        Isa::Avx512 | Isa::Avx512Bf16 => 6,
-    }
-}
-
 /// Multiplies `rows` rows of `x` `[rows, inputs]` into `y` `[rows, outputs]`. Sums in f32, adds the bias, and
 /// rounds once, to the grid of `round`.
 ///
@@ -291,9 +277,8 @@ fn in_steps(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_>]) {
 /// Computes [`matmul_many`] with the kernels of one instruction set.
 ///
 /// # Panics
-/// As [`matmul_many`], and if this CPU does not have `isa`.
+/// As [`matmul_many`].
 pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_>]) {
-    assert!(isa.available(), "this CPU has no {isa:?}");
     let Some(inner) = linears.first().map(|linear| linear.weight.inputs) else { return };
     assert_eq!(Some(x.len()), rows.checked_mul(inner), "x is [rows, inputs]");
     for Linear { weight, bias, y, .. } in &*linears {
@@ -330,8 +315,8 @@ pub fn matmul_many_on(isa: Isa, x: &[f32], rows: usize, linears: &mut [Linear<'_
     let (in_tiles, mut linears): (Vec<_>, Vec<_>) =
         linears.into_iter().partition(|linear| linear.weight.tiles.is_some());
     multiply_in_tiles(x, rows, in_tiles);
-    let panels = Panels::new(rows, tile_rows(isa));
-    let pairs = if isa == Isa::Avx512Bf16
+    let panels = Panels::new(rows, isa.run(TileRows));
+    let pairs = if isa.has_pairs()
         && linears.iter().any(|linear| linear.weight.dtype == Dtype::Bf16)
         && pack::is_bf16(x)
     {
@@ -462,18 +447,11 @@ fn run_block(isa: Isa, kind: PackLayout, block: &RowBlock<'_>) {
     DECODED.set(rows);
 }
 
-#[expect(unsafe_code, reason = "calls kernels compiled for detected CPU features")]
 fn run_plain(isa: Isa, kind: PackLayout, block: &RowBlock<'_>) {
-    match isa {
-        // SAFETY: blocks of one call write disjoint parts of `y` (`blocks`), and `matmul_many_on`
-        // checked every length and that the CPU has `isa`.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Bf16 | Isa::Avx512 => unsafe { avx512::block(kind, block) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { avx2::block(kind, block) },
-        // SAFETY: as above; these kernels need no CPU feature.
-        _ => unsafe { portable::block(kind, block) },
+    if kind == PackLayout::PairBf16 {
+        isa.run_pairs(PairBlockTask(block));
+    } else {
+        isa.run(BlockTask(block));
     }
 }
 

@@ -8,9 +8,9 @@
 #![expect(unsafe_code, reason = "vectors over checked slices")]
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for vectors")]
 
-use super::attention::product::{LANES, Line, VectorTask, Vectors, dispatch, room, transpose};
-use super::isa::Isa;
+use super::attention::product::{LANES, Line, dispatch, room, transpose};
 use super::math::dot;
+use lanes::{Isa, Simd, VectorTask};
 
 /// Running sums of a dot product.
 const SUMS: usize = 8;
@@ -78,7 +78,7 @@ impl VectorTask for SsdRows<'_, '_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vectors>(self) {
+    fn run<S: Simd>(self, s: S) {
         let Self { rows, before, after, y } = self;
         let Some(first) = rows.first() else { return };
         let dim = first.x.len();
@@ -88,15 +88,15 @@ impl VectorTask for SsdRows<'_, '_> {
         let state = room(&mut lines, size * LANES);
         for low in (0..dim).step_by(LANES) {
             let high = dim.min(low + LANES);
-            read_lines::<V>(&before[low * size..high * size], size, state);
+            read_lines(s, &before[low * size..high * size], size, state);
             for (n, (row, y)) in rows.iter().zip(y.chunks_exact_mut(dim)).enumerate() {
                 let mut x = [0.0; LANES];
                 x[..high - low].copy_from_slice(&row.x[low..high]);
                 let mut outputs = Line([0.0; LANES]);
-                advance::<V>(row, &x, state, &mut outputs);
+                advance(s, row, &x, state, &mut outputs);
                 y[low..high].copy_from_slice(&outputs.0[..high - low]);
                 if let Some(after_index) = n.checked_sub(unkept) {
-                    write_lines::<V>(state, size, &mut after[after_index][low * size..high * size]);
+                    write_lines(s, state, size, &mut after[after_index][low * size..high * size]);
                 }
             }
         }
@@ -105,9 +105,9 @@ impl VectorTask for SsdRows<'_, '_> {
 
 /// Puts up to sixteen lines of a state, `[lines, size]`, side by side: `[size, LANES]`.
 #[inline(always)]
-fn read_lines<V: Vectors>(lines: &[f32], size: usize, state: &mut [f32]) {
+fn read_lines<S: Simd>(s: S, lines: &[f32], size: usize, state: &mut [f32]) {
     if size.is_multiple_of(LANES) && lines.len() == size * LANES {
-        return transpose::<V>(lines, size, LANES, size, state);
+        return transpose(s, lines, size, LANES, size, state);
     }
     state.fill(0.0);
     for (lane, line) in lines.chunks_exact(size).enumerate() {
@@ -119,9 +119,9 @@ fn read_lines<V: Vectors>(lines: &[f32], size: usize, state: &mut [f32]) {
 
 /// Puts lines back that [`read_lines`] has read.
 #[inline(always)]
-fn write_lines<V: Vectors>(state: &[f32], size: usize, lines: &mut [f32]) {
+fn write_lines<S: Simd>(s: S, state: &[f32], size: usize, lines: &mut [f32]) {
     if size.is_multiple_of(LANES) && lines.len() == size * LANES {
-        return transpose::<V>(state, LANES, size, LANES, lines);
+        return transpose(s, state, LANES, size, LANES, lines);
     }
     for (lane, line) in lines.chunks_exact_mut(size).enumerate() {
         for (at, x) in line.iter_mut().enumerate() {
@@ -132,41 +132,41 @@ fn write_lines<V: Vectors>(state: &[f32], size: usize, lines: &mut [f32]) {
 
 /// Moves sixteen lines of a state, `[size, LANES]`, past one row, and reads them.
 #[inline(always)]
-fn advance<V: Vectors>(row: &SsdRow<'_>, x: &[f32; LANES], state: &mut [f32], y: &mut Line) {
+fn advance<S: Simd>(s: S, row: &SsdRow<'_>, x: &[f32; LANES], state: &mut [f32], y: &mut Line) {
     let size = row.b.len();
     assert!(row.c.len() == size && state.len() == size * LANES, "sizes of a head");
     // As `dot` begins.
     let nothing = std::iter::empty::<f32>().sum::<f32>();
-    // SAFETY: the lengths were just checked; `V` was chosen by `dispatch`.
+    // SAFETY: the lengths were just checked.
     unsafe {
-        let x = V::load(x.as_ptr());
-        let decay = V::splat(&raw const row.decay);
-        let dx = x.times(V::splat(&raw const row.dt));
+        let x = s.read16(x.as_ptr().cast());
+        let decay = s.splat16(row.decay);
+        let dx = x * s.splat16(row.dt);
         let b = row.b.as_ptr();
         let c = row.c.as_ptr();
         let state = state.as_mut_ptr();
-        let mut sums = [V::zero(); SUMS];
-        let mut tail = V::splat(&raw const nothing);
+        let mut sums = [s.splat16(0.0); SUMS];
+        let mut tail = s.splat16(nothing);
         let tail_start = size / SUMS * SUMS;
         for from in (0..tail_start).step_by(SUMS) {
             for (n, sum) in sums.iter_mut().enumerate() {
                 let at = from + n;
                 let lanes = state.add(at * LANES);
-                let next = V::load(lanes).times(decay).plus(dx.times(V::splat(b.add(at))));
-                next.store(lanes);
-                *sum = sum.plus(next.times(V::splat(c.add(at))));
+                let next = s.read16(lanes.cast()) * decay + dx * s.splat16(*b.add(at));
+                s.write16(next, lanes);
+                *sum = *sum + next * s.splat16(*c.add(at));
             }
         }
         for at in tail_start..size {
             let lanes = state.add(at * LANES);
-            let next = V::load(lanes).times(decay).plus(dx.times(V::splat(b.add(at))));
-            next.store(lanes);
-            tail = tail.plus(next.times(V::splat(c.add(at))));
+            let next = s.read16(lanes.cast()) * decay + dx * s.splat16(*b.add(at));
+            s.write16(next, lanes);
+            tail = tail + next * s.splat16(*c.add(at));
         }
         let [s0, s1, s2, s3, s4, s5, s6, s7] = sums;
-        let low = s0.plus(s4).plus(s1.plus(s5));
-        let read = low.plus(s2.plus(s6).plus(s3.plus(s7))).plus(tail);
-        read.plus(V::splat(&raw const row.skip).times(x)).store(y.0.as_mut_ptr());
+        let low = s0 + s4 + (s1 + s5);
+        let read = low + (s2 + s6 + (s3 + s7)) + tail;
+        s.store16(read + s.splat16(row.skip) * x, &mut y.0);
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
                 states.push(after);
                 want.extend(y);
             }
-            for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            for isa in Isa::available() {
                 let mut places = vec![vec![f32::NAN; dim * size]; kept_count];
                 let mut after: Vec<&mut [f32]> = places.iter_mut().map(Vec::as_mut_slice).collect();
                 let mut y = vec![0.0; count * dim];

@@ -80,6 +80,10 @@ struct WeightTiles<'a> {
     /// Both tiles, from their first byte on.
     tiles: [&'a [u8]; 2],
     stride: usize,
+    #[cfg_attr(
+        not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")),
+        expect(dead_code, reason = "the matrix unit alone counts its steps")
+    )]
     steps: usize,
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::row_scores::{RelativeScores, RowScoreInputs, RowScores, SelectedBlocks};
 use super::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use registry::dtype::Dtype;
 
@@ -95,7 +96,7 @@ struct AttendInputs<'a> {
     sinks: Option<&'a [f32]>,
     slopes: Option<&'a [f32]>,
     salience: Option<Salience<'a>>,
-    selected: Option<SelectedBlocks<'a>>,
+    of_rows: RowScores<'a>,
 }
 
 /// The salience of keys by their values: `exp(a * softplus(weight * values))` of each head.
@@ -106,35 +107,6 @@ struct Salience<'a> {
     a: &'a [f32],
     /// The largest number of keys that count.
     keep: usize,
-}
-
-/// The positions that queries see, chosen in blocks for each group of key heads.
-#[derive(Clone, Copy)]
-struct SelectedBlocks<'a> {
-    /// `[rows, groups, count]`; numbers below 0 are no blocks.
-    of: &'a [f32],
-    selection: Selection,
-}
-
-impl SelectedBlocks<'_> {
-    /// Returns the positions of `seen` that a row sees with one of `kv_heads` key heads.
-    fn positions(
-        &self,
-        row: usize,
-        head: usize,
-        kv_heads: usize,
-        seen: &Range<usize>,
-    ) -> Vec<usize> {
-        let Selection { groups, count, block: size } = self.selection;
-        let group = head / (kv_heads / groups);
-        let at = (row * groups + group) * count;
-        let blocks = self.of[at..at + count].iter().filter(|block| **block >= 0.0);
-        let positions = blocks.flat_map(|block| {
-            let first = (*block as usize).saturating_mul(size);
-            first.max(seen.start)..first.saturating_add(size).min(seen.end)
-        });
-        positions.collect()
-    }
 }
 
 /// Sizes of the heads of an attention.
@@ -265,72 +237,48 @@ impl Attend {
 impl Kernel for Attend {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let q = ctx.input(0)?;
-        attend(self, ctx, &q, None)
-    }
-}
-
-/// Returns the number of positions in a block of selected ones.
-pub(super) fn block_size(args: &Args<'_>) -> Result<usize, Error> {
-    let size = args.count("block")?;
-    if size == 0 {
-        return Err(args.error("a block is at least 1 position"));
-    }
-    Ok(size)
-}
-
-/// Blocks of positions that each row sees.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Selection {
-    /// Groups of key heads that see positions of their own.
-    pub(super) groups: usize,
-    /// Number of blocks that a group sees.
-    pub(super) count: usize,
-    /// Positions of a block.
-    pub(super) block: usize,
-}
-
-impl Selection {
-    /// Returns the selection of an attention, which is its last input; none if it has none.
-    pub(super) fn of(args: &Args<'_>, kv_heads: usize) -> Result<Option<Self>, Error> {
-        let block = block_size(args)?;
-        if args.node().inputs.len() < 4 {
-            return Ok(None);
-        }
-        let (groups, count) = match *args.input(3)? {
-            [count] => (1, count),
-            [groups, count] if groups > 0 && kv_heads.is_multiple_of(groups) => (groups, count),
-            _ => {
-                return Err(
-                    args.error("selected positions are of as many groups as divide the key heads")
-                );
-            }
-        };
-        Ok(Some(Self { groups, count, block }))
+        attend(self, ctx, &q, RowScores::default())
     }
 }
 
 /// An attention whose keys and values are added to its state first.
 struct CachedAttend {
     attend: Attend,
-    selection: Option<Selection>,
+    inputs: RowScoreInputs,
 }
 
 impl CachedAttend {
     fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         let attend = Attend::prepare(args)?;
-        let selection = Selection::of(args, attend.sizes.kv_heads)?;
-        Ok(Self { attend, selection })
+        let AttendSizes { heads, kv_heads, .. } = attend.sizes;
+        let inputs = RowScoreInputs::prepare(args, heads, kv_heads)?;
+        Ok(Self { attend, inputs })
     }
 }
 
 impl Kernel for CachedAttend {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         keep(ctx)?;
-        let Some(selection) = self.selection else { return self.attend.run(ctx) };
+        let RowScoreInputs { selected, relative, sinks } = self.inputs;
         let q = ctx.input(0)?;
-        let selected = ctx.input(3)?;
-        let blocks = selected.view();
-        attend(&self.attend, ctx, &q, Some(SelectedBlocks { of: &blocks, selection }))
+        let chosen = selected.map(|(n, _)| ctx.input(n)).transpose()?;
+        let distances = relative.map(|(n, _)| ctx.input(n)).transpose()?;
+        let row_sinks = sinks.map(|n| ctx.input(n)).transpose()?;
+        let blocks = chosen.as_ref().map(GraphValue::view);
+        let numbers = distances.as_ref().map(GraphValue::view);
+        let sinks = row_sinks.as_ref().map(GraphValue::view);
+        let of_rows = RowScores {
+            selected: blocks
+                .as_deref()
+                .zip(selected)
+                .map(|(of, (_, selection))| SelectedBlocks { of, selection }),
+            relative: numbers
+                .as_deref()
+                .zip(relative)
+                .map(|(of, (_, count))| RelativeScores { of, count }),
+            sinks: sinks.as_deref(),
+        };
+        attend(&self.attend, ctx, &q, of_rows)
     }
 }
 
@@ -397,7 +345,7 @@ fn attend(
     args: &Attend,
     ctx: &mut Ctx<'_>,
     q: &GraphValue,
-    selected: Option<SelectedBlocks<'_>>,
+    of_rows: RowScores<'_>,
 ) -> Result<(), Error> {
     let sizes = args.sizes;
     let AttendSizes { heads, kv_heads, key_dim, stored, value_dim } = sizes;
@@ -424,7 +372,7 @@ fn attend(
         }
         None => None,
     };
-    let tasks = tasks(ctx, sizes, selected.is_some())?;
+    let tasks = tasks(ctx, sizes, of_rows.selected.is_some())?;
     let view = q.view();
     let plan = AttendInputs {
         rule,
@@ -437,7 +385,7 @@ fn attend(
         sinks: ctx.vector("sinks"),
         slopes: args.slopes.as_deref(),
         salience,
-        selected,
+        of_rows,
     };
     let worth: Vec<Vec<f32>> = tasks.iter().map(|task| plan.salience_of(task)).collect();
     let positions: Vec<Option<Vec<usize>>> =
@@ -514,7 +462,7 @@ impl AttendInputs<'_> {
 
     /// Returns the positions that the one row of a task sees; none if it sees all.
     fn positions_of(&self, task: &AttendTask<'_>) -> Option<Vec<usize>> {
-        let selected = self.selected?;
+        let selected = self.of_rows.selected?;
         let seen = self.reach.seen(task.mask, task.start);
         Some(selected.positions(task.rows.start, task.head, self.kv_heads, &seen))
     }
@@ -550,12 +498,15 @@ impl AttendInputs<'_> {
             (0..self.group).map(move |g| {
                 let head = task.head * self.group + g;
                 let at = row * self.width + head * key_dim;
+                let query = row * (self.width / key_dim) + head;
+                let RowScores { relative, sinks, .. } = self.of_rows;
                 Query {
                     q: &self.q[at..at + key_dim],
                     from,
                     to,
-                    sink: self.sinks.map(|s| s[head]),
+                    sink: sinks.map(|s| s[query]).or_else(|| self.sinks.map(|s| s[head])),
                     slope: self.slopes.map(|s| s[head]),
+                    relative: relative.map(|r| &r.of[query * r.count..][..r.count]),
                     salience: self
                         .salience
                         .as_ref()
@@ -571,7 +522,7 @@ impl AttendInputs<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{AttendReach, AttendWindow, SelectedBlocks, Selection};
+    use super::{AttendReach, AttendWindow};
     use crate::masks::{ChunkMask, SequenceMask};
 
     /// Decides on one query and one key, as the mask functions of transformers do.
@@ -627,15 +578,6 @@ mod tests {
                 prop_assert_eq!(seen, want, "query {}", query);
             }
         }
-    }
-
-    #[test]
-    fn blocks_are_positions_that_a_query_sees() {
-        let of = [0.0, 2.0, -1.0, 1.0, f32::MAX, f32::NAN];
-        let selection = Selection { groups: 2, count: 3, block: 3 };
-        let selected = SelectedBlocks { of: &of, selection };
-        assert_eq!(selected.positions(0, 0, 4, &(0..8)), [0, 1, 2, 6, 7]);
-        assert_eq!(selected.positions(0, 3, 4, &(4..8)), [4, 5]);
     }
 
     #[test]

@@ -27,10 +27,10 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 }
 
 /// The number of an operand for each number of a row of the output; none if every number has its own.
-pub(super) type Places = Option<Vec<usize>>;
+pub(super) type OperandPlaces = Option<Vec<usize>>;
 
 /// Returns the places of an operand, which is broadcast to the output by the rules of numpy within a row.
-fn places(args: &Args<'_>, operand: &[usize]) -> Result<Places, Error> {
+fn places(args: &Args<'_>, operand: &[usize]) -> Result<OperandPlaces, Error> {
     let row = args.output(0)?;
     if row == operand {
         return Ok(None);
@@ -42,7 +42,7 @@ fn places(args: &Args<'_>, operand: &[usize]) -> Result<Places, Error> {
 }
 
 /// Returns a row of an operand, broadcast to the output.
-fn placed<'x>(places: &Places, row: &'x [f32]) -> Cow<'x, [f32]> {
+fn placed<'x>(places: &OperandPlaces, row: &'x [f32]) -> Cow<'x, [f32]> {
     match places {
         None => Cow::Borrowed(row),
         Some(places) => Cow::Owned(places.iter().map(|place| row[*place]).collect()),
@@ -53,7 +53,7 @@ fn placed<'x>(places: &Places, row: &'x [f32]) -> Cow<'x, [f32]> {
 pub(super) struct BinaryElementwise {
     kind: BinaryKind,
     /// Places of both operands.
-    pub(super) places: [Places; 2],
+    pub(super) places: [OperandPlaces; 2],
 }
 
 impl BinaryElementwise {
@@ -151,7 +151,7 @@ impl Kernel for ScalarElementwise {
 /// The one weight of a node, broadcast to the rows of its input.
 pub(super) struct PlacedWeight {
     pub(super) role: String,
-    pub(super) places: Places,
+    pub(super) places: OperandPlaces,
 }
 
 impl PlacedWeight {

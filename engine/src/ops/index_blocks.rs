@@ -4,8 +4,8 @@
 
 use rayon::prelude::*;
 
-use super::attend::block_size;
 use super::index_topk::{IndexSizes, append_keys, dot, select};
+use super::row_scores::block_size;
 use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 

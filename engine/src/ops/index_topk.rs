@@ -5,11 +5,13 @@
 
 use rayon::prelude::*;
 
+use super::row_scores::block_size;
 use super::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::choose::descending;
 use crate::kernels::math;
 use crate::states::Memory;
+use crate::value::GraphValue;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("index_topk", IndexTopk::prepare);
@@ -58,18 +60,49 @@ pub(super) struct IndexTopk {
     pub(super) sizes: IndexSizes,
     pub(super) topk: usize,
     pub(super) scale: f32,
+    /// Positions of a block, which has the key of its last position.
+    pub(super) block: usize,
+    /// True if the block that is not complete yet is selected too.
+    pub(super) newest: bool,
+    /// True if each head of a query has a weight, which is the last input.
+    pub(super) weighted: bool,
 }
 
 impl IndexTopk {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         let sizes = IndexSizes::of(args)?;
-        let weights = args.width(2)?;
-        if weights != sizes.heads {
+        let weighted = args.node().inputs.len() > 2;
+        if weighted && args.width(2)? != sizes.heads {
+            let weights = args.width(2)?;
             return Err(args.error(format!("{weights} weights for {} heads", sizes.heads)));
         }
-        let topk = args.count("topk")?;
-        args.expect_output(topk)?;
-        Ok(Self { sizes, topk, scale: args.number("scale")? })
+        let index = Self {
+            sizes,
+            topk: args.count("topk")?,
+            scale: args.number("scale")?,
+            block: block_size(args)?,
+            newest: args.flag("newest")?,
+            weighted,
+        };
+        args.expect_output(index.width())?;
+        Ok(index)
+    }
+
+    /// Returns the numbers that are given for each row.
+    pub(super) fn width(&self) -> usize {
+        self.topk + usize::from(self.newest)
+    }
+
+    /// Selects among the blocks that a query with these keys sees; `y` has -1 everywhere.
+    fn choose(&self, q: &[f32], w: Option<&[f32]>, seen: &[f32], y: &mut [f32]) {
+        let block = self.block;
+        let size = self.sizes.size;
+        let keys = seen.chunks_exact(size).skip(block - 1).step_by(block);
+        let scores: Vec<f32> = keys.map(|key| score(q, w, key, self.scale)).collect();
+        select(&scores, &mut y[..self.topk]);
+        if self.newest && !(seen.len() / size).is_multiple_of(block) {
+            y[scores.len().min(self.topk)] = scores.len() as f32;
+        }
     }
 }
 
@@ -77,35 +110,36 @@ impl Kernel for IndexTopk {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let q = ctx.input(0)?;
         let k = ctx.input(1)?;
-        let w = ctx.input(2)?;
-        let &Self { sizes: IndexSizes { heads, size }, topk, scale } = self;
+        let w = self.weighted.then(|| ctx.input(2)).transpose()?;
+        let IndexSizes { heads, size } = self.sizes;
+        let width = heads * size;
         let q = q.view();
         let k = k.view();
-        let w = w.view();
-        let mut y = vec![-1.0; w.len() / heads.max(1) * topk];
+        let w = w.as_ref().map(GraphValue::view);
+        let count = self.width();
+        let mut y = vec![-1.0; q.len() / width * count];
         for chunk in ctx.chunks() {
             let keys = append_keys(ctx, chunk, &k)?;
-            y[chunk.rows.start * topk..chunk.rows.end * topk]
-                .par_chunks_exact_mut(topk)
-                .zip(q[chunk.rows.start * heads * size..].par_chunks_exact(heads * size))
-                .zip(w[chunk.rows.start * heads..].par_chunks_exact(heads))
+            y[chunk.rows.start * count..chunk.rows.end * count]
+                .par_chunks_exact_mut(count)
+                .zip(q[chunk.rows.start * width..].par_chunks_exact(width))
                 .enumerate()
-                .for_each(|(n, ((y, q), w))| {
+                .for_each(|(n, (y, q))| {
+                    let row = chunk.rows.start + n;
+                    let w = w.as_deref().map(|w| &w[row * heads..(row + 1) * heads]);
                     let seen = &keys[..(chunk.start + n + 1) * size];
-                    let scores: Vec<f32> =
-                        seen.chunks_exact(size).map(|key| score(q, w, key, scale)).collect();
-                    select(&scores, y);
+                    self.choose(q, w, seen, y);
                 });
         }
         ctx.set(0, y)
     }
 }
 
-fn score(q: &[f32], w: &[f32], key: &[f32], scale: f32) -> f32 {
-    q.chunks_exact(key.len()).zip(w).fold(0.0, |sum, (q, w)| {
+fn score(q: &[f32], w: Option<&[f32]>, key: &[f32], scale: f32) -> f32 {
+    q.chunks_exact(key.len()).enumerate().fold(0.0, |sum, (head, q)| {
         let hit = dot(q, key) * scale;
         // NaN stays NaN.
-        sum + w * if hit < 0.0 { 0.0 } else { hit }
+        sum + w.map_or(1.0, |w| w[head]) * if hit < 0.0 { 0.0 } else { hit }
     })
 }
 
@@ -152,7 +186,25 @@ mod tests {
     #[test]
     fn what_points_away_counts_nothing() {
         let q = [1.0, 0.0, 0.0, 1.0];
-        assert_eq!(score(&q, &[2.0, 5.0], &[3.0, -1.0], 0.5), 3.0);
-        assert_eq!(score(&q, &[2.0, -5.0], &[-3.0, 1.0], 0.5), -2.5);
+        assert_eq!(score(&q, Some(&[2.0, 5.0]), &[3.0, -1.0], 0.5), 3.0);
+        assert_eq!(score(&q, Some(&[2.0, -5.0]), &[-3.0, 1.0], 0.5), -2.5);
+        assert_eq!(score(&q, None, &[3.0, 2.0], 0.5), 2.5);
+    }
+
+    #[test]
+    fn blocks_have_the_keys_of_their_last_positions() {
+        let sizes = IndexSizes { heads: 1, size: 1 };
+        let index =
+            IndexTopk { sizes, topk: 2, scale: 1.0, block: 2, newest: true, weighted: false };
+        let chosen = |seen: &[f32]| {
+            let mut y = vec![-1.0; index.width()];
+            index.choose(&[1.0], None, seen, &mut y);
+            y
+        };
+        assert_eq!(chosen(&[9.0]), [0.0, -1.0, -1.0]);
+        assert_eq!(chosen(&[9.0, 1.0]), [0.0, -1.0, -1.0]);
+        assert_eq!(chosen(&[9.0, 1.0, 0.0]), [0.0, 1.0, -1.0]);
+        assert_eq!(chosen(&[9.0, 1.0, 0.0, 3.0, 0.0, 2.0, 7.0]), [1.0, 2.0, 3.0]);
+        assert_eq!(chosen(&[9.0, 1.0, 0.0, 3.0, 0.0, 2.0]), [1.0, 2.0, -1.0]);
     }
 }

@@ -12,10 +12,10 @@ use crate::kernels::tokens::epsilon;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("softmax", softmax);
-    kernels.add("total", total);
+    kernels.prepared("total", Total::prepare);
     kernels.prepared("p_norm", PNorm::prepare);
     kernels.prepared("choose", Choose::prepare);
-    kernels.prepared("pick", Pick::prepare);
+    kernels.prepared("pick", PickChosen::prepare);
     kernels.prepared("near_shares", NearShares::prepare);
 }
 
@@ -36,15 +36,37 @@ pub(super) fn softmax(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
-/// Computes the sum of a row, in f32 with one rounding at the end.
-pub(super) fn total(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let dtype = ctx.output_dtype(0);
-    let y = rows::map(&x.view(), x.width(), 1, |_, x, y| {
-        y[0] = x.iter().sum();
-        round(dtype, y);
-    });
-    ctx.set(0, y)
+/// Returns the numbers that make one number of the output: those of the row, or of its last axis.
+fn summed_size(args: &Args<'_>) -> Result<usize, Error> {
+    let width = args.width(0)?;
+    let of_heads = args.one_of("of", &[("row", false), ("heads", true)])?;
+    let size = if of_heads { last(args.input(0)?) } else { width }.max(1);
+    args.expect_output(width / size)?;
+    Ok(size)
+}
+
+/// The sum of a row, in f32 with one rounding at the end.
+pub(super) struct Total {
+    /// Numbers of a sum: those of the row, or of its last axis.
+    pub(super) size: usize,
+}
+
+impl Total {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { size: summed_size(args)? })
+    }
+}
+
+impl Kernel for Total {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let dtype = ctx.output_dtype(0);
+        let y = rows::map(&x.view(), self.size, 1, |_, x, y| {
+            y[0] = x.iter().sum();
+            round(dtype, y);
+        });
+        ctx.set(0, y)
+    }
 }
 
 /// `(sum |x|^p)^(1/p)`, f32 inside, one rounding.
@@ -58,13 +80,9 @@ pub(super) struct PNorm {
 
 impl PNorm {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        let width = args.width(0)?;
-        let of_heads = args.one_of("of", &[("row", false), ("heads", true)])?;
-        let size = if of_heads { last(args.input(0)?) } else { width }.max(1);
-        args.expect_output(width / size)?;
         Ok(Self {
             p: args.number("p")?,
-            size,
+            size: summed_size(args)?,
             bounded: args.one_of("least", &[("none", false), ("epsilon", true)])?,
         })
     }
@@ -125,16 +143,16 @@ impl Kernel for Choose {
 }
 
 /// The numbers at the chosen indices.
-pub(super) struct Pick;
+pub(super) struct PickChosen;
 
-impl Pick {
+impl PickChosen {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         args.expect_output(args.width(1)?)?;
         Ok(Self)
     }
 }
 
-impl Kernel for Pick {
+impl Kernel for PickChosen {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.input(0)?;
         let chosen = ctx.input(1)?;

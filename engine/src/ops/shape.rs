@@ -7,7 +7,7 @@ use crate::value::GraphValue;
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("heads", reshape);
     kernels.add("merge", reshape);
-    kernels.prepared("split", Split::prepare);
+    kernels.prepared("split", AxisSplit::prepare);
     kernels.prepared("concat", Concat::prepare);
     kernels.prepared("slice", Slice::prepare);
     kernels.prepared("copies", Copies::prepare);
@@ -23,12 +23,12 @@ pub(super) fn reshape(ctx: &mut Ctx<'_>) -> Result<(), Error> {
 }
 
 /// Splits the last axis into pieces as long as the outputs' last axes.
-pub(super) struct Split {
+pub(super) struct AxisSplit {
     /// First column and width of each output.
     pub(super) columns: Vec<(usize, usize)>,
 }
 
-impl Split {
+impl AxisSplit {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
         let mut columns = Vec::new();
         let mut from = 0;
@@ -42,7 +42,7 @@ impl Split {
     }
 }
 
-impl Kernel for Split {
+impl Kernel for AxisSplit {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let x = ctx.input(0)?;
         for (n, &(from, width)) in self.columns.iter().enumerate() {

@@ -92,7 +92,8 @@ fn among_equals_the_first_are_selected() {
         let from = from.unwrap();
         let to = queue.allocate(4 * topk).unwrap();
         let [start, span, topk] = [span as u32 - 1, span as u32, topk as u32];
-        let sizes = [0, start, span, topk].map(KernelArgument::from);
+        // Blocks of one position, which are complete.
+        let sizes = [0, start, span, 1, topk, 0].map(KernelArgument::from);
         let arguments =
             [&[(&from).into()], &sizes[..], &[(&to).into(), Dtype::F32.into()]].concat();
         let mut select = KernelParts::new("index_select");

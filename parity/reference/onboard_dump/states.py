@@ -35,6 +35,9 @@ def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, st
 
     found = [(index, "recurrent", "recurrent", tensor[0].clone().contiguous())
              for index, tensor in enumerate(getattr(cache, "linear_cache", [])) if hasattr(tensor, "shape")]
+    # A matrix per head, the sums beside it as one column more, and the exponent that both are divided by.
+    found += [(index, "recurrent", "recurrent", torch.cat([torch.cat([matrix[0], sums[0][..., None]], -1).flatten(1), exponent[0]], -1).contiguous())
+              for index, (matrix, sums, exponent) in sorted(getattr(cache, "rnn_state", {}).items())]
     for index, layer in enumerate(getattr(cache, "layers", [])):
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
         if keys is not None and values is not None and keys.numel() + values.numel() > 0:
@@ -49,12 +52,15 @@ def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, st
         for kind, attribute in (("conv", "conv_states"), ("recurrent", "recurrent_states")):
             states = getattr(layer, attribute, None)
             for slot, tensor in sorted(states.items()) if isinstance(states, dict) else []:
-                if tensor is None:
+                # Tokens that a layer keeps are no numbers.
+                if tensor is None or not tensor.is_floating_point():
                     continue
                 part = kind if slot == 0 else f"{kind}{slot}"
                 tensor = tensor[0]
                 # The oldest column of a cache as wide as the kernel is never read again.
-                if kind == "conv" and tensor.ndim == 2 and tensor.shape[-1] == widths.get(index):
+                # Caches behind those of all layers are of layers that run again.
+                width = widths.get(index) if index <= max(widths, default=0) else max(widths.values())
+                if kind == "conv" and tensor.ndim == 2 and tensor.shape[-1] == width:
                     tensor = tensor[:, 1:]
                 found.append((index, kind, part, tensor.clone().contiguous()))
     # States that are attributes of modules; a convolution there keeps one column less than its width.

@@ -106,10 +106,48 @@ class Recording(TensorCase):
         depthwise, grouped, dense = (torch.nn.Conv1d(6, 6, size, groups=groups) for size, groups in ((3, 6), (2, 3), (5, 1)))
         self.assertEqual((widths(a=dense), widths(a=depthwise), widths(a=depthwise, b=grouped)), ({}, {0: 3}, {0: 4}))
 
+    def test_tokens_that_a_layer_keeps_are_no_state(self):
+        layer = types.SimpleNamespace(conv_states={0: torch.ones(1, 3, 2), 2: torch.ones(1, 2, dtype=torch.int64)})
+        found = states.read_states(types.SimpleNamespace(base_model_prefix=""), types.SimpleNamespace(layers=[layer]), {})
+        self.assertEqual([(part, tensor.shape) for _, _, part, tensor in found], [("conv", (3, 2))])
+
+    def test_a_matrix_and_what_is_beside_it_are_one_state(self):
+        parts = (torch.arange(6.0).reshape(1, 1, 2, 3), torch.tensor([[[7.0, 8.0]]]), torch.tensor([[[9.0]]]))
+        found = states.read_states(types.SimpleNamespace(base_model_prefix=""), types.SimpleNamespace(rnn_state={4: parts}), {})
+        self.assertEqual([(layer, part, tensor.tolist()) for layer, _, part, tensor in found], [(4, "recurrent", [[0, 1, 2, 7, 3, 4, 5, 8, 9]])])
+
     def test_routers_choices_are_joined_where_every_token_has_one(self):
         out, step = {}, {"a": torch.ones(1, 2), "b": torch.ones(1, 2)}
         record.put_chosen(out, "p", [step, {"a": torch.zeros(1, 2)}], 2)
         self.assertEqual({key: value.tolist() for key, value in out.items()}, {"p/chosen/a": [[1, 1], [0, 0]]})
+
+    def test_caches_behind_those_of_the_layers_are_as_wide_as_theirs(self):
+        layers = [types.SimpleNamespace(conv_states={0: torch.arange(6.0).reshape(1, 2, 3)}) for _ in range(2)]
+        found = states.read_states(Sums(), types.SimpleNamespace(layers=layers), {0: 3})
+        self.assertEqual([(layer, part, tensor.tolist()) for layer, _, part, tensor in found], [(n, "conv", [[1, 2], [4, 5]]) for n in range(2)])
+
+    def test_choices_of_experts_that_run_twice_are_left_out(self):
+        class Experts(torch.nn.Module):
+            def forward(self, rows, chosen, weights):
+                return rows
+
+        class Twice(Sums):
+            def __init__(self):
+                super().__init__()
+                self.once, self.twice = Experts(), Experts()
+
+            def forward(self, tokens, layer):
+                rows = self.embed(tokens)[0]
+                chosen = torch.zeros(len(rows), 2, dtype=torch.int64)
+                for experts in (self.once, self.twice, self.twice):
+                    experts(rows, chosen, chosen.float())
+                return super().forward(tokens, layer)
+
+        runner = SumsRunner()
+        runner.model = Twice()
+        taps = Taps(runner, VOCAB)
+        taps.probe(runner, [1, 5, 2, 3, 6])
+        self.assertEqual(taps.routers, {"once"})
 
     def test_greedy_tokens_are_those_of_whole_forwards(self):
         runner = SumsRunner()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Op;
 use crate::builder::Builder;
 use crate::diag::{Finding, Span};
-use crate::dtype::DtypeRule;
+use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::EvalError;
 use crate::graph::{Node, RopeId, StateKind, StatePart, ValueId, show};
 use crate::rope::RopeTable;
@@ -105,6 +105,13 @@ impl<'a> Infer<'a> {
     /// Takes a value argument, which becomes the node's next input.
     pub fn input(&mut self, param: &str) -> Result<Input, EvalError> {
         self.inputs(param)?.into_iter().next().ok_or(EvalError::Reported)
+    }
+
+    /// Takes a value argument that calls may leave out; the attribute of its name is the number of the input.
+    pub fn numbered_input(&mut self, param: &str) -> Result<Input, EvalError> {
+        let number = i64::try_from(self.node.inputs.len()).unwrap_or(i64::MAX);
+        self.set_attr(param, Scalar::Int(number));
+        self.input(param)
     }
 
     /// Takes a list of values, which become the node's next inputs.
@@ -306,6 +313,21 @@ impl<'a> Infer<'a> {
         if let Some(state) = self.node.state {
             self.builder.need_equal_dtypes(self.node.op.as_str(), value.id, state, &self.node.at);
         }
+    }
+
+    /// Requires the op's state in f32.
+    pub fn needs_f32_state(&self, what: &str) -> Result<(), EvalError> {
+        let Some(id) = self.node.state else { return Ok(()) };
+        let state = self.builder.known_state(id);
+        if state.dtype == DtypeRule::Fixed(Dtype::F32) {
+            return Ok(());
+        }
+        Err(Finding::error(
+            &state.dtype_at,
+            format!("the state `{}` keeps {what} in `{}`", state.name, state.dtype),
+        )
+        .help("write `dtype: f32`")
+        .into())
     }
 
     /// Renames the node to another op of the graph.

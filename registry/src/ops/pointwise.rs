@@ -30,6 +30,8 @@ const ACTIVATIONS: &[(&str, &[Trait], &str)] = &[
     ("softplus", PLAIN, "f32 inside, one rounding"),
     ("quick_gelu", GATE, "f32 inside, one rounding"),
     ("square_root", PLAIN, "f32 inside, one rounding"),
+    ("absolute", PLAIN, "the number without its sign"),
+    ("sign", PLAIN, "1, -1, or 0 for 0"),
 ];
 
 /// Names of the functions with [`Trait::Gates`].
@@ -116,13 +118,14 @@ pub(super) fn rules() -> Vec<OpRule> {
             takes_x()
                 .needs("to", ParamKind::Word(&["f32", "activation", "f32_in_f16"]))
                 .neutral()
+                .may("tap", ParamKind::Module)
                 .identity(&[]),
             infer_cast,
         )
         .gives("like x")
         .notes(
             "`to='f32'`, `'activation'`, or `'f32_in_f16'`: f32 in f16 runs, else the \
-                 activation dtype",
+                 activation dtype; `tap` is the module that gives the result",
         ),
         OpRule::new(
             SCALE,
@@ -210,6 +213,8 @@ fn infer_cast(call: &mut Infer<'_>) -> Result<(), EvalError> {
         Some("f32_in_f16") => DtypeRule::WideInF16,
         _ => DtypeRule::Activation,
     };
+    call.tap("tap");
+    call.drop_attr("tap");
     call.output(x.shape, dtype);
     Ok(())
 }

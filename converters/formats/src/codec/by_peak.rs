@@ -1,7 +1,7 @@
 //! Formats whose blocks follow from their values and the value of largest magnitude.
 
 use super::layout::{blocks, peak};
-use super::simd::{Simd, SimdEncoder};
+use super::simd::{Groups, SimdEncoder};
 
 /// Packing of a block of `N` values into `B` bytes.
 pub(super) trait PeakFormat<const N: usize, const B: usize> {
@@ -23,7 +23,7 @@ pub(super) fn by_peak<T: PeakFormat<N, B>, const N: usize, const B: usize>(
 
 /// Encodes blocks, finding the peaks with a block per lane.
 #[inline(always)]
-pub(super) fn by_peak_in<S: Simd, T: PeakFormat<N, B>, const N: usize, const B: usize>(
+pub(super) fn by_peak_in<S: Groups, T: PeakFormat<N, B>, const N: usize, const B: usize>(
     s: S,
     numbers: &[f32],
     out: &mut [u8],
@@ -41,7 +41,7 @@ pub(super) struct ByPeak<T, const N: usize, const B: usize>(T);
 
 impl<T: PeakFormat<N, B>, const N: usize, const B: usize> SimdEncoder for ByPeak<T, N, B> {
     #[inline(always)]
-    fn encode<S: Simd>(
+    fn encode<S: Groups>(
         s: S,
         numbers: &[f32],
         _row: usize,

@@ -4,7 +4,7 @@ use registry::dtype::Dtype;
 
 use super::decoder::BlockCode;
 use super::levels::Levels;
-use super::{BlockType, EncodeFn, LaneCount};
+use super::{BlockType, EncodeFn, EncodeLanesFn};
 
 /// `(block, to)`. The levels arrive with scales of 1 and no minima.
 type LevelsFn = fn(&[u8], &mut Levels);
@@ -23,10 +23,10 @@ pub(crate) struct BlockDeclaration {
     pub(crate) plain: Option<Dtype>,
     /// Encoder of whole rows; none for types that are not written.
     pub(crate) encode: Option<EncodeFn>,
-    /// Vectorized encoder of the same bytes, for a number of lanes.
-    pub(crate) wide: Option<fn(LaneCount) -> Option<EncodeFn>>,
+    /// Vectorized encoder of the same bytes.
+    pub(crate) wide: Option<EncodeLanesFn>,
     /// Decoder of whole blocks; none for types that exist only while a model runs.
-    pub(crate) decode: Option<fn(LaneCount) -> BlockCode>,
+    pub(crate) decode: Option<BlockCode>,
     /// Reader of one block as integers with scales; none for types without that form.
     pub(crate) levels: Option<LevelsFn>,
     /// Rule of valid blocks.

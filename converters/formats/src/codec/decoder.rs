@@ -1,25 +1,21 @@
-//! Block decoders, compiled for every vector width.
+//! Block decoders, compiled for every instruction set.
 //!
 //! The compiler vectorizes the plain code of a decoder. A few operations have instructions that the compiler
-//! does not find: [`DecoderOps`] has them for each set of CPU features. The numbers are the same bits.
+//! does not find: [`Simd`] has them for each instruction set. The numbers are the same bits.
 //!
 //! Measurements are in [decision 84](../../../../docs/decisions/0084-decode-blocks-with-vectors.md).
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-
 use std::marker::PhantomData;
 
-use super::layout::{alone, each};
-use super::{BlockType, LaneCount};
-use crate::numbers::f16_to_f32;
+use lanes::{Isa, Simd, SliceTask, prefetch_to_l1};
 
-/// `(bytes, out)`. Lengths are checked before.
-pub(super) type DecodeFn = fn(&[u8], &mut [f32]);
-/// `(rows, ahead, x, sums)`, as [`BlockReader::add_products`]. Lengths are checked before.
-type ProductFn = fn(&[&[u8]], usize, &[f32], &mut [LaneSums]);
+use super::BlockType;
+use super::layout::alone;
+
+/// `(isa, bytes, out)`. Lengths are checked before.
+pub(super) type DecodeFn = fn(Isa, &[u8], &mut [f32]);
+/// `(isa, rows, ahead, x, sums)`, as [`BlockReader::add_products`]. Lengths are checked before.
+type ProductFn = fn(Isa, &[&[u8]], usize, &[f32], &mut [LaneSums]);
 
 /// Sums of one row. Lane `j` adds the products of the numbers `j`, `j + 16` and so on in this order, each by a
 /// fused multiply-add.
@@ -38,15 +34,27 @@ pub(crate) struct BlockCode {
 }
 
 impl BlockCode {
-    /// Returns code that only decodes.
-    pub(super) fn new(decode: DecodeFn) -> Self {
+    /// Returns code that is the same for all instruction sets.
+    pub(super) const fn plain(decode: DecodeFn) -> Self {
         Self { decode, products: None }
+    }
+
+    /// Returns code that only decodes.
+    pub(super) const fn of<D: DecoderCode>() -> Self {
+        Self { decode: decode::<D>, products: None }
+    }
+
+    /// Returns code that decodes, and multiplies by values that it hands on.
+    pub(super) const fn of_vectors<V: VectorCode<B>, const B: usize, const N: usize>() -> Self {
+        const { assert!(VISIT.is_multiple_of(N), "a visit is whole blocks") }
+        Self { decode: decode::<VectorBlocks<V, B, N>>, products: Some(add_products::<V, B, N>) }
     }
 }
 
 /// Decoder of a format for this CPU, to be called for a few blocks at a time.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockReader {
+    isa: Isa,
     decoder: BlockCode,
     elements: usize,
     bytes: usize,
@@ -55,13 +63,13 @@ pub struct BlockReader {
 impl BlockReader {
     /// Returns the decoder of a format; none if the format has none.
     pub fn new(ty: BlockType) -> Option<Self> {
-        Self::in_lanes(LaneCount::widest(), ty)
+        Self::on(Isa::best(), ty)
     }
 
-    /// Returns the decoder for a number of lanes; for one lane if the CPU lacks them.
-    fn in_lanes(lanes: LaneCount, ty: BlockType) -> Option<Self> {
-        let decoder = ty.declaration().decode?(lanes);
-        Some(Self { decoder, elements: ty.elements(), bytes: ty.bytes() })
+    /// Returns the decoder with the vectors of an instruction set.
+    fn on(isa: Isa, ty: BlockType) -> Option<Self> {
+        let decoder = ty.declaration().decode?;
+        Some(Self { isa, decoder, elements: ty.elements(), bytes: ty.bytes() })
     }
 
     /// Decodes the first `count` blocks.
@@ -69,7 +77,11 @@ impl BlockReader {
     /// # Panics
     /// If a slice is shorter than the blocks.
     pub fn read(&self, count: usize, bytes: &[u8], out: &mut [f32]) {
-        (self.decoder.decode)(&bytes[..count * self.bytes], &mut out[..count * self.elements]);
+        (self.decoder.decode)(
+            self.isa,
+            &bytes[..count * self.bytes],
+            &mut out[..count * self.elements],
+        );
     }
 
     /// True if [`Self::add_products`] multiplies without writing decoded numbers.
@@ -88,11 +100,11 @@ impl BlockReader {
             x.len().is_multiple_of(self.elements) && rows.iter().all(|row| row.len() >= bytes),
             "rows have the blocks of `x`"
         );
-        self.decoder.products.expect("the format has products")(rows, ahead, x, sums);
+        self.decoder.products.expect("the format has products")(self.isa, rows, ahead, x, sums);
     }
 }
 
-/// Returns a decoder of blocks of `$bytes` bytes and `$numbers` values that is compiled for every vector width.
+/// Returns a decoder of blocks of `$bytes` bytes and `$numbers` values that is compiled for every instruction set.
 ///
 /// The body is a function and not a closure: a closure may be left out of line, without the CPU features.
 macro_rules! decoder {
@@ -100,13 +112,9 @@ macro_rules! decoder {
         struct Blocks;
         impl $crate::codec::decoder::DecoderCode for Blocks {
             #[inline(always)]
-            fn decode<O: $crate::codec::decoder::DecoderOps>(
-                ops: O,
-                bytes: &[u8],
-                out: &mut [f32],
-            ) {
+            fn decode<O: ::lanes::Simd>(ops: O, bytes: &[u8], out: &mut [f32]) {
                 #[inline(always)]
-                fn one<O: $crate::codec::decoder::DecoderOps>(
+                fn one<O: ::lanes::Simd>(
                     $ops: O,
                     $block: &[u8; $bytes],
                     $out: &mut [f32; $numbers],
@@ -119,7 +127,7 @@ macro_rules! decoder {
                 }
             }
         }
-        Some($crate::codec::decoder::decoder::<Blocks>)
+        Some($crate::codec::decoder::BlockCode::of::<Blocks>())
     }};
 }
 
@@ -132,31 +140,31 @@ macro_rules! vectors {
             #[inline(always)]
             fn block<O, S>($ops: O, $block: &[u8; $bytes], $out: &mut S)
             where
-                O: $crate::codec::decoder::DecoderOps,
+                O: ::lanes::Simd,
                 S: $crate::codec::decoder::VectorSink<O>,
             {
                 $body;
             }
         }
-        Some($crate::codec::decoder::vectors::<Blocks, $bytes, $numbers>)
+        Some($crate::codec::decoder::BlockCode::of_vectors::<Blocks, $bytes, $numbers>())
     }};
 }
 
-/// Decoder of a format, to be compiled for a set of CPU features. It must be inlined into its caller.
+/// Decoder of a format, to be compiled for an instruction set. It must be inlined into its caller.
 pub(super) trait DecoderCode {
-    fn decode<O: DecoderOps>(ops: O, bytes: &[u8], out: &mut [f32]);
+    fn decode<O: Simd>(ops: O, bytes: &[u8], out: &mut [f32]);
 }
 
 /// Decoder of one block, which hands on its values. It must be inlined into its caller.
 pub(super) trait VectorCode<const B: usize> {
-    fn block<O: DecoderOps, S: VectorSink<O>>(ops: O, block: &[u8; B], out: &mut S);
+    fn block<O: Simd, S: VectorSink<O>>(ops: O, block: &[u8; B], out: &mut S);
 }
 
 /// Receiver of the values of a block.
 /// Products of one row keep them in registers ([decision 94](../../../../docs/decisions/0094-multiply-blocks-in-registers.md)).
-pub(super) trait VectorSink<O: DecoderOps> {
+pub(super) trait VectorSink<O: Simd> {
     /// Takes the next sixteen values.
-    fn push(&mut self, values: O::Vector);
+    fn push(&mut self, values: O::Wide);
 }
 
 /// Writes the values that are left, in order.
@@ -165,27 +173,27 @@ struct StoredValues<'a, O> {
     out: std::slice::IterMut<'a, [f32; 16]>,
 }
 
-impl<O: DecoderOps> VectorSink<O> for StoredValues<'_, O> {
+impl<O: Simd> VectorSink<O> for StoredValues<'_, O> {
     #[inline(always)]
-    fn push(&mut self, values: O::Vector) {
+    fn push(&mut self, values: O::Wide) {
         if let Some(out) = self.out.next() {
-            self.ops.store(values, out);
+            self.ops.store16(values, out);
         }
     }
 }
 
 /// Adds the products of the values and of `x`.
-struct MultipliedValues<'a, O: DecoderOps> {
+struct MultipliedValues<'a, O: Simd> {
     ops: O,
     x: std::slice::Iter<'a, [f32; 16]>,
-    sums: O::Vector,
+    sums: O::Wide,
 }
 
-impl<O: DecoderOps> VectorSink<O> for MultipliedValues<'_, O> {
+impl<O: Simd> VectorSink<O> for MultipliedValues<'_, O> {
     #[inline(always)]
-    fn push(&mut self, values: O::Vector) {
+    fn push(&mut self, values: O::Wide) {
         if let Some(x) = self.x.next() {
-            self.sums = self.ops.fma(self.sums, values, x);
+            self.sums = self.ops.fma16(self.sums, values, self.ops.load16(x));
         }
     }
 }
@@ -195,7 +203,7 @@ struct VectorBlocks<V, const B: usize, const N: usize>(PhantomData<V>);
 
 impl<V: VectorCode<B>, const B: usize, const N: usize> DecoderCode for VectorBlocks<V, B, N> {
     #[inline(always)]
-    fn decode<O: DecoderOps>(ops: O, bytes: &[u8], out: &mut [f32]) {
+    fn decode<O: Simd>(ops: O, bytes: &[u8], out: &mut [f32]) {
         for (block, out) in bytes.as_chunks::<B>().0.iter().zip(out.as_chunks_mut::<N>().0) {
             let out = out.as_chunks_mut().0.iter_mut();
             V::block(ops, alone(block), &mut StoredValues { ops, out });
@@ -206,7 +214,7 @@ impl<V: VectorCode<B>, const B: usize, const N: usize> DecoderCode for VectorBlo
 impl<V: VectorCode<B>, const B: usize, const N: usize> VectorBlocks<V, B, N> {
     /// Code of [`BlockReader::add_products`].
     #[inline(always)]
-    fn add_products<O: DecoderOps>(
+    fn add_products<O: Simd>(
         ops: O,
         rows: &[&[u8]],
         ahead: usize,
@@ -232,7 +240,7 @@ impl<V: VectorCode<B>, const B: usize, const N: usize> VectorBlocks<V, B, N> {
 
     /// Multiplies some rows together: the additions of one row wait for each other.
     #[inline(always)]
-    fn visit<O: DecoderOps, const R: usize>(
+    fn visit<O: Simd, const R: usize>(
         ops: O,
         rows: [&[u8]; R],
         ahead: usize,
@@ -241,10 +249,10 @@ impl<V: VectorCode<B>, const B: usize, const N: usize> VectorBlocks<V, B, N> {
     ) {
         for row in rows {
             for line in (0..row.len()).step_by(64) {
-                ops.prefetch(row.as_ptr().wrapping_add(ahead + line));
+                prefetch_to_l1(row.as_ptr().wrapping_add(ahead + line));
             }
         }
-        let mut totals = sums.each_ref().map(|sums| ops.load(sums));
+        let mut totals = sums.each_ref().map(|sums| ops.load16(sums));
         let blocks = rows.map(|row| row.as_chunks::<B>().0);
         for (n, x) in x.as_chunks::<N>().0.iter().enumerate() {
             for (blocks, total) in blocks.iter().zip(&mut totals) {
@@ -255,179 +263,62 @@ impl<V: VectorCode<B>, const B: usize, const N: usize> VectorBlocks<V, B, N> {
             }
         }
         for (total, sums) in totals.into_iter().zip(sums) {
-            ops.store(total, sums);
+            ops.store16(total, sums);
         }
     }
 }
 
-/// Proof that the CPU has a set of features, with operations that use them.
-pub(super) trait DecoderOps: Copy {
-    /// Sixteen values, in registers.
-    type Vector: Copy;
+/// Decoding of a format as a task.
+struct Decoding<D>(PhantomData<D>);
 
-    /// Widens f16 bits.
-    fn widen(self, bits: u16) -> f32;
-    /// Reads a scale of f16.
+impl<D: DecoderCode> SliceTask for Decoding<D> {
+    type From = u8;
+    type To = f32;
+
     #[inline(always)]
-    fn f16(self, bytes: &[u8], at: usize) -> f32 {
-        self.widen(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+    fn run<S: Simd>(self, simd: S, bytes: &[u8], out: &mut [f32]) {
+        D::decode(simd, bytes, out);
     }
-    fn load(self, values: &[f32; 16]) -> Self::Vector;
-    /// Returns the value of bytes as signed integers.
-    fn integers(self, bytes: &[u8; 16]) -> Self::Vector;
-    /// Returns `values[i] * by`.
-    fn times(self, values: Self::Vector, by: f32) -> Self::Vector;
-    /// Returns `values[i] + number`.
-    fn plus(self, values: Self::Vector, number: f32) -> Self::Vector;
-    /// Returns `values[i] - number`.
-    fn minus(self, values: Self::Vector, number: f32) -> Self::Vector;
-    /// Returns `values[i] * -1.0` for every bit that is set.
-    fn negate(self, values: Self::Vector, bits: u16) -> Self::Vector;
-    /// Returns `sums[i] + values[i] * x[i]`, rounded once.
-    fn fma(self, sums: Self::Vector, values: Self::Vector, x: &[f32; 16]) -> Self::Vector;
-    fn store(self, values: Self::Vector, out: &mut [f32; 16]);
-    /// Asks for the cache line of an address, which need not be readable.
-    fn prefetch(self, address: *const u8);
-    /// Returns the values of the lower halves of bytes, from the first table, and of the upper halves, from the
-    /// second.
-    fn lookup4(self, tables: [Self::Vector; 2], bytes: &[u8; 16]) -> [Self::Vector; 2];
-    /// Returns values as [`Self::lookup4`]. Each half has two tables, between which its `fifths` choose: bit
-    /// `j` is that of byte `j`.
-    fn lookup5(
-        self,
-        tables: [[Self::Vector; 2]; 2],
-        bytes: &[u8; 16],
-        fifths: [u16; 2],
-    ) -> [Self::Vector; 2];
-    /// Returns bit `bit` of every byte, that of the first byte lowest.
-    fn bits(self, bytes: &[u8; 16], bit: usize) -> u16;
 }
 
-/// Returns the decoder for a number of lanes; for one lane if the CPU lacks them.
-#[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "CPU features"))]
-pub(super) fn decoder<D: DecoderCode>(lanes: LaneCount) -> BlockCode {
-    BlockCode::new(match lanes {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the CPU has the features.
-        LaneCount::Sixteen if crate::features::avx512() => |bytes, out| unsafe {
-            avx512::decode::<D>(bytes, out);
-        },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the CPU has the features.
-        LaneCount::Eight if crate::features::avx2() => |bytes, out| unsafe {
-            avx2::decode::<D>(bytes, out);
-        },
-        _ => |bytes, out| D::decode(PlainOps, bytes, out),
-    })
+/// Decodes with the vectors of an instruction set.
+fn decode<D: DecoderCode>(isa: Isa, bytes: &[u8], out: &mut [f32]) {
+    isa.run_slices(Decoding::<D>(PhantomData), bytes, out);
 }
 
-/// Returns the decoder of code that hands on vectors, as [`decoder`].
-#[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "CPU features"))]
-pub(super) fn vectors<V: VectorCode<B>, const B: usize, const N: usize>(
-    lanes: LaneCount,
-) -> BlockCode {
-    const { assert!(VISIT.is_multiple_of(N), "a visit is whole blocks") }
-    let products: ProductFn = match lanes {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the CPU has the features.
-        LaneCount::Sixteen if crate::features::avx512() => |rows, ahead, x, sums| unsafe {
-            avx512::add_products::<V, B, N>(rows, ahead, x, sums);
-        },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the CPU has the features.
-        LaneCount::Eight if crate::features::avx2() => |rows, ahead, x, sums| unsafe {
-            avx2::add_products::<V, B, N>(rows, ahead, x, sums);
-        },
-        _ => |rows, ahead, x, sums| {
-            VectorBlocks::<V, B, N>::add_products(PlainOps, rows, ahead, x, sums);
-        },
-    };
-    BlockCode { products: Some(products), ..decoder::<VectorBlocks<V, B, N>>(lanes) }
+/// Products of rows as a task.
+struct Products<'a, V, const B: usize, const N: usize> {
+    rows: &'a [&'a [u8]],
+    ahead: usize,
+    code: PhantomData<V>,
 }
 
-/// Operations of any CPU.
-#[derive(Clone, Copy)]
-struct PlainOps;
-
-impl DecoderOps for PlainOps {
-    type Vector = [f32; 16];
+impl<V: VectorCode<B>, const B: usize, const N: usize> SliceTask for Products<'_, V, B, N> {
+    type From = f32;
+    type To = LaneSums;
 
     #[inline(always)]
-    fn widen(self, bits: u16) -> f32 {
-        f16_to_f32(bits)
+    fn run<S: Simd>(self, simd: S, x: &[f32], sums: &mut [LaneSums]) {
+        VectorBlocks::<V, B, N>::add_products(simd, self.rows, self.ahead, x, sums);
     }
-    #[inline(always)]
-    fn load(self, values: &[f32; 16]) -> [f32; 16] {
-        // The compiler would make a product with a known -1 a negation, which differs in the sign of a NaN.
-        *alone(values)
-    }
-    #[inline(always)]
-    fn integers(self, bytes: &[u8; 16]) -> [f32; 16] {
-        each(bytes, |byte| f32::from(byte.cast_signed()))
-    }
-    #[inline(always)]
-    fn times(self, values: [f32; 16], by: f32) -> [f32; 16] {
-        each(&values, |x| x * by)
-    }
-    #[inline(always)]
-    fn plus(self, values: [f32; 16], number: f32) -> [f32; 16] {
-        each(&values, |x| x + number)
-    }
-    #[inline(always)]
-    fn minus(self, values: [f32; 16], number: f32) -> [f32; 16] {
-        each(&values, |x| x - number)
-    }
-    #[inline(always)]
-    fn negate(self, mut values: [f32; 16], bits: u16) -> [f32; 16] {
-        for (i, x) in values.iter_mut().enumerate() {
-            *x *= if bits >> i & 1 == 1 { -1.0 } else { 1.0 };
-        }
-        values
-    }
-    #[inline(always)]
-    fn fma(self, mut sums: [f32; 16], values: [f32; 16], x: &[f32; 16]) -> [f32; 16] {
-        for ((sum, value), &x) in sums.iter_mut().zip(values).zip(x) {
-            *sum = value.mul_add(x, *sum);
-        }
-        sums
-    }
-    #[inline(always)]
-    fn store(self, values: [f32; 16], out: &mut [f32; 16]) {
-        *out = values;
-    }
-    #[inline(always)]
-    fn prefetch(self, _address: *const u8) {}
-    #[inline(always)]
-    fn lookup4(self, tables: [[f32; 16]; 2], bytes: &[u8; 16]) -> [[f32; 16]; 2] {
-        self.lookup5(tables.map(|table| [table; 2]), bytes, [0; 2])
-    }
-    #[inline(always)]
-    fn lookup5(
-        self,
-        tables: [[[f32; 16]; 2]; 2],
-        bytes: &[u8; 16],
-        fifths: [u16; 2],
-    ) -> [[f32; 16]; 2] {
-        let mut low = [0.0; 16];
-        let mut high = [0.0; 16];
-        for (j, &byte) in bytes.iter().enumerate() {
-            let fifth = fifths.map(|bits| usize::from(bits >> j & 1));
-            low[j] = tables[0][fifth[0]][usize::from(byte & 15)];
-            high[j] = tables[1][fifth[1]][usize::from(byte >> 4)];
-        }
-        [low, high]
-    }
-    #[inline(always)]
-    fn bits(self, bytes: &[u8; 16], bit: usize) -> u16 {
-        let bits = bytes.iter().enumerate().map(|(j, byte)| u16::from(byte >> bit & 1) << j);
-        bits.fold(0, |word, bit| word | bit)
-    }
+}
+
+/// Multiplies with the vectors of an instruction set.
+fn add_products<V: VectorCode<B>, const B: usize, const N: usize>(
+    isa: Isa,
+    rows: &[&[u8]],
+    ahead: usize,
+    x: &[f32],
+    sums: &mut [LaneSums],
+) {
+    isa.run_slices(Products::<V, B, N> { rows, ahead, code: PhantomData }, x, sums);
 }
 
 #[cfg(test)]
 mod tests {
     use super::{BlockReader, LaneSums};
-    use crate::codec::{self, BlockType, LaneCount};
+    use crate::codec::{self, BlockType};
+    use lanes::Isa;
 
     /// Bytes that make special scales likely: all bits, infinities and NaN of f16, NaN of f8.
     const SPECIAL: [u8; 8] = [0xff, 0x7c, 0xfc, 0x7f, 0x7e, 0x00, 0x80, 0x01];
@@ -441,28 +332,28 @@ mod tests {
     }
 
     #[test]
-    fn every_vector_width_gives_the_bits_of_the_plain_code() {
+    fn every_instruction_set_gives_the_bits_of_the_plain_code() {
         let mut state = 1;
         for ty in BlockType::all().filter(|ty| ty.declaration().decode.is_some()) {
             for round in 0..200 {
                 let blocks = 1 + round % 3;
                 let mut bytes = vec![0; blocks * ty.bytes()];
                 random_bytes(&mut state, round as u64 % 6, &mut bytes);
-                let expected = decoded_bits(LaneCount::One, ty, &bytes, blocks * ty.elements());
-                for lanes in LaneCount::available() {
+                let expected = decoded_bits(Isa::PORTABLE, ty, &bytes, blocks * ty.elements());
+                for isa in Isa::available() {
                     assert_eq!(
-                        decoded_bits(lanes, ty, &bytes, blocks * ty.elements()),
+                        decoded_bits(isa, ty, &bytes, blocks * ty.elements()),
                         expected,
-                        "{ty} {lanes:?} {bytes:02x?}"
+                        "{ty} {isa:?} {bytes:02x?}"
                     );
                 }
             }
         }
     }
 
-    fn decoded_bits(lanes: LaneCount, ty: BlockType, bytes: &[u8], count: usize) -> Vec<u32> {
+    fn decoded_bits(isa: Isa, ty: BlockType, bytes: &[u8], count: usize) -> Vec<u32> {
         let mut out = vec![0.0; count];
-        codec::decode_in(lanes, ty, bytes, &mut out).unwrap();
+        codec::decode_in(isa, ty, bytes, &mut out).unwrap();
         // Which of several NaN a sum keeps is up to the compiler.
         out.into_iter()
             .map(|x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() })
@@ -473,8 +364,8 @@ mod tests {
     fn products_are_added_in_the_order_of_the_numbers() {
         let mut state = 7;
         let mut multiplied = 0;
-        for (ty, reader) in LaneCount::available().flat_map(|lanes| {
-            BlockType::all().filter_map(move |ty| Some((ty, BlockReader::in_lanes(lanes, ty)?)))
+        for (ty, reader) in Isa::available().flat_map(|isa| {
+            BlockType::all().filter_map(move |ty| Some((ty, BlockReader::on(isa, ty)?)))
         }) {
             if !reader.multiplies() {
                 continue;
@@ -492,7 +383,7 @@ mod tests {
                 let mut expected = start.clone();
                 for (row, sums) in rows.iter().zip(&mut expected) {
                     let mut numbers = vec![0.0; len];
-                    codec::decode_in(LaneCount::One, ty, row, &mut numbers).unwrap();
+                    codec::decode_in(Isa::PORTABLE, ty, row, &mut numbers).unwrap();
                     for (n, (number, x)) in numbers.iter().zip(&x).enumerate() {
                         sums[n % 16] = number.mul_add(*x, sums[n % 16]);
                     }

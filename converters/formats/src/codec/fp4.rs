@@ -11,7 +11,7 @@ use super::layout::{blocks, peak};
 use super::nibbles::{join4, split4, values4};
 use super::nvfp4;
 use super::rounding::cut;
-use super::simd::{self, Simd, SimdEncoder};
+use super::simd::{self, Groups, SimdEncoder};
 
 pub(super) const MXFP4: BlockDeclaration = BlockDeclaration {
     levels: Some(|block, to| to.set(half_e8m0(block[0]), &split4(&block[1..]), entry)),
@@ -23,7 +23,7 @@ pub(super) const MXFP4: BlockDeclaration = BlockDeclaration {
     wide: Some(simd::encoder::<ByPeak<Mxfp4Blocks, 32, 17>>),
     decode: vectors!(17, 32, |ops, block, out| {
         let scale = half_e8m0(block[0]);
-        values4(ops, ops.times(ops.load(&HALVES), scale), &block[1..], out);
+        values4(ops, ops.times(ops.load16(&HALVES), scale), &block[1..], out);
     }),
     ..BlockDeclaration::new("MXFP4", 39, 32, 17)
 };
@@ -46,18 +46,18 @@ pub(super) const NVFP4: BlockDeclaration = BlockDeclaration {
         // The bytes of two groups are looked up at once.
         let scales = scales.as_chunks::<2>().0;
         let bytes = bytes.as_chunks::<16>().0;
-        let halves = ops.load(&HALVES);
+        let halves = ops.load16(&HALVES);
         for (bytes, &scales) in bytes.iter().zip(scales) {
             let mut looked_up = [[0.0; 16]; 2];
             for (values, to) in ops.lookup4([halves; 2], bytes).into_iter().zip(&mut looked_up) {
-                ops.store(values, to);
+                ops.store16(values, to);
             }
             for (n, scale) in scales.into_iter().enumerate() {
                 let mut values = [0.0; 16];
                 for (values, from) in values.as_chunks_mut::<8>().0.iter_mut().zip(&looked_up) {
                     *values = from.as_chunks().0[n];
                 }
-                out.push(ops.times(ops.load(&values), half_e4m3(scale)));
+                out.push(ops.times(ops.load16(&values), half_e4m3(scale)));
             }
         }
     }),
@@ -79,7 +79,7 @@ pub(super) struct Nvfp4Lanes;
 
 impl SimdEncoder for Nvfp4Lanes {
     #[inline(always)]
-    fn encode<S: Simd>(
+    fn encode<S: Groups>(
         s: S,
         numbers: &[f32],
         _row: usize,

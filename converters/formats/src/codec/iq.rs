@@ -38,7 +38,7 @@ macro_rules! vectorized {
 
         impl crate::codec::simd::SimdEncoder for $name {
             #[inline(always)]
-            fn encode<S: crate::codec::simd::Simd>(
+            fn encode<S: crate::codec::simd::Groups>(
                 simd: S,
                 numbers: &[f32],
                 row: usize,

@@ -12,7 +12,7 @@ use super::levels::Levels;
 use super::nibbles::{join4, split4, values4};
 use super::rounding::nearest;
 use super::search::TINY;
-use super::simd::{self, Simd, SimdEncoder};
+use super::simd::{self, Groups, SimdEncoder};
 
 pub(super) const IQ4_NL: BlockDeclaration = BlockDeclaration {
     levels: Some(|block, to| to.set(get_f16(block, 0), &split4(&block[2..]), entry)),
@@ -34,7 +34,7 @@ pub(super) const IQ4_NL: BlockDeclaration = BlockDeclaration {
         }
     }),
     decode: vectors!(18, 32, |ops, block, out| {
-        let table = ops.times(ops.load(&const { values() }), ops.f16(block, 0));
+        let table = ops.times(ops.load16(&const { values() }), ops.f16(block, 0));
         values4(ops, table, &block[2..], out);
     }),
     ..BlockDeclaration::new("IQ4_NL", 20, 32, 18)
@@ -67,7 +67,7 @@ pub(super) const IQ4_XS: BlockDeclaration = BlockDeclaration {
             let low = block[4 + j / 2] >> (4 * (j % 2)) & 15;
             let scale = low as i32 | ((high >> (2 * j) & 3) as i32) << 4;
             let scale = d * (scale - 32) as f32;
-            values4(ops, ops.times(ops.load(&const { values() }), scale), bytes, out);
+            values4(ops, ops.times(ops.load16(&const { values() }), scale), bytes, out);
         }
     }),
     ..BlockDeclaration::new("IQ4_XS", 23, 256, 136)
@@ -217,7 +217,7 @@ pub(super) struct Iq4Lanes<const B: usize>;
 
 impl<const B: usize> SimdEncoder for Iq4Lanes<B> {
     #[inline(always)]
-    fn encode<S: Simd>(
+    fn encode<S: Groups>(
         s: S,
         numbers: &[f32],
         row: usize,
@@ -269,7 +269,7 @@ impl<const B: usize> SimdEncoder for Iq4Lanes<B> {
 
 /// Finds the scale of each lane's group as [`fit`] does.
 #[inline(always)]
-fn fit_lanes<S: Simd>(s: S, x: &[S::F; 32], weights: &[S::F; 32]) -> [f32; 16] {
+fn fit_lanes<S: Groups>(s: S, x: &[S::F; 32], weights: &[S::F; 32]) -> [f32; 16] {
     let zero = s.splat(0.0);
     let (max, magnitude) = s.peak(x);
     let lowest = s.splat(value(0));
@@ -288,7 +288,12 @@ fn fit_lanes<S: Simd>(s: S, x: &[S::F; 32], weights: &[S::F; 32]) -> [f32; 16] {
 
 /// Returns the weighted sums of products of numbers and their nearest values, and of squared values.
 #[inline(always)]
-fn sums_lanes<S: Simd>(s: S, inverse: S::F, x: &[S::F; 32], weights: &[S::F; 32]) -> (S::F, S::F) {
+fn sums_lanes<S: Groups>(
+    s: S,
+    inverse: S::F,
+    x: &[S::F; 32],
+    weights: &[S::F; 32],
+) -> (S::F, S::F) {
     let mut xq = s.splat(0.0);
     let mut q2 = s.splat(0.0);
     for (&x, &w) in x.iter().zip(weights) {

@@ -8,7 +8,7 @@ use super::by_peak::{ByPeak, PeakFormat, by_peak};
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::layout::{blocks, each, get_f16, put_f16};
 use super::rounding::away;
-use super::simd::{self, Simd, SimdEncoder};
+use super::simd::{self, Groups, SimdEncoder};
 
 pub(super) const Q1_0: BlockDeclaration = BlockDeclaration {
     levels: Some(|block, to| {
@@ -58,7 +58,7 @@ struct SignLanes;
 
 impl SimdEncoder for SignLanes {
     #[inline(always)]
-    fn encode<S: Simd>(
+    fn encode<S: Groups>(
         s: S,
         numbers: &[f32],
         _row: usize,

@@ -3,7 +3,9 @@
 
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "intrinsics"))]
 
-use super::decoder::{DecoderOps, VectorSink};
+use lanes::Simd;
+
+use super::decoder::VectorSink;
 use super::layout::each;
 
 /// Packs 32 levels of 4 bits into 16 bytes.
@@ -39,12 +41,7 @@ pub(super) const fn values_from(first: i32) -> [f32; 16] {
 
 /// Hands on the value of each of 32 levels of 4 bits.
 #[inline(always)]
-pub(super) fn values4<O: DecoderOps>(
-    ops: O,
-    table: O::Vector,
-    bytes: &[u8],
-    out: &mut impl VectorSink<O>,
-) {
+pub(super) fn values4<O: Simd>(ops: O, table: O::Wide, bytes: &[u8], out: &mut impl VectorSink<O>) {
     let Some(bytes) = bytes.first_chunk() else { return };
     for values in ops.lookup4([table; 2], bytes) {
         out.push(values);
@@ -53,9 +50,9 @@ pub(super) fn values4<O: DecoderOps>(
 
 /// Hands on the value of each of 32 levels of 5 bits.
 #[inline(always)]
-pub(super) fn values5<O: DecoderOps>(
+pub(super) fn values5<O: Simd>(
     ops: O,
-    tables: [O::Vector; 2],
+    tables: [O::Wide; 2],
     bytes: &[u8],
     out: &mut impl VectorSink<O>,
 ) {

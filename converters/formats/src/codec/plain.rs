@@ -10,7 +10,7 @@ pub(super) const F32: BlockDeclaration = BlockDeclaration {
     scales: ScaleRule::Number(|bytes| f32::from_le_bytes(first(bytes)).into()),
     file_types: &[FileType::new("F32", 0)],
     encode: Some(|numbers, _, _, out| write(numbers, out, f32::to_le_bytes)),
-    decode: Some(|_| BlockCode::new(|bytes, out| read(bytes, out, f32::from_le_bytes))),
+    decode: Some(BlockCode::plain(|_, bytes, out| read(bytes, out, f32::from_le_bytes))),
     ..BlockDeclaration::new("F32", 0, 1, 4)
 };
 
@@ -21,11 +21,9 @@ pub(super) const F16: BlockDeclaration = BlockDeclaration {
     encode: Some(|numbers, _, _, out| {
         write(numbers, out, |x| numbers::f32_to_f16(x).to_le_bytes());
     }),
-    decode: Some(|_| {
-        BlockCode::new(|bytes, out| {
-            read(bytes, out, |bits| numbers::f16_to_f32(u16::from_le_bytes(bits)));
-        })
-    }),
+    decode: Some(BlockCode::plain(|_, bytes, out| {
+        read(bytes, out, |bits| numbers::f16_to_f32(u16::from_le_bytes(bits)));
+    })),
     ..BlockDeclaration::new("F16", 1, 1, 2)
 };
 
@@ -38,49 +36,47 @@ pub(super) const BF16: BlockDeclaration = BlockDeclaration {
     encode: Some(|numbers, _, _, out| {
         write(numbers, out, |x| numbers::f32_to_bf16(x).to_le_bytes());
     }),
-    decode: Some(|_| {
-        BlockCode::new(|bytes, out| {
-            read(bytes, out, |bits| numbers::bf16_to_f32(u16::from_le_bytes(bits)));
-        })
-    }),
+    decode: Some(BlockCode::plain(|_, bytes, out| {
+        read(bytes, out, |bits| numbers::bf16_to_f32(u16::from_le_bytes(bits)));
+    })),
     ..BlockDeclaration::new("BF16", 30, 1, 2)
 };
 
 // Types that are read alone; values are rounded to the nearest f32.
 
 pub(super) const I8: BlockDeclaration = BlockDeclaration {
-    decode: Some(|_| {
-        BlockCode::new(|bytes, out| read(bytes, out, |bits| i8::from_le_bytes(bits) as f32))
-    }),
+    decode: Some(BlockCode::plain(|_, bytes, out| {
+        read(bytes, out, |bits| i8::from_le_bytes(bits) as f32);
+    })),
     ..BlockDeclaration::new("I8", 24, 1, 1)
 };
 
 pub(super) const I16: BlockDeclaration = BlockDeclaration {
-    decode: Some(|_| {
-        BlockCode::new(|bytes, out| read(bytes, out, |bits| i16::from_le_bytes(bits) as f32))
-    }),
+    decode: Some(BlockCode::plain(|_, bytes, out| {
+        read(bytes, out, |bits| i16::from_le_bytes(bits) as f32);
+    })),
     ..BlockDeclaration::new("I16", 25, 1, 2)
 };
 
 pub(super) const I32: BlockDeclaration = BlockDeclaration {
-    decode: Some(|_| {
-        BlockCode::new(|bytes, out| read(bytes, out, |bits| i32::from_le_bytes(bits) as f32))
-    }),
+    decode: Some(BlockCode::plain(|_, bytes, out| {
+        read(bytes, out, |bits| i32::from_le_bytes(bits) as f32);
+    })),
     ..BlockDeclaration::new("I32", 26, 1, 4)
 };
 
 pub(super) const I64: BlockDeclaration = BlockDeclaration {
-    decode: Some(|_| {
-        BlockCode::new(|bytes, out| read(bytes, out, |bits| i64::from_le_bytes(bits) as f32))
-    }),
+    decode: Some(BlockCode::plain(|_, bytes, out| {
+        read(bytes, out, |bits| i64::from_le_bytes(bits) as f32);
+    })),
     ..BlockDeclaration::new("I64", 27, 1, 8)
 };
 
 pub(super) const F64: BlockDeclaration = BlockDeclaration {
     scales: ScaleRule::Number(|bytes| f64::from_le_bytes(first(bytes))),
-    decode: Some(|_| {
-        BlockCode::new(|bytes, out| read(bytes, out, |bits| f64::from_le_bytes(bits) as f32))
-    }),
+    decode: Some(BlockCode::plain(|_, bytes, out| {
+        read(bytes, out, |bits| f64::from_le_bytes(bits) as f32);
+    })),
     ..BlockDeclaration::new("F64", 28, 1, 8)
 };
 

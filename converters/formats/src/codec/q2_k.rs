@@ -12,7 +12,7 @@ use super::levels::Levels;
 use super::q4_1::ladder;
 use super::rounding::nearest;
 use super::search::{Ladder, positive};
-use super::simd::{self, AffineLanes, Simd, SimdEncoder};
+use super::simd::{self, AffineLanes, Groups, SimdEncoder};
 
 pub(super) const Q2_K: BlockDeclaration = BlockDeclaration {
     levels: Some(levels),
@@ -44,7 +44,7 @@ pub(super) const Q2_K: BlockDeclaration = BlockDeclaration {
         let scales = alone(&scales.0);
         let mins = alone(&mins.0);
         for (j, group) in levels.as_chunks::<16>().0.iter().enumerate() {
-            out.push(ops.minus(ops.times(ops.integers(group), scales[j]), mins[j]));
+            out.push(ops.minus(ops.times(ops.signed16(group), scales[j]), mins[j]));
         }
     }),
     ..BlockDeclaration::new("Q2_K", 10, 256, 84)
@@ -94,7 +94,7 @@ pub(super) struct Q2Lanes;
 
 impl SimdEncoder for Q2Lanes {
     #[inline(always)]
-    fn encode<S: Simd>(
+    fn encode<S: Groups>(
         s: S,
         numbers: &[f32],
         row: usize,
@@ -148,7 +148,7 @@ struct GroupFits([AffineLanes; 2]);
 impl GroupFits {
     /// Returns a number of each group.
     #[inline(always)]
-    fn each<S: Simd>(&self, of: impl Fn(&AffineLanes) -> &[f32; 16]) -> [f32; 16] {
+    fn each<S: Groups>(&self, of: impl Fn(&AffineLanes) -> &[f32; 16]) -> [f32; 16] {
         std::array::from_fn(|j| of(&self.0[j / S::LANES])[j % S::LANES])
     }
 }

@@ -11,7 +11,7 @@ use super::levels::Levels;
 use super::q2_k::pairs;
 use super::rounding::nearest;
 use super::search::{descend, signed};
-use super::simd::{self, SignedLanes, Simd, SimdEncoder};
+use super::simd::{self, Groups, SignedLanes, SimdEncoder};
 
 pub(super) const Q3_K: BlockDeclaration = BlockDeclaration {
     levels: Some(levels),
@@ -93,7 +93,7 @@ pub(super) struct Q3Lanes;
 
 impl SimdEncoder for Q3Lanes {
     #[inline(always)]
-    fn encode<S: Simd>(
+    fn encode<S: Groups>(
         s: S,
         numbers: &[f32],
         row: usize,
@@ -120,7 +120,7 @@ impl SimdEncoder for Q3Lanes {
 
 /// Encodes up to two vectors of groups: whole blocks.
 #[inline(always)]
-fn plain_lanes<S: Simd>(s: S, numbers: &[f32], out: &mut [u8]) {
+fn plain_lanes<S: Groups>(s: S, numbers: &[f32], out: &mut [u8]) {
     let groups = numbers.as_chunks::<16>().0;
     let mut x = [[s.splat(0.0); 16]; 2];
     s.columns(&groups[..S::LANES.min(groups.len())], &mut x[0]);
@@ -145,12 +145,12 @@ fn plain_lanes<S: Simd>(s: S, numbers: &[f32], out: &mut [u8]) {
 
 /// Returns the vector that holds a group, and the group's lane in it.
 #[inline(always)]
-fn vector_and_lane<S: Simd>(group: usize) -> (usize, usize) {
+fn vector_and_lane<S: Groups>(group: usize) -> (usize, usize) {
     (group / S::LANES, group % S::LANES)
 }
 
 #[inline(always)]
-fn weighted_lanes<S: Simd>(
+fn weighted_lanes<S: Groups>(
     s: S,
     numbers: &[f32; 256],
     importance: &[f32; 256],

@@ -9,7 +9,7 @@ use super::layout::{blocks, each, error_weights, get_f16, put_f16, squares, weig
 use super::nibbles::{join4, join5, split4, split5, values_from, values4, values5};
 use super::rounding::cut;
 use super::search::signed;
-use super::simd::{self, Simd, SimdEncoder};
+use super::simd::{self, Groups, SimdEncoder};
 
 pub(super) const Q4_0: BlockDeclaration = BlockDeclaration {
     levels: Some(|block, to| {
@@ -21,7 +21,7 @@ pub(super) const Q4_0: BlockDeclaration = BlockDeclaration {
     encode: Some(encode::<18>),
     wide: Some(simd::encoder::<SignedBlocks<18>>),
     decode: vectors!(18, 32, |ops, block, out| {
-        let table = ops.times(ops.load(&const { values_from(-8) }), ops.f16(block, 0));
+        let table = ops.times(ops.load16(&const { values_from(-8) }), ops.f16(block, 0));
         values4(ops, table, &block[2..], out);
     }),
     ..BlockDeclaration::new("Q4_0", 2, 32, 18)
@@ -39,7 +39,7 @@ pub(super) const Q5_0: BlockDeclaration = BlockDeclaration {
     decode: vectors!(22, 32, |ops, block, out| {
         let d = ops.f16(block, 0);
         let values = const { [values_from(-16), values_from(0)] };
-        let tables = [ops.times(ops.load(&values[0]), d), ops.times(ops.load(&values[1]), d)];
+        let tables = [ops.times(ops.load16(&values[0]), d), ops.times(ops.load16(&values[1]), d)];
         values5(ops, tables, &block[2..], out);
     }),
     ..BlockDeclaration::new("Q5_0", 6, 32, 22)
@@ -69,7 +69,7 @@ pub(super) struct SignedBlocks<const B: usize>;
 
 impl<const B: usize> SimdEncoder for SignedBlocks<B> {
     #[inline(always)]
-    fn encode<S: Simd>(
+    fn encode<S: Groups>(
         s: S,
         numbers: &[f32],
         row: usize,

@@ -7,7 +7,7 @@ use super::layout::{blocks, each, error_weights, get_f16, put_f16, squares, weig
 use super::nibbles::{join4, join5, split4, split5, values_from, values4, values5};
 use super::rounding::cut;
 use super::search::Ladder;
-use super::simd::{self, Simd, SimdEncoder};
+use super::simd::{self, Groups, SimdEncoder};
 
 pub(super) const Q4_1: BlockDeclaration = BlockDeclaration {
     levels: Some(|block, to| {
@@ -21,7 +21,7 @@ pub(super) const Q4_1: BlockDeclaration = BlockDeclaration {
     decode: vectors!(20, 32, |ops, block, out| {
         let d = ops.f16(block, 0);
         let m = ops.f16(block, 2);
-        let table = ops.plus(ops.times(ops.load(&const { values_from(0) }), d), m);
+        let table = ops.plus(ops.times(ops.load16(&const { values_from(0) }), d), m);
         values4(ops, table, &block[4..], out);
     }),
     ..BlockDeclaration::new("Q4_1", 3, 32, 20)
@@ -40,8 +40,8 @@ pub(super) const Q5_1: BlockDeclaration = BlockDeclaration {
         let d = ops.f16(block, 0);
         let m = ops.f16(block, 2);
         let values = const { [values_from(0), values_from(16)] };
-        let low = ops.plus(ops.times(ops.load(&values[0]), d), m);
-        let high = ops.plus(ops.times(ops.load(&values[1]), d), m);
+        let low = ops.plus(ops.times(ops.load16(&values[0]), d), m);
+        let high = ops.plus(ops.times(ops.load16(&values[1]), d), m);
         values5(ops, [low, high], &block[4..], out);
     }),
     ..BlockDeclaration::new("Q5_1", 7, 32, 24)
@@ -74,7 +74,7 @@ pub(super) struct AffineBlocks<const B: usize>;
 
 impl<const B: usize> SimdEncoder for AffineBlocks<B> {
     #[inline(always)]
-    fn encode<S: Simd>(
+    fn encode<S: Groups>(
         s: S,
         numbers: &[f32],
         row: usize,
@@ -139,7 +139,7 @@ fn encode_plain<const B: usize>(numbers: &[f32], out: &mut [u8]) {
 }
 
 #[inline(always)]
-fn encode_plain_lanes<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
+fn encode_plain_lanes<S: Groups, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
     for (numbers, out) in numbers.chunks(32 * S::LANES).zip(out.chunks_mut(B * S::LANES)) {
         let mut min = s.splat(f32::MAX);
         let mut max = s.splat(f32::MIN);

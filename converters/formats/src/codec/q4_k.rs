@@ -6,9 +6,11 @@
 
 mod lanes;
 
+use ::lanes::Simd;
+
 use super::BlockType;
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
-use super::decoder::{DecoderOps, VectorSink};
+use super::decoder::VectorSink;
 use super::layout::{
     OneLine, alone, blocks, each, error_weights, get_f16, put_f16, squares, weights_of,
 };
@@ -59,7 +61,7 @@ fn encode<const B: usize>(numbers: &[f32], row: usize, importance: Option<&[f32]
 }
 
 #[inline(always)]
-fn decode<O: DecoderOps, const B: usize>(ops: O, block: &[u8; B], out: &mut impl VectorSink<O>) {
+fn decode<O: Simd, const B: usize>(ops: O, block: &[u8; B], out: &mut impl VectorSink<O>) {
     let d = ops.f16(block, 0);
     let dmin = ops.f16(block, 2);
     let (scales, mins) = split_scales(&block[4..16]);
@@ -69,8 +71,9 @@ fn decode<O: DecoderOps, const B: usize>(ops: O, block: &[u8; B], out: &mut impl
     let scales = alone(&scales.0);
     let mins = alone(&mins.0);
     let values = const { [values_from(0), values_from(16)] };
-    let table =
-        |j: usize, upper: usize| ops.minus(ops.times(ops.load(&values[upper]), scales[j]), mins[j]);
+    let table = |j: usize, upper: usize| {
+        ops.minus(ops.times(ops.load16(&values[upper]), scales[j]), mins[j])
+    };
     for (n, bytes) in block[B - 128..].as_chunks::<32>().0.iter().enumerate() {
         let low = 2 * n;
         let high = 2 * n + 1;
@@ -81,8 +84,8 @@ fn decode<O: DecoderOps, const B: usize>(ops: O, block: &[u8; B], out: &mut impl
         } else {
             let tables = [[table(low, 0), table(low, 1)], [table(high, 0), table(high, 1)]];
             let [first5, last5] = block[16..48].as_chunks::<16>().0 else { return };
-            let fifths_of_first = [ops.bits(first5, low), ops.bits(first5, high)];
-            let fifths_of_last = [ops.bits(last5, low), ops.bits(last5, high)];
+            let fifths_of_first = [ops.byte_bits(first5, low), ops.byte_bits(first5, high)];
+            let fifths_of_last = [ops.byte_bits(last5, low), ops.byte_bits(last5, high)];
             [ops.lookup5(tables, first, fifths_of_first), ops.lookup5(tables, last, fifths_of_last)]
         };
         for values in [low0, low1, high0, high1] {

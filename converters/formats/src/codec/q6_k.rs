@@ -42,7 +42,7 @@ pub(super) const Q6_K: BlockDeclaration = BlockDeclaration {
         let scales = block[192..].first_chunk::<16>().expect("210 bytes");
         let scales = OneLine(each(scales, |q| d * q.cast_signed() as f32));
         for (levels, &scale) in levels.as_chunks::<16>().0.iter().zip(alone(&scales.0)) {
-            out.push(ops.times(ops.integers(levels), scale));
+            out.push(ops.times(ops.signed16(levels), scale));
         }
     }),
     ..BlockDeclaration::new("Q6_K", 14, 256, 210)

@@ -18,7 +18,7 @@ pub(super) const Q8_0: BlockDeclaration = BlockDeclaration {
     decode: vectors!(34, 32, |ops, block, out| {
         let d = ops.f16(block, 0);
         for levels in block[2..].as_chunks::<16>().0 {
-            out.push(ops.times(ops.integers(levels), d));
+            out.push(ops.times(ops.signed16(levels), d));
         }
     }),
     ..BlockDeclaration::new("Q8_0", 8, 32, 34)

@@ -6,35 +6,46 @@
 //!
 //! The reasons are in [decision 60](../../../../docs/decisions/0060-quantizers-in-lanes.md).
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 mod descent;
+mod groups;
 mod ladder;
-mod lanes;
 mod signed;
 mod sums;
 
-use super::{EncodeFn, LaneCount};
+use std::marker::PhantomData;
+
+use lanes::{Isa, Simd, SliceTask};
+
 pub(super) use descent::descend;
+pub(super) use groups::{Groups, SimdEncoder};
 pub(super) use ladder::{AffineLanes, climb};
-use lanes::Width;
-pub(super) use lanes::{Simd, SimdEncoder};
 pub(super) use signed::{SignedLanes, signed};
 pub use sums::{ErrorSums, sums};
 
-/// Returns the encoder compiled for a number of lanes; none for one lane, or if the CPU lacks them.
-///
-/// Decoders have a mechanism of their own ([`super::decoder`]).
-pub(super) fn encoder<W: SimdEncoder>(lanes: LaneCount) -> Option<EncodeFn> {
-    match lanes {
-        LaneCount::One => None,
-        #[cfg(target_arch = "x86_64")]
-        LaneCount::Eight => avx2::HasAvx2::encoder::<W>(),
-        #[cfg(target_arch = "x86_64")]
-        LaneCount::Sixteen => avx512::HasAvx512::encoder::<W>(),
-        #[cfg(not(target_arch = "x86_64"))]
-        _ => None,
+/// Encoding of rows as a task.
+struct RowEncoding<'a, W> {
+    row: usize,
+    importance: Option<&'a [f32]>,
+    encoder: PhantomData<W>,
+}
+
+impl<W: SimdEncoder> SliceTask for RowEncoding<'_, W> {
+    type From = f32;
+    type To = u8;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S, numbers: &[f32], out: &mut [u8]) {
+        W::encode(simd, numbers, self.row, self.importance, out);
     }
+}
+
+/// Encodes with the vectors of an instruction set: an [`EncodeLanesFn`](super::EncodeLanesFn).
+pub(super) fn encoder<W: SimdEncoder>(
+    isa: Isa,
+    numbers: &[f32],
+    row: usize,
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) {
+    isa.run_slices(RowEncoding::<W> { row, importance, encoder: PhantomData }, numbers, out);
 }

@@ -5,7 +5,7 @@ const LANES: usize = 32;
 /// Odd, so that every step can be undone: 2^32 and 2^64 over the golden ratio.
 const FACTORS: (u32, u64) = (0x9e37_79b1, 0x9e37_79b9_7f4a_7c15);
 
-widest! {
+lanes::widest! {
     /// Returns a checksum of values. Two lists that differ in one value have different checksums.
     pub fn checksum(numbers: &[f32]) -> u64 = plain_checksum;
 }

@@ -2,33 +2,33 @@
 
 use super::{F4_E2M1, f4_e2m1_to_f32, f8_e4m3_to_f32, f32_to_f4_e2m1, f32_to_f8_e4m3};
 
-widest! {
+lanes::widest! {
     /// Returns the largest magnitude; NaN counts as none.
     pub fn largest_magnitude(values: &[f32]) -> f32 = plain_largest;
 }
 
-widest! {
+lanes::widest! {
     /// Rounds quotients by a scale to f8 e4m3 bits; both slices have one length.
     pub fn divide_to_f8_e4m3(values: &[f32], scale: f32, out: &mut [u8]) = plain_divide_to_f8;
 }
 
-widest! {
+lanes::widest! {
     /// Rounds quotients by a scale to f4 e2m1, two values a byte, the first one low. A scale of zero gives
     /// zeros.
     pub fn divide_to_f4_e2m1(values: &[f32], scale: f32, out: &mut [u8]) = plain_divide_to_f4;
 }
 
-widest! {
+lanes::widest! {
     /// Widens f8 e4m3 bits and multiplies them by a scale; both slices have one length.
     pub fn multiply_f8_e4m3(bits: &[u8], scale: f32, out: &mut [f32]) = plain_multiply_f8;
 }
 
-widest! {
+lanes::widest! {
     /// Widens pairs of f4 e2m1 and multiplies them by a scale.
     pub fn multiply_f4_e2m1(pairs: &[u8], scale: f32, out: &mut [f32]) = plain_multiply_f4;
 }
 
-widest! {
+lanes::widest! {
     /// Returns the sum of squared errors of values that are rounded to f4 e2m1 with a scale, in order.
     pub fn f4_e2m1_error(values: &[f32], scale: f32) -> f64 = plain_f4_error;
 }

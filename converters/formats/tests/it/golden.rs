@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use onboard_formats::codec::{self, BlockType, LaneCount};
+use lanes::Isa;
+use onboard_formats::codec::{self, BlockType};
 use sha2::{Digest, Sha256};
 
 const ROW: usize = 1024;
@@ -59,12 +60,12 @@ fn encoders_give_the_bytes_of_the_reference() {
     for (ty, name, weighted) in files {
         let expected = golden(&name);
         let importance = weighted.then_some(&importance[..]);
-        for lanes in LaneCount::available() {
+        for isa in Isa::available() {
             let mut out = vec![0xaa; expected.len()];
-            if let Err(error) = codec::encode_in(lanes, ty, &input, ROW, importance, &mut out) {
+            if let Err(error) = codec::encode_in(isa, ty, &input, ROW, importance, &mut out) {
                 wrong.push(format!("{name}: {error}"));
             } else if let Some(difference) = compare(ty, &out, &expected) {
-                wrong.push(format!("{name}, {lanes:?}: {difference}"));
+                wrong.push(format!("{name}, {isa:?}: {difference}"));
             }
         }
     }

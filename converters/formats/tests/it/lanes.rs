@@ -1,6 +1,7 @@
 //! Checks that the bytes are those of the scalar code, on any CPU.
 
-use onboard_formats::codec::{self, BlockType, LaneCount};
+use lanes::Isa;
+use onboard_formats::codec::{self, BlockType};
 
 /// Generator of uniform integers, and of values derived from them.
 struct Random(u64);
@@ -103,14 +104,14 @@ fn draws(row: usize, random: &mut Random, one: &mut dyn FnMut(&mut Random) -> f3
 }
 
 fn encoded(
-    lanes: LaneCount,
+    isa: Isa,
     ty: BlockType,
     numbers: &[f32],
     row: usize,
     weights: Option<&[f32]>,
 ) -> Vec<u8> {
     let mut out = vec![0xaa; numbers.len() / ty.elements() * ty.bytes()];
-    codec::encode_in(lanes, ty, numbers, row, weights, &mut out)
+    codec::encode_in(isa, ty, numbers, row, weights, &mut out)
         .unwrap_or_else(|error| panic!("{ty}: {error}"));
     out
 }
@@ -135,9 +136,9 @@ fn every_width_gives_the_same_bytes() {
                 if weights.is_none() && ty.needs_importance() {
                     continue;
                 }
-                let plain = encoded(LaneCount::One, ty, &all, row, weights);
-                for lanes in LaneCount::available().skip(1) {
-                    let wide = encoded(lanes, ty, &all, row, weights);
+                let plain = encoded(Isa::PORTABLE, ty, &all, row, weights);
+                for isa in Isa::available().skip(1) {
+                    let wide = encoded(isa, ty, &all, row, weights);
                     let bytes = row / ty.elements() * ty.bytes();
                     for ((name, _), (plain, wide)) in
                         rows.iter().zip(plain.chunks(bytes).zip(wide.chunks(bytes)))
@@ -146,7 +147,7 @@ fn every_width_gives_the_same_bytes() {
                         let differs = block.clone().position(|(plain, wide)| plain != wide);
                         assert_eq!(
                             differs, None,
-                            "{ty}, {lanes:?}, {weights_name} importances, row `{name}` of {row}"
+                            "{ty}, {isa:?}, {weights_name} importances, row `{name}` of {row}"
                         );
                     }
                 }
@@ -162,10 +163,10 @@ fn rows_do_not_depend_on_each_other() {
     let all: Vec<f32> = rows.iter().flat_map(|(_, row)| row).copied().collect();
     let (_, weights) = &importances(row)[0];
     for ty in formats() {
-        let together = encoded(LaneCount::widest(), ty, &all, row, Some(weights));
+        let together = encoded(Isa::best(), ty, &all, row, Some(weights));
         let apart: Vec<u8> = rows
             .iter()
-            .flat_map(|(_, numbers)| encoded(LaneCount::widest(), ty, numbers, row, Some(weights)))
+            .flat_map(|(_, numbers)| encoded(Isa::best(), ty, numbers, row, Some(weights)))
             .collect();
         assert!(together == apart, "{ty}");
     }

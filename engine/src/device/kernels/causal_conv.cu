@@ -1,11 +1,13 @@
 // `causal_conv`: each channel over its last inputs; those before the step come from the state. `previous`: the input
 // before.
 
-#define NO_ACTIVATION 12u
+#define NO_ACTIVATION 14u
 
+// `own`: numbers of rows that are added to the kernel of all channels of a head, `[heads, taps]`, that of the row itself
+// first.
 PARTS_KERNEL(causal_conv, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 channels, const float *weight, u32 taps,
-             const float *bias, const u8 *past, u32 past_dtype, u32 first, u32 start, u32 stepwise, u32 kind, u8 *y,
-             u32 dtype) {
+             u32 dilation, const u8 *own, u32 own_dtype, u32 heads, const float *bias, const u8 *past, u32 past_dtype,
+             u32 first, u32 start, u32 stepwise, u32 kind, u8 *y, u32 dtype) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < (u64)rows * channels) {
@@ -13,13 +15,16 @@ PARTS_KERNEL(causal_conv, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 chan
             float sum = 0.0f;
             for (u32 tap = 0; tap < taps; ++tap) {
                 // Inputs before the first position are zero.
-                u32 back = taps - 1u - tap;
+                u32 back = (taps - 1u - tap) * dilation;
                 float z = 0.0f;
                 if (row >= back)
                     z = load(x, stored, (u64)(x_row + row - back) * channels + c);
                 else if (start + row >= back)
                     z = load(past, past_dtype, (u64)(start + row - back - first) * channels + c);
-                float product = z * weight[(u64)c * taps + tap];
+                float factor = weight[(u64)c * taps + tap];
+                if (own)
+                    factor += load(own, own_dtype, ((u64)(x_row + row) * heads + c / (channels / heads)) * taps + taps - 1u - tap);
+                float product = z * factor;
                 sum += stepwise ? round_to(dtype, product) : product;
             }
             if (stepwise) sum = round_to(dtype, sum);

@@ -8,7 +8,7 @@ use half::f16;
 use half::slice::{HalfBitsSliceExt as _, HalfFloatSliceExt as _};
 use registry::dtype::Dtype;
 
-use crate::kernels::prefetch::prefetch;
+use lanes::prefetch_to_l2;
 
 /// Rows that lie between a row that is read and the row whose cache lines are asked for.
 const AHEAD: usize = 16;
@@ -80,7 +80,7 @@ impl<'a> CachedColumns<'a> {
         };
         let later = bits.as_ptr().wrapping_add(at + AHEAD * width);
         for line in (0..fetched).step_by(32) {
-            prefetch(later.wrapping_add(line).cast());
+            prefetch_to_l2(later.wrapping_add(line).cast());
         }
         &bits[at..at + self.len]
     }

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use registry::dtype::Dtype;
 
-use super::product::{LANES, Line, TileProduct, VectorTask, Vectors, dispatch, room, transpose};
+use super::product::{LANES, Line, TileProduct, dispatch, room, transpose};
 use super::rows::{CachedColumns, CachedHead};
 use super::softmax::{SoftmaxSums, divide, exponentials, scale};
 use super::{AttentionParams, Query};
-use crate::kernels::isa::Isa;
+use lanes::{Isa, Simd, VectorTask};
 
 /// Positions whose values are summed together. Sums of spans are then added in order.
 pub(super) const SPAN: usize = 512;
@@ -72,7 +72,7 @@ impl<'a> SpanBlock<'a> {
             queries.iter().all(|q| q.from < q.to && q.q.len() == rule.key_dim),
             "a query sees at least one of the keys"
         );
-        let pairs = isa == Isa::Avx512Bf16;
+        let pairs = isa.has_pairs();
         Self {
             rule,
             queries,
@@ -195,15 +195,15 @@ impl VectorTask for KeyPacking<'_, '_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vectors>(self) {
+    fn run<S: Simd>(self, s: S) {
         let Self { block, keys, buffers } = self;
-        let padded = block.key_words::<V>().1;
+        let padded = block.key_words::<S>().1;
         let seen = block.seen();
         let start = seen.start / KEY_TILE * KEY_TILE;
         let tiles = room(keys, (seen.end - start).next_multiple_of(KEY_TILE) * padded);
         for (n, tile) in tiles.chunks_exact_mut(KEY_TILE * padded).enumerate() {
             let first = start + n * KEY_TILE;
-            block.key_tile::<V>(&seen, first, KEY_TILE, &mut buffers.gathered, tile);
+            block.key_tile(s, &seen, first, KEY_TILE, &mut buffers.gathered, tile);
         }
     }
 }
@@ -217,14 +217,14 @@ impl VectorTask for ValuePacking<'_, '_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vectors>(self) {
+    fn run<S: Simd>(self, _s: S) {
         let Self { block, values } = self;
         let seen = block.seen();
         let width = block.value_width();
         let start = seen.start / 2 * 2;
         let steps = (seen.end - start).div_ceil(2);
-        let rows = if V::PAIRS { steps } else { 2 * steps };
-        block.value_tile::<V>(&seen, start, room(values, rows * width));
+        let rows = if S::PAIRS { steps } else { 2 * steps };
+        block.value_tile::<S>(&seen, start, room(values, rows * width));
     }
 }
 
@@ -239,14 +239,14 @@ impl VectorTask for ScoreTask<'_, '_, '_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vectors>(self) {
+    fn run<S: Simd>(self, s: S) {
         let Self { block, span, scores, tiles } = self;
         let SpanTiles { buffers, packed } = tiles;
         let dim = block.rule.key_dim;
-        let (words, padded) = block.key_words::<V>();
+        let (words, padded) = block.key_words::<S>();
         let queries = room(&mut buffers.queries, block.queries.len() * padded);
         for (query, row) in block.queries.iter().zip(queries.chunks_exact_mut(padded)) {
-            if V::PAIRS {
+            if S::PAIRS {
                 for (word, pair) in row.iter_mut().zip(query.q.chunks_exact(2)) {
                     *word = f32::from_bits(pair[0].to_bits() >> 16 | pair[1].to_bits());
                 }
@@ -267,7 +267,7 @@ impl VectorTask for ScoreTask<'_, '_, '_> {
                 (&keys[from * padded + first - start..], KEY_TILE)
             } else {
                 let tile = room(&mut buffers.tile, count * padded);
-                block.key_tile::<V>(&seen, first, count, &mut buffers.gathered, tile);
+                block.key_tile(s, &seen, first, count, &mut buffers.gathered, tile);
                 (&*tile, count)
             };
             for panel in panels(block.queries, &(first..end)) {
@@ -281,14 +281,14 @@ impl VectorTask for ScoreTask<'_, '_, '_> {
                     steps: dim.div_ceil(2),
                 };
                 let at = panel.start * ROW + first - span * SPAN;
-                factors.multiply::<V>(&mut scores[at..], ROW, true);
+                factors.multiply(s, &mut scores[at..], ROW, true);
             }
             first = end;
         }
         for (query, row) in block.queries.iter().zip(scores.chunks_exact_mut(ROW)) {
             let part = visible(query, span);
-            let bias = query.slope.map(|slope| (slope, span * SPAN + part.start));
-            scale(block.rule, &mut row[part], bias);
+            let first = span * SPAN + part.start;
+            scale(block.rule, &mut row[part], query, first);
         }
     }
 }
@@ -296,45 +296,46 @@ impl VectorTask for ScoreTask<'_, '_, '_> {
 impl<'a> SpanBlock<'a> {
     /// Returns the words of a packed key, and the words from one key to the next.
     #[inline(always)]
-    fn key_words<V: Vectors>(&self) -> (usize, usize) {
+    fn key_words<S: Simd>(&self) -> (usize, usize) {
         let steps = self.rule.key_dim.div_ceil(2);
-        let words = if V::PAIRS { steps } else { 2 * steps };
+        let words = if S::PAIRS { steps } else { 2 * steps };
         (words, words.next_multiple_of(LANES))
     }
 
     /// Packs `count` keys from position `first` on, those that are seen: `[word, count]`.
     #[inline(always)]
-    fn key_tile<V: Vectors>(
+    fn key_tile<S: Simd>(
         &self,
+        s: S,
         seen: &Range<usize>,
         first: usize,
         count: usize,
         gathered: &mut Vec<Line>,
         tile: &mut [f32],
     ) {
-        let (words, padded) = self.key_words::<V>();
-        if let Some((rows, stride)) = self.in_place::<V>(&self.head.keys, seen, first, count) {
-            return transpose::<V>(rows, stride, count, padded, tile);
+        let (words, padded) = self.key_words::<S>();
+        if let Some((rows, stride)) = self.in_place::<S>(&self.head.keys, seen, first, count) {
+            return transpose(s, rows, stride, count, padded, tile);
         }
         let gathered = room(gathered, count * padded);
         for (n, row) in gathered.chunks_exact_mut(padded).enumerate() {
             let position = first + n;
             if !seen.contains(&position) {
                 row.fill(0.0);
-            } else if V::PAIRS {
+            } else if S::PAIRS {
                 self.gather_pairs(position, row);
             } else {
                 self.gather(position, row);
                 row[self.rule.key_dim..words].fill(0.0);
             }
         }
-        transpose::<V>(gathered, padded, count, padded, tile);
+        transpose(s, gathered, padded, count, padded, tile);
     }
 
     /// Returns `count` rows of f32 where they lie in the cache; none if they have to be copied: unless all are seen, in
     /// one stretch of whole vectors.
     #[inline(always)]
-    fn in_place<V: Vectors>(
+    fn in_place<S: Simd>(
         &self,
         parts: &[CachedColumns<'a>; 2],
         seen: &Range<usize>,
@@ -342,7 +343,7 @@ impl<'a> SpanBlock<'a> {
         count: usize,
     ) -> Option<(&'a [f32], usize)> {
         let [front, back] = parts;
-        let contiguous = back.len == 0 && front.len.is_multiple_of(LANES) && !V::PAIRS;
+        let contiguous = back.len == 0 && front.len.is_multiple_of(LANES) && !S::PAIRS;
         let all = seen.start <= first && first + count <= seen.end;
         if !contiguous || !all || self.head.selected.is_some() {
             return None;
@@ -352,9 +353,9 @@ impl<'a> SpanBlock<'a> {
 
     /// Packs values from an even position on, those that are seen.
     #[inline(always)]
-    fn value_tile<V: Vectors>(&self, seen: &Range<usize>, first: usize, tile: &mut [f32]) {
+    fn value_tile<S: Simd>(&self, seen: &Range<usize>, first: usize, tile: &mut [f32]) {
         for (n, row) in tile.chunks_exact_mut(self.value_width()).enumerate() {
-            if V::PAIRS {
+            if S::PAIRS {
                 self.value_pair(seen, first + 2 * n, row);
             } else {
                 self.value(seen, first + n, row);
@@ -395,7 +396,7 @@ impl VectorTask for ExponentialTask<'_, '_> {
     type Output = Vec<SoftmaxSums>;
 
     #[inline(always)]
-    fn run<V: Vectors>(self) -> Vec<SoftmaxSums> {
+    fn run<S: Simd>(self, _s: S) -> Vec<SoftmaxSums> {
         let Self { block, scores } = self;
         let first = block.spans().start;
         let len = block.span_len();
@@ -425,7 +426,7 @@ impl VectorTask for MixTask<'_, '_, '_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vectors>(self) {
+    fn run<S: Simd>(self, s: S) {
         let Self { block, span, scores, totals, sums, tiles } = self;
         let SpanTiles { buffers, packed } = tiles;
         let seen = block.seen_of(span);
@@ -439,7 +440,7 @@ impl VectorTask for MixTask<'_, '_, '_> {
             // What others of the block see and this query does not weighs nothing.
             row[low.min(part.start)..part.start].fill(0.0);
             row[part.end..high.max(part.end)].fill(0.0);
-            if V::PAIRS {
+            if S::PAIRS {
                 pack_pairs(row, low, high);
             }
         }
@@ -448,21 +449,21 @@ impl VectorTask for MixTask<'_, '_, '_> {
         while first < seen.end {
             let end = (first / VALUE_TILE * VALUE_TILE + VALUE_TILE).min(seen.end);
             let steps = (end - first).div_ceil(2);
-            let words = if V::PAIRS { steps } else { 2 * steps };
+            let words = if S::PAIRS { steps } else { 2 * steps };
             let (tile, stride) = if let Some((packed, all)) = packed {
                 let from = first - all.start / 2 * 2;
-                let from = if V::PAIRS { from / 2 } else { from };
+                let from = if S::PAIRS { from / 2 } else { from };
                 (&room(&mut packed.values, (from + words) * width)[from * width..], width)
-            } else if let Some(rows) = block.in_place::<V>(&block.head.values, &seen, first, words)
+            } else if let Some(rows) = block.in_place::<S>(&block.head.values, &seen, first, words)
             {
                 rows
             } else {
                 let tile = room(&mut buffers.tile, words * width);
-                block.value_tile::<V>(&seen, first, tile);
+                block.value_tile::<S>(&seen, first, tile);
                 (&*tile, width)
             };
             for panel in panels(block.queries, &(first..end)) {
-                let at = if V::PAIRS { (first - start) / 2 } else { first - start };
+                let at = if S::PAIRS { (first - start) / 2 } else { first - start };
                 let factors = TileProduct {
                     a: &scores[panel.start * ROW + at..],
                     a_stride: ROW,
@@ -472,7 +473,7 @@ impl VectorTask for MixTask<'_, '_, '_> {
                     vectors: width / LANES,
                     steps,
                 };
-                factors.multiply::<V>(&mut sums[panel.start * width..], width, false);
+                factors.multiply(s, &mut sums[panel.start * width..], width, false);
             }
             first = end;
         }

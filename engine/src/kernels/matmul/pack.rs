@@ -1,6 +1,6 @@
 //! `x` in the order in which the tile kernel reads it.
 
-use super::lanes::STEP;
+use super::weights::STEP;
 use rayon::prelude::*;
 use std::cell::Cell;
 

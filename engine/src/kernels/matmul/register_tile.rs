@@ -1,7 +1,7 @@
 //! Register tile of the innermost loop, with its place in the operands.
 
 /// One register tile: `R` rows of `x` times `N` rows of the weight.
-pub(super) struct Sweep<L, const N: usize> {
+pub(super) struct Sweep<const N: usize> {
     /// The starts of the weight rows.
     pub(super) weights: [*const u8; N],
     /// The start of the packed panel.
@@ -13,8 +13,8 @@ pub(super) struct Sweep<L, const N: usize> {
     pub(super) steps: usize,
     /// Bytes of a row after its whole steps.
     pub(super) rest: usize,
-    /// The buffer that holds `R * N` sums between stretches.
-    pub(super) spilled: *mut L,
+    /// The buffer that holds `R * N` vectors of sums between stretches.
+    pub(super) spilled: *mut f32,
     /// The output of the first row.
     pub(super) y: *mut f32,
     pub(super) y_stride: usize,

@@ -1,18 +1,57 @@
 //! The innermost loop: one register tile along a stretch of a row.
 //!
-//! Each instruction set compiles it as a function of its own (`Lanes::sweep`), so that nothing
-//! around the loop competes for the registers that hold the sums.
+//! It is compiled as a function of its own ([`Simd::apart`]), so that nothing around the loop competes for the
+//! registers that hold the sums.
 #![expect(unsafe_code, reason = "hot loops over raw bytes, without bounds checks")]
 #![expect(
     clippy::inline_always,
     reason = "intrinsics are fast only inside a function with features"
 )]
 
-use super::lanes::{Lanes, WeightFormat};
+use std::marker::PhantomData;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use lanes::{Simd, VectorTask, prefetch_to_l2};
+
 use super::pack::CacheLine;
 use super::register_tile::Sweep;
-use crate::kernels::prefetch::prefetch;
-use std::sync::atomic::{Ordering, compiler_fence};
+use super::weights::WeightFormat;
+
+/// The loop as a task of its own.
+struct SweepTask<'a, F, const R: usize, const N: usize, const FETCH: usize> {
+    tile: &'a Sweep<N>,
+    format: PhantomData<F>,
+}
+
+impl<F: WeightFormat, const R: usize, const N: usize, const FETCH: usize> VectorTask
+    for SweepTask<'_, F, R, N, FETCH>
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // SAFETY: `sweep_apart` makes these tasks, and has this promise of its caller.
+        unsafe { sweep::<S, F, R, N, FETCH>(s, self.tile) }
+    }
+}
+
+/// Computes [`sweep`] in a function of its own.
+///
+/// # Safety
+/// As [`sweep`].
+#[inline(always)]
+pub(super) unsafe fn sweep_apart<
+    S: Simd,
+    F: WeightFormat,
+    const R: usize,
+    const N: usize,
+    const FETCH: usize,
+>(
+    s: S,
+    tile: &Sweep<N>,
+) {
+    s.apart(SweepTask::<F, R, N, FETCH> { tile, format: PhantomData });
+}
 
 /// Adds steps `start..end` to the sums, which start at zero with the row; at its end adds the
 /// rest and stores the results.
@@ -21,21 +60,22 @@ use std::sync::atomic::{Ordering, compiler_fence};
 /// the rows that follow: the CPU's own prefetches end with each page of 4 KiB.
 ///
 /// # Safety
-/// The CPU has the features of `F`. Readable: `steps` steps and `rest` bytes at each of
-/// `weights`, as many packed steps of `R` rows at `x`. Writable, by nobody else: `R * N` sums
+/// Readable: `steps` steps and `rest` bytes at each of
+/// `weights`, as many packed steps of `R` rows at `x`. Writable, by nobody else: `R * N` vectors of sums
 /// at `spilled`, and `columns` numbers at `y` in `R` rows. Unless `start` is 0, the sums at
 /// `spilled` were written by the stretch before.
 #[inline(always)]
-pub(super) unsafe fn sweep<F: WeightFormat, const R: usize, const N: usize, const FETCH: usize>(
-    tile: &Sweep<F::Lanes, N>,
+unsafe fn sweep<S: Simd, F: WeightFormat, const R: usize, const N: usize, const FETCH: usize>(
+    s: S,
+    tile: &Sweep<N>,
 ) {
     let x_step = R * F::PHASES * size_of::<CacheLine>();
     let ahead = N * (tile.steps * F::BYTES + tile.rest);
     // SAFETY: the caller's promise; every offset is inside what it names.
     unsafe {
-        let mut sums = [[F::Lanes::zero(); N]; R];
+        let mut sums = [[s.splat16(0.0); N]; R];
         if tile.start > 0 {
-            sums = tile.spilled.cast::<[[F::Lanes; N]; R]>().read();
+            sums = tile.spilled.cast::<[[S::Wide; N]; R]>().read();
         }
         let mut x = tile.x.add(tile.start * x_step);
         let mut next = tile.next;
@@ -46,20 +86,20 @@ pub(super) unsafe fn sweep<F: WeightFormat, const R: usize, const N: usize, cons
                 *weight = weight.add(offset);
                 if FETCH == 0 {
                     for line in (0..F::BYTES).step_by(64) {
-                        prefetch(weight.wrapping_add(ahead + line));
+                        prefetch_to_l2(weight.wrapping_add(ahead + line));
                     }
                 }
             }
             for line in 0..FETCH {
-                prefetch(next.wrapping_add(64 * line));
+                prefetch_to_l2(next.wrapping_add(64 * line));
             }
-            step::<F, R, N>(&mut sums, weights, x);
+            step::<S, F, R, N>(s, &mut sums, weights, x);
             offset += F::BYTES;
             x = x.add(x_step);
             next = next.wrapping_add(tile.pace);
         }
         if tile.end < tile.steps {
-            tile.spilled.cast::<[[F::Lanes; N]; R]>().write(sums);
+            tile.spilled.cast::<[[S::Wide; N]; R]>().write(sums);
             return;
         }
         if tile.rest > 0 {
@@ -69,10 +109,10 @@ pub(super) unsafe fn sweep<F: WeightFormat, const R: usize, const N: usize, cons
                 padded.as_mut_ptr().copy_from_nonoverlapping(weight.add(offset), tile.rest);
                 *weight = padded.as_ptr();
             }
-            step::<F, R, N>(&mut sums, weights, x);
+            step::<S, F, R, N>(s, &mut sums, weights, x);
         }
         for r in 0..R {
-            let sums = F::Lanes::sums(sums[r]);
+            let sums = s.sums16(sums[r]);
             let y = tile.y.add(r * tile.y_stride);
             if tile.columns == N {
                 y.cast::<[f32; N]>().write_unaligned(sums);
@@ -89,24 +129,26 @@ pub(super) unsafe fn sweep<F: WeightFormat, const R: usize, const N: usize, cons
 /// As [`sweep`]; reads `F::BYTES` bytes at each of `weights`, and a packed step at `x`.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "these unroll before the sums become registers")]
-unsafe fn step<F: WeightFormat, const R: usize, const N: usize>(
-    sums: &mut [[F::Lanes; N]; R],
+unsafe fn step<S: Simd, F: WeightFormat, const R: usize, const N: usize>(
+    s: S,
+    sums: &mut [[S::Wide; N]; R],
     weights: [*const u8; N],
     x: *const u8,
 ) {
     for phase in 0..F::PHASES {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut widened = [F::Lanes::zero(); N];
+            let mut widened = [s.splat16(0.0); N];
             for n in 0..N {
-                widened[n] = F::weight(weights[n], phase);
+                widened[n] = F::weight(s, weights[n], phase);
             }
             for r in 0..R {
-                let x = F::Lanes::load(x.add((phase * R + r) * size_of::<CacheLine>()));
+                let x = s.read16(x.add((phase * R + r) * size_of::<CacheLine>()));
                 for n in 0..N {
-                    sums[r][n] = F::fma(sums[r][n], widened[n], x);
+                    sums[r][n] = F::add_products(s, sums[r][n], widened[n], x);
                 }
-                if F::Lanes::IN_TURN || r == R - 1 {
+                // Rows in turn: with many registers the compiler may load all rows first, and spill sums for it.
+                if S::REGISTERS >= 32 || r == R - 1 {
                     // No instruction comes of it.
                     compiler_fence(Ordering::SeqCst);
                 }

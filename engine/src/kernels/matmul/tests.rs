@@ -68,7 +68,7 @@ fn check(case: Case) {
     let mut expected = vec![f32::NAN; rows * out];
     reference::matmul(&x, rows, &weight, bias.as_deref(), run, &mut expected);
     let expected: Vec<u32> = expected.into_iter().map(f32::to_bits).collect();
-    for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+    for isa in Isa::available() {
         let mut y = vec![f32::NAN; rows * out];
         let linear = Linear { weight, bias: bias.as_deref(), round: run, y: &mut y };
         matmul_many_on(isa, &x, rows, &mut [linear]);
@@ -128,7 +128,7 @@ fn rows_of_blocks_are_multiplied_as_their_numbers_are() {
             let mut expected = vec![f32::NAN; rows * out];
             let numbers = MatrixView::plain(dtype, &plain, out, inner);
             reference::matmul(&x, rows, &numbers, None, dtype, &mut expected);
-            for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            for isa in Isa::available() {
                 let mut y = vec![f32::NAN; rows * out];
                 let weight = MatrixView {
                     blocks: Some(ty),
@@ -315,7 +315,7 @@ fn a_part_of_a_transposed_matrix_is_multiplied_as_its_copy() {
                 };
                 let copied = MatrixView::plain(Dtype::F32, &plain, outputs, inputs);
                 let x = numbers(rows * inputs, 1, Dtype::F32);
-                for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+                for isa in Isa::available() {
                     let [of_strided, of_copied] = [strided, copied].map(|weight| {
                         let mut y = vec![f32::NAN; rows * outputs];
                         let linear = Linear { weight, bias: None, round, y: &mut y };

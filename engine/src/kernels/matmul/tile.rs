@@ -9,14 +9,15 @@
     reason = "intrinsics are fast only inside a function with features"
 )]
 
-use super::lanes::{F32Weights, Lanes, STEP, WeightFormat};
 use super::pack::{CacheLine, Panels};
 use super::register_tile::Sweep;
 use super::strided::Strides;
+use super::sweep::sweep_apart;
+use super::weights::{Bf16Pairs, Bf16Weights, F16Weights, F32Weights, STEP, WeightFormat};
 use super::{BLOCK_ROWS, scale};
 use crate::kernels::finish::finish;
-use crate::kernels::prefetch::prefetch;
 use formats::codec::{BlockReader, BlockType, LaneSums};
+use lanes::{Simd, VectorTask, prefetch_to_l2};
 use registry::dtype::Dtype;
 use std::array::from_fn;
 use std::mem::MaybeUninit;
@@ -73,13 +74,77 @@ unsafe impl Send for RowBlock<'_> {}
 // SAFETY: as above; a block is run once.
 unsafe impl Sync for RowBlock<'_> {}
 
+/// Returns the rows of `x` in the largest register tile.
+const fn tile_rows<S: Simd>() -> usize {
+    match S::REGISTERS {
+        0..8 => 2,
+        8..32 => 3,
+        _ => 6,
+    }
+}
+
+/// Returns the rows of `x` in the largest register tile of an instruction set.
+pub(super) struct TileRows;
+
+impl VectorTask for TileRows {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _s: S) -> usize {
+        tile_rows::<S>()
+    }
+}
+
+/// Computes one block, whose `x` is packed in f32.
+pub(super) struct BlockTask<'a, 'b>(pub(super) &'b RowBlock<'a>);
+
+impl VectorTask for BlockTask<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let of = self.0;
+        // SAFETY: blocks are made by `blocks` of [`matmul`](super), where lengths are checked, and columns of `y` are
+        // those of one block.
+        unsafe {
+            match of.dtype {
+                Dtype::F32 if of.blocks.is_some() => match S::REGISTERS {
+                    0..8 => decoded_block::<S, 2, 2>(s, of),
+                    8..32 => decoded_block::<S, 2, 4>(s, of),
+                    _ => decoded_block::<S, 4, 8>(s, of),
+                },
+                Dtype::F32 if S::REGISTERS < 32 => block::<S, F32Weights, 2>(s, of),
+                Dtype::F32 => block::<S, F32Weights, 4>(s, of),
+                Dtype::F16 if S::REGISTERS < 32 => block::<S, F16Weights, 2>(s, of),
+                Dtype::F16 => block::<S, F16Weights, 4>(s, of),
+                Dtype::Bf16 if S::REGISTERS < 32 => block::<S, Bf16Weights, 2>(s, of),
+                Dtype::Bf16 => block::<S, Bf16Weights, 4>(s, of),
+            }
+        }
+    }
+}
+
+/// Computes one block of bf16, whose `x` is packed in pairs.
+pub(super) struct PairBlockTask<'a, 'b>(pub(super) &'b RowBlock<'a>);
+
+impl VectorTask for PairBlockTask<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        assert!(S::PAIRS, "products of pairs");
+        // SAFETY: as in `BlockTask`.
+        unsafe { block::<S, Bf16Pairs, 4>(s, self.0) }
+    }
+}
+
 /// Computes one block.
 ///
 /// # Safety
-/// The CPU has the features of `F`; `y` is writable at `count` columns of every row, by nobody
+/// `y` is writable at `count` columns of every row, by nobody
 /// else; `packed` was packed for `F`; `weight` holds `count` rows.
 #[inline(always)]
-pub(super) unsafe fn block<F: WeightFormat, const N: usize>(block: &RowBlock<'_>) {
+unsafe fn block<S: Simd, F: WeightFormat, const N: usize>(s: S, block: &RowBlock<'_>) {
     for panel in 0..block.panels.count() {
         let (first, rows) = block.panels.get(panel);
         let lines = block.inner.div_ceil(STEP) * F::PHASES;
@@ -88,12 +153,12 @@ pub(super) unsafe fn block<F: WeightFormat, const N: usize>(block: &RowBlock<'_>
         unsafe {
             let y = block.y.add(first * block.y_stride);
             match rows {
-                1 => tiles::<F, 1, N>(block, panel, x, y),
-                2 => tiles::<F, 2, N>(block, panel, x, y),
-                3 if F::Lanes::ROWS > 2 => tiles::<F, 3, N>(block, panel, x, y),
-                4 if F::Lanes::ROWS > 3 => tiles::<F, 4, N>(block, panel, x, y),
-                5 if F::Lanes::ROWS > 3 => tiles::<F, 5, N>(block, panel, x, y),
-                6 if F::Lanes::ROWS > 3 => tiles::<F, 6, N>(block, panel, x, y),
+                1 => tiles::<S, F, 1, N>(s, block, panel, x, y),
+                2 => tiles::<S, F, 2, N>(s, block, panel, x, y),
+                3 if tile_rows::<S>() > 2 => tiles::<S, F, 3, N>(s, block, panel, x, y),
+                4 if tile_rows::<S>() > 3 => tiles::<S, F, 4, N>(s, block, panel, x, y),
+                5 if tile_rows::<S>() > 3 => tiles::<S, F, 5, N>(s, block, panel, x, y),
+                6 if tile_rows::<S>() > 3 => tiles::<S, F, 6, N>(s, block, panel, x, y),
                 _ => unreachable!("panels hold at most the rows of a tile"),
             }
         }
@@ -107,18 +172,16 @@ pub(super) unsafe fn block<F: WeightFormat, const N: usize>(block: &RowBlock<'_>
 /// # Safety
 /// As [`block`] for f32 weights; `weight` holds `count` rows of blocks.
 #[inline(always)]
-pub(super) unsafe fn decoded_block<L: Lanes, const N: usize, const LONE: usize>(
-    block: &RowBlock<'_>,
-) {
+unsafe fn decoded_block<S: Simd, const N: usize, const LONE: usize>(s: S, block: &RowBlock<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
         match block.panels.rows {
-            1 => decoded_tiles::<L, 1, LONE>(block),
-            2 => decoded_tiles::<L, 2, N>(block),
-            3 if L::ROWS > 2 => decoded_tiles::<L, 3, N>(block),
-            4 if L::ROWS > 3 => decoded_tiles::<L, 4, N>(block),
-            5 if L::ROWS > 3 => decoded_tiles::<L, 5, N>(block),
-            6 if L::ROWS > 3 => decoded_tiles::<L, 6, N>(block),
+            1 => decoded_tiles::<S, 1, LONE>(s, block),
+            2 => decoded_tiles::<S, 2, N>(s, block),
+            3 if tile_rows::<S>() > 2 => decoded_tiles::<S, 3, N>(s, block),
+            4 if tile_rows::<S>() > 3 => decoded_tiles::<S, 4, N>(s, block),
+            5 if tile_rows::<S>() > 3 => decoded_tiles::<S, 5, N>(s, block),
+            6 if tile_rows::<S>() > 3 => decoded_tiles::<S, 6, N>(s, block),
             _ => unreachable!("one panel holds at most the rows of a tile"),
         }
     }
@@ -129,7 +192,7 @@ pub(super) unsafe fn decoded_block<L: Lanes, const N: usize, const LONE: usize>(
 /// # Safety
 /// As [`decoded_block`].
 #[inline(always)]
-unsafe fn decoded_tiles<L: Lanes, const R: usize, const N: usize>(block: &RowBlock<'_>) {
+unsafe fn decoded_tiles<S: Simd, const R: usize, const N: usize>(s: S, block: &RowBlock<'_>) {
     const { assert!(N <= LONE_ROW_TILE, "decoded rows have room for this tile") }
     let Some(ty) = block.blocks else { return };
     let reader = BlockReader::new(ty);
@@ -137,11 +200,11 @@ unsafe fn decoded_tiles<L: Lanes, const R: usize, const N: usize>(block: &RowBlo
         reader.filter(|reader| R == 1 && reader.multiplies() && block.factor == 1.0)
     {
         // SAFETY: the caller's promise.
-        return unsafe { multiplied_tiles::<L, N>(block, reader) };
+        return unsafe { multiplied_tiles::<S, N>(s, block, reader) };
     }
     let mut decoded = DecodedWeights([0.0; LONE_ROW_TILE * DECODED]);
     let steps = block.inner / STEP;
-    let mut spilled = MaybeUninit::<[[L; N]; R]>::uninit();
+    let mut spilled = MaybeUninit::<[[S::Wide; N]; R]>::uninit();
     for first in (0..block.count).step_by(N) {
         for start in (0..block.inner).step_by(DECODED) {
             let numbers = DECODED.min(block.inner - start);
@@ -153,7 +216,7 @@ unsafe fn decoded_tiles<L: Lanes, const R: usize, const N: usize>(block: &RowBlo
                 let begin = (first + n) * block.stored + begins;
                 let later = block.weight.as_ptr().wrapping_add(begin + N * block.stored);
                 for line in (0..count * ty.bytes()).step_by(64) {
-                    prefetch(later.wrapping_add(line));
+                    prefetch_to_l2(later.wrapping_add(line));
                 }
                 match reader {
                     Some(reader) => reader.read(count, &block.weight[begin..], decoded),
@@ -179,7 +242,7 @@ unsafe fn decoded_tiles<L: Lanes, const R: usize, const N: usize>(block: &RowBlo
             };
             // SAFETY: `decoded` holds the steps `start..end` of `N` rows, and `packed` one panel of `R` rows;
             // `y` is the caller's promise; `spilled` was written by the stretch before.
-            unsafe { F32Weights::<L>::sweep::<R, N, 1>(&sweep) }
+            unsafe { sweep_apart::<S, F32Weights, R, N, 1>(s, &sweep) }
         }
     }
     for r in 0..R {
@@ -195,7 +258,11 @@ unsafe fn decoded_tiles<L: Lanes, const R: usize, const N: usize>(block: &RowBlo
 /// # Safety
 /// As [`decoded_block`]; the panel has one row.
 #[inline(always)]
-unsafe fn multiplied_tiles<L: Lanes, const N: usize>(block: &RowBlock<'_>, reader: BlockReader) {
+unsafe fn multiplied_tiles<S: Simd, const N: usize>(
+    s: S,
+    block: &RowBlock<'_>,
+    reader: BlockReader,
+) {
     // SAFETY: the lines hold `inner` f32 in their order. The columns of `y` are this block's, and nobody else's.
     let (x, y) = unsafe {
         let x: &[f32] = std::slice::from_raw_parts(block.packed.as_ptr().cast(), block.inner);
@@ -207,8 +274,11 @@ unsafe fn multiplied_tiles<L: Lanes, const N: usize>(block: &RowBlock<'_>, reade
         tile.iter_mut().zip(rows.clone().skip(first)).for_each(|(to, row)| *to = row);
         let mut sums = [LaneSums::default(); N];
         reader.add_products(&tile[..y.len()], N * block.stored, x, &mut sums);
-        // SAFETY: the caller's promise; 64 bytes are read of each row.
-        let sums = unsafe { L::sums::<N>(sums.map(|sums| L::load(sums.as_ptr().cast()))) };
+        let mut vectors = [s.splat16(0.0); N];
+        for (vector, sums) in vectors.iter_mut().zip(&sums) {
+            *vector = s.load16(sums);
+        }
+        let sums = s.sums16(vectors);
         y.copy_from_slice(&sums[..y.len()]);
     }
     finish(y, block.bias, block.round);
@@ -219,7 +289,8 @@ unsafe fn multiplied_tiles<L: Lanes, const N: usize>(block: &RowBlock<'_>, reade
 /// # Safety
 /// As [`block`]; `x` is the packed `panel`, of `R` rows, and `y` the block's place in its first row.
 #[inline(always)]
-unsafe fn tiles<F: WeightFormat, const R: usize, const N: usize>(
+unsafe fn tiles<S: Simd, F: WeightFormat, const R: usize, const N: usize>(
+    s: S,
     block: &RowBlock<'_>,
     panel: usize,
     x: *const u8,
@@ -231,7 +302,7 @@ unsafe fn tiles<F: WeightFormat, const R: usize, const N: usize>(
     let stretches = steps.div_ceil(stretch).max(1);
     let tiles = block.count.div_ceil(N);
     const { assert!(N >= 2 && R <= MAX_ROWS, "spilled sums have room for this tile") }
-    let mut spilled = [const { MaybeUninit::<[[F::Lanes; N]; MAX_ROWS]>::uninit() }; MAX_TILES];
+    let mut spilled = [const { MaybeUninit::<[[S::Wide; N]; MAX_ROWS]>::uninit() }; MAX_TILES];
     // While this block is worked on, the one that follows is fetched, at an even pace.
     let panels = block.panels.count();
     let here = block.count * block.row_bytes;
@@ -266,9 +337,9 @@ unsafe fn tiles<F: WeightFormat, const R: usize, const N: usize>(
             // by the stretch before.
             unsafe {
                 match panels {
-                    1 => F::sweep::<R, N, 0>(&sweep),
-                    2..8 => F::sweep::<R, N, 4>(&sweep),
-                    _ => F::sweep::<R, N, 1>(&sweep),
+                    1 => sweep_apart::<S, F, R, N, 0>(s, &sweep),
+                    2..8 => sweep_apart::<S, F, R, N, 4>(s, &sweep),
+                    _ => sweep_apart::<S, F, R, N, 1>(s, &sweep),
                 }
             }
         }

@@ -2,8 +2,8 @@
 
 use formats::codec::BlockType;
 
-/// Values along a row in one step.
-pub(super) const STEP: usize = 32;
+pub(super) use lanes::STEP;
+
 /// Rows of a weight that lie side by side.
 pub(super) const ROWS: usize = 16;
 /// Steps that share the factors of scales of 8 bits, and lie together.

@@ -1,17 +1,14 @@
 //! Products of rows with packed weights, shared out to threads by tiles.
 #![expect(unsafe_code, reason = "tasks write columns of one result through a pointer")]
 
+use lanes::Isa;
 use rayon::prelude::*;
 use registry::dtype::Dtype;
 
 use super::form::{self, LayoutVisitor, LevelBits, LevelFormat, PackedLayout, ROWS, STEP};
 use super::input::{self, CodeSums, RoundedRows};
 use super::pack::PackedMatrix;
-use super::panel::RowPanel;
-use super::{IntegerIsa, portable};
-
-#[cfg(target_arch = "x86_64")]
-use super::{avx2, avx512};
+use super::panel::{self, KernelFacts, RowPanel};
 
 /// Bytes of a weight in one task, at most, unless a tile has more.
 const TASK_BYTES: usize = 128 << 10;
@@ -38,15 +35,14 @@ pub struct IntegerProduct<'a> {
 /// # Panics
 /// If a slice is not as long as the shapes say.
 pub fn products(x: &[f32], rows: usize, products: &mut [IntegerProduct<'_>]) {
-    products_on(IntegerIsa::best(), x, rows, products);
+    products_on(Isa::best(), x, rows, products);
 }
 
 /// Computes [`products`] with the kernels of one instruction set.
 ///
 /// # Panics
-/// As [`products`], and if this CPU does not have `isa`.
-pub fn products_on(isa: IntegerIsa, x: &[f32], rows: usize, products: &mut [IntegerProduct<'_>]) {
-    assert!(isa.available(), "this CPU has no {isa:?}");
+/// As [`products`].
+pub fn products_on(isa: Isa, x: &[f32], rows: usize, products: &mut [IntegerProduct<'_>]) {
     let Some(inputs) = products.first().map(|product| product.weight.inputs()) else { return };
     assert_eq!(Some(x.len()), rows.checked_mul(inputs), "x is [rows, inputs]");
     for IntegerProduct { weight, bytes, bias, y, .. } in &*products {
@@ -58,14 +54,11 @@ pub fn products_on(isa: IntegerIsa, x: &[f32], rows: usize, products: &mut [Inte
     if rows == 0 {
         return;
     }
-    let panel_rows = match isa {
-        IntegerIsa::Vnni => 16,
-        IntegerIsa::Avx2 | IntegerIsa::Portable => 4,
-    };
-    let x = RoundedRows::new(x, inputs, panel_rows);
+    let facts = KernelFacts::of(isa);
+    let x = RoundedRows::new(x, inputs, facts.rows);
     let mut sums: Vec<((u8, usize, bool), CodeSums)> = Vec::new();
     for product in &*products {
-        let key = sums_key(isa, &product.weight.form());
+        let key = sums_key(facts, &product.weight.form());
         if sums.iter().all(|(other, _)| *other != key) {
             sums.push((key, CodeSums::new(&x, key)));
         }
@@ -73,14 +66,14 @@ pub fn products_on(isa: IntegerIsa, x: &[f32], rows: usize, products: &mut [Inte
     let threads = rayon::current_num_threads();
     let mut tasks = Vec::new();
     for product in products.iter_mut() {
-        let key = sums_key(isa, &product.weight.form());
+        let key = sums_key(facts, &product.weight.form());
         let sums = &sums.iter().find(|(other, _)| *other == key).expect("made above").1;
         let tiles = product.weight.tiles();
         let bytes = product.weight.tile_bytes().max(1);
         let size = (TASK_BYTES / bytes).min(tiles.div_ceil(TASKS_PER_THREAD * threads)).max(1);
         let y = product.y.as_mut_ptr();
         for first in (0..tiles).step_by(size) {
-            tasks.push(TileTask {
+            tasks.push(ByteTileTask {
                 weight: product.weight,
                 bytes: product.bytes,
                 tiles: first..(first + size).min(tiles),
@@ -102,23 +95,23 @@ pub fn products_on(isa: IntegerIsa, x: &[f32], rows: usize, products: &mut [Inte
 }
 
 /// Returns the offset, the group and the use of minima, which sums of codes depend on.
-fn sums_key(isa: IntegerIsa, form: &LevelFormat) -> (u8, usize, bool) {
-    (offset(isa, form), form.group, form.mins)
+fn sums_key(facts: KernelFacts, form: &LevelFormat) -> (u8, usize, bool) {
+    (offset(facts, form), form.group, form.mins)
 }
 
-fn run(isa: IntegerIsa, task: &TileTask<'_>) {
+fn run(isa: Isa, task: &ByteTileTask<'_>) {
     form::visit(task.weight.ty(), TileRun { isa, task });
 }
 
 /// Returns the number that is added to levels for the kernels of an instruction set.
-fn offset(isa: IntegerIsa, form: &LevelFormat) -> u8 {
+fn offset(facts: KernelFacts, form: &LevelFormat) -> u8 {
     match form.bits {
-        LevelBits::Table | LevelBits::Eight if isa == IntegerIsa::Vnni => 128,
+        LevelBits::Table | LevelBits::Eight => facts.signed,
         _ => form.offset,
     }
 }
 
-struct TileTask<'a> {
+struct ByteTileTask<'a> {
     weight: &'a PackedMatrix,
     bytes: &'a [u8],
     tiles: std::ops::Range<usize>,
@@ -131,20 +124,20 @@ struct TileTask<'a> {
 
 // SAFETY: `y` is the one field that is not `Send` and `Sync` by itself. A task writes the columns of its
 // tiles, which no other task touches, and the mutable borrow of `y` outlives the tasks.
-unsafe impl Send for TileTask<'_> {}
+unsafe impl Send for ByteTileTask<'_> {}
 // SAFETY: as above; a task is run once.
-unsafe impl Sync for TileTask<'_> {}
+unsafe impl Sync for ByteTileTask<'_> {}
 
 struct TileRun<'a> {
-    isa: IntegerIsa,
-    task: &'a TileTask<'a>,
+    isa: Isa,
+    task: &'a ByteTileTask<'a>,
 }
 
 impl LayoutVisitor for TileRun<'_> {
     type Out = ();
 
     fn visit<F: PackedLayout>(self) {
-        let TileTask { weight, bytes, tiles, x, sums, bias, round, y } = self.task;
+        let ByteTileTask { weight, bytes, tiles, x, sums, bias, round, y } = self.task;
         let steps = weight.inputs() / STEP;
         let groups = steps * F::FORM.groups();
         let mut room = Vec::new();
@@ -154,7 +147,7 @@ impl LayoutVisitor for TileRun<'_> {
             for (tile, packed) in tiles.clone().zip(packed.chunks_exact(weight.tile_bytes())) {
                 let column = tile * ROWS;
                 let columns = ROWS.min(weight.outputs() - column);
-                let panel = RowPanel {
+                let row_panel = RowPanel {
                     rows,
                     once: rows == x.rows(),
                     steps,
@@ -170,17 +163,9 @@ impl LayoutVisitor for TileRun<'_> {
                     stride: weight.outputs(),
                     columns,
                 };
-                // SAFETY: `products_on` checked the CPU and all lengths, and a tile holds its steps. These
+                // SAFETY: `products_on` checked all lengths, and a tile holds its steps. These
                 // columns of `y` belong to this task alone, and `y` is [rows, outputs].
-                unsafe {
-                    match self.isa {
-                        #[cfg(target_arch = "x86_64")]
-                        IntegerIsa::Vnni => avx512::run::<F>(&panel),
-                        #[cfg(target_arch = "x86_64")]
-                        IntegerIsa::Avx2 => avx2::run::<F>(&panel),
-                        _ => portable::run::<F>(&panel),
-                    }
-                }
+                unsafe { panel::run::<F>(self.isa, &row_panel) }
             }
         });
     }

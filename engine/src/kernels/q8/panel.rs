@@ -5,11 +5,13 @@
     reason = "intrinsics are fast only inside a function with features"
 )]
 
-use super::form::{LevelBits, LevelFormat, PackedLayout, ROWS, SPAN, STEP, ScaleFormat};
-use super::lanes::{ByteLanes, GroupRows};
-use crate::kernels::finish::finish;
-use crate::kernels::prefetch::prefetch;
+use std::marker::PhantomData;
+
+use lanes::{ByteSimd, ByteTask, GroupRows, Isa, prefetch_to_l2};
 use registry::dtype::Dtype;
+
+use super::form::{LevelBits, LevelFormat, PackedLayout, ROWS, SPAN, STEP, ScaleFormat};
+use crate::kernels::finish::finish;
 
 /// Distance at which a tile that is read once is asked for. Loads alone keep too few lines of memory under way.
 const AHEAD: usize = 4096;
@@ -41,17 +43,77 @@ pub(super) struct RowPanel<'a> {
     pub(super) columns: usize,
 }
 
+/// Facts about the kernel of an instruction set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct KernelFacts {
+    /// Rows of `x` in the largest panel.
+    pub(super) rows: usize,
+    /// The number that is added to signed levels before they are multiplied.
+    pub(super) signed: u8,
+}
+
+impl KernelFacts {
+    /// Returns the facts for an instruction set.
+    pub(super) fn of(isa: Isa) -> Self {
+        isa.run_bytes(FactsTask)
+    }
+}
+
+struct FactsTask;
+
+impl ByteTask for FactsTask {
+    type Output = KernelFacts;
+
+    #[inline(always)]
+    fn run<S: ByteSimd>(self, _s: S) -> KernelFacts {
+        KernelFacts { rows: if S::REGISTERS < 32 { 4 } else { 16 }, signed: S::SIGNED as u8 }
+    }
+}
+
+/// Multiplies a panel.
+///
+/// # Safety
+/// `tile` holds all steps of a tile of `F`; codes, scales and sums are of as many rows as the panel has and of `F`; `y`
+/// is writable at `columns` numbers, at most 16, of these rows.
+pub(super) unsafe fn run<F: PackedLayout>(isa: Isa, of: &RowPanel<'_>) {
+    isa.run_bytes(PanelTask::<F> { of, layout: PhantomData });
+}
+
+/// One panel; [`run`] alone makes one.
+struct PanelTask<'a, 'b, F> {
+    of: &'b RowPanel<'a>,
+    layout: PhantomData<F>,
+}
+
+impl<F: PackedLayout> ByteTask for PanelTask<'_, '_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: ByteSimd>(self, s: S) {
+        let of = self.of;
+        // SAFETY: the promise of the caller of `run`.
+        unsafe {
+            match of.rows {
+                16 if S::REGISTERS >= 32 => panel::<S, F, 16>(s, of),
+                8 if S::REGISTERS >= 32 => panel::<S, F, 8>(s, of),
+                4 => panel::<S, F, 4>(s, of),
+                2 => panel::<S, F, 2>(s, of),
+                _ => panel::<S, F, 1>(s, of),
+            }
+        }
+    }
+}
+
 /// Multiplies a panel of `R` rows.
 ///
 /// # Safety
-/// The CPU has the features of `L`; `tile` holds all steps of a tile of `F`; codes, scales and sums are of
-/// `R` rows and of `F`; `y` is writable at `columns` numbers, at most 16, of `R` rows.
+/// As [`run`], for `R` rows.
 #[inline(always)]
-pub(super) unsafe fn panel<L: ByteLanes, F: PackedLayout, const R: usize>(of: &RowPanel<'_>) {
+unsafe fn panel<S: ByteSimd, F: PackedLayout, const R: usize>(s: S, of: &RowPanel<'_>) {
     let mut out = [[0.0_f32; ROWS]; R];
-    for part in 0..ROWS / L::LANES {
+    for part in 0..ROWS / S::LANES {
         // SAFETY: the caller's promise.
-        unsafe { lanes::<L, F, R>(of, part, &mut out) }
+        unsafe { lanes::<S, F, R>(s, of, part, &mut out) }
     }
     for (row, out) in out.iter_mut().enumerate() {
         if of.factor != 1.0 {
@@ -88,20 +150,21 @@ macro_rules! each_row {
 
 /// Multiplies as many rows of a tile as a vector has lanes.
 #[inline(always)]
-unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(
+unsafe fn lanes<S: ByteSimd, F: PackedLayout, const R: usize>(
+    s: S,
     of: &RowPanel<'_>,
     part: usize,
     out: &mut [[f32; ROWS]; R],
 ) {
     let form = F::FORM;
     let groups = form.groups();
-    let share = L::LANES * part;
+    let share = S::LANES * part;
     // SAFETY: the caller's promise; every address lies within a tile, or a row of `x` or of its sums.
     unsafe {
-        let table = L::signed(L::table(&F::FORM.table));
-        let mut d = L::zero();
-        let mut dmin = L::zero();
-        let mut sums = [L::zero(); R];
+        let table = s.add_signed(s.byte_table(&F::FORM.table));
+        let mut d = s.splat(0.0);
+        let mut dmin = s.splat(0.0);
+        let mut sums = [s.splat(0.0); R];
         let mut codes = of.codes.as_ptr().cast::<i8>();
         let mut x_scales = of.scales.as_ptr();
         let mut starts = of.starts.as_ptr();
@@ -109,9 +172,9 @@ unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(
         let mut span = of.tile;
         for first in (0..of.steps).step_by(SPAN) {
             if matches!(form.scale, ScaleFormat::Int) {
-                d = L::load_f32(span.add(4 * share));
+                d = s.read_f32(span.add(4 * share));
                 if form.mins {
-                    dmin = L::load_f32(span.add(4 * (ROWS + share)));
+                    dmin = s.read_f32(span.add(4 * (ROWS + share)));
                 }
             }
             let mut scales = span.add(form.factor_bytes());
@@ -119,38 +182,37 @@ unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(
             for _ in first..of.steps.min(first + SPAN) {
                 if of.once {
                     for line in (0..form.level_bytes() + form.scale_bytes()).step_by(64) {
-                        prefetch(levels.wrapping_add(AHEAD + line));
+                        prefetch_to_l2(levels.wrapping_add(AHEAD + line));
                     }
                 }
-                let bytes = read::<L, F>(levels, part, table);
+                let bytes = read::<S, F>(s, levels, part, table);
                 for group in 0..groups {
                     let scale = |at: usize| match form.scale {
-                        ScaleFormat::F16 => L::load_f16(scales.add(2 * (at * ROWS + share))),
-                        ScaleFormat::Bf16 => L::load_bf16(scales.add(2 * (at * ROWS + share))),
-                        ScaleFormat::Int => L::mul(d, L::load_i8(scales.add(at * ROWS + share))),
+                        ScaleFormat::F16 => s.read_f16(scales.add(2 * (at * ROWS + share))),
+                        ScaleFormat::Bf16 => s.read_bf16(scales.add(2 * (at * ROWS + share))),
+                        ScaleFormat::Int => d * s.read_i8(scales.add(at * ROWS + share)),
                     };
                     let weight = scale(group);
                     let min = if form.mins {
                         match form.scale {
-                            ScaleFormat::Int => L::mul(
-                                dmin,
-                                L::load_u8(scales.add((groups + group) * ROWS + share)),
-                            ),
+                            ScaleFormat::Int => {
+                                dmin * s.read_u8(scales.add((groups + group) * ROWS + share))
+                            }
                             _ => scale(groups + group),
                         }
                     } else {
-                        L::zero()
+                        s.splat(0.0)
                     };
                     let rows = GroupRows {
                         codes: codes.add(group * form.group),
-                        starts: (!unsigned::<L>(&form)).then(|| starts.add(group * R)),
+                        starts: (!unsigned::<S>(&form)).then(|| starts.add(group * R)),
                         scales: x_scales,
                         sums: form.mins.then(|| (min, x_sums.add(group * R))),
                     };
                     let levels = &bytes[group * form.group / 4..][..form.group / 4];
                     let signed = matches!(form.bits, LevelBits::Table | LevelBits::Eight);
                     each_row!(R, ROW, {
-                        sums[ROW] = L::add_group::<ROW>(sums[ROW], levels, signed, weight, &rows);
+                        sums[ROW] = s.add_group::<ROW>(sums[ROW], levels, signed, weight, &rows);
                     });
                 }
                 levels = levels.add(form.level_bytes());
@@ -163,65 +225,74 @@ unsafe fn lanes<L: ByteLanes, F: PackedLayout, const R: usize>(
             span = span.wrapping_add(form.span_bytes());
         }
         for (sum, out) in sums.into_iter().zip(out) {
-            L::store(sum, out.as_mut_ptr().add(share));
+            s.write(sum, out.as_mut_ptr().add(share));
         }
     }
 }
 
 /// True if levels are multiplied as they are, so that sums begin with zero.
 #[inline(always)]
-fn unsigned<L: ByteLanes>(form: &LevelFormat) -> bool {
+fn unsigned<S: ByteSimd>(form: &LevelFormat) -> bool {
     match form.bits {
-        LevelBits::Table | LevelBits::Eight => L::SIGNED == 0,
+        LevelBits::Table | LevelBits::Eight => S::SIGNED == 0,
         _ => form.offset == 0,
     }
 }
 
 /// Unpacks the levels of a step: vector `v` holds values `4 v` to `4 v + 3` of each row.
 #[inline(always)]
-unsafe fn read<L: ByteLanes, F: PackedLayout>(
+unsafe fn read<S: ByteSimd, F: PackedLayout>(
+    s: S,
     from: *const u8,
     part: usize,
-    table: L::Int,
-) -> [L::Int; 8] {
+    table: S::I,
+) -> [S::I; 8] {
     // SAFETY: the caller's promise: a step of a tile.
     unsafe {
-        let line = |n: usize| L::load(from.add(64 * n + 4 * L::LANES * part));
+        let line = |n: usize| s.read_bytes(from.add(64 * n + 4 * S::LANES * part));
         if matches!(F::FORM.bits, LevelBits::Eight) {
-            return std::array::from_fn(|n| L::signed(line(n)));
+            return std::array::from_fn(|n| s.add_signed(line(n)));
         }
-        let low = L::splat_byte(15);
-        let lines: [L::Int; 4] = std::array::from_fn(line);
-        let mut levels: [L::Int; 8] = std::array::from_fn(|n| {
-            if n < 4 { L::and(lines[n], low) } else { L::and(L::right::<4>(lines[n - 4]), low) }
+        let low = s.splat_byte(15);
+        let lines: [S::I; 4] = std::array::from_fn(line);
+        let mut levels: [S::I; 8] = std::array::from_fn(|n| {
+            if n < 4 {
+                s.and_bytes(lines[n], low)
+            } else {
+                s.and_bytes(s.pairs_right::<4>(lines[n - 4]), low)
+            }
         });
         match F::FORM.bits {
-            LevelBits::Table => levels = levels.map(|level| L::lookup(table, level)),
+            LevelBits::Table => levels = levels.map(|level| s.lookup_bytes(table, level)),
             LevelBits::Five => {
                 let plane = line(4);
-                let bit = L::splat_byte(16);
+                let bit = s.splat_byte(16);
                 let fifths = [
-                    L::left::<4>(plane),
-                    L::left::<3>(plane),
-                    L::left::<2>(plane),
-                    L::left::<1>(plane),
+                    s.pairs_left::<4>(plane),
+                    s.pairs_left::<3>(plane),
+                    s.pairs_left::<2>(plane),
+                    s.pairs_left::<1>(plane),
                     plane,
-                    L::right::<1>(plane),
-                    L::right::<2>(plane),
-                    L::right::<3>(plane),
+                    s.pairs_right::<1>(plane),
+                    s.pairs_right::<2>(plane),
+                    s.pairs_right::<3>(plane),
                 ];
                 for (level, fifth) in levels.iter_mut().zip(fifths) {
-                    *level = L::or(*level, L::and(fifth, bit));
+                    *level = s.or_bytes(*level, s.and_bytes(fifth, bit));
                 }
             }
             LevelBits::Six => {
-                let bits = L::splat_byte(48);
+                let bits = s.splat_byte(48);
                 for half in 0..2 {
                     let plane = line(4 + half);
-                    let uppers =
-                        [L::left::<4>(plane), L::left::<2>(plane), plane, L::right::<2>(plane)];
+                    let uppers = [
+                        s.pairs_left::<4>(plane),
+                        s.pairs_left::<2>(plane),
+                        plane,
+                        s.pairs_right::<2>(plane),
+                    ];
                     for (level, upper) in levels[4 * half..].iter_mut().zip(uppers) {
-                        *level = L::or(*level, L::and(upper, bits));
+                        *level = s.or_bytes(*level, s.and_bytes(upper, bits));
                     }
                 }
             }

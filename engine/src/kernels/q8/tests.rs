@@ -4,7 +4,9 @@ use formats::codec::{self, BlockType, Levels};
 use registry::dtype::Dtype;
 
 use super::input::round as round_block;
-use super::{IntegerIsa, IntegerProduct, PackedMatrix, products_on};
+use lanes::Isa;
+
+use super::{IntegerProduct, PackedMatrix, products_on};
 use crate::kernels::matmul::MatrixView;
 use crate::kernels::round::round1;
 
@@ -113,7 +115,7 @@ fn every_kernel_keeps_the_law() {
             let in_place = in_place(&view);
             for round in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
                 let want = reference(&x, &view, packed.form().group, bias, round);
-                let isas = IntegerIsa::ALL.into_iter().filter(|isa| isa.available());
+                let isas = Isa::available();
                 for (isa, packed) in isas.flat_map(|isa| [(isa, &packed), (isa, &in_place)]) {
                     let mut y = vec![f32::NAN; rows * outputs];
                     products_on(
@@ -156,7 +158,7 @@ fn results_are_those_of_numbers_rounded_to_eight_bits() {
         let packed = packed(&view);
         let mut y = vec![0.0; outputs];
         products_on(
-            IntegerIsa::best(),
+            Isa::best(),
             &numbers,
             1,
             &mut [IntegerProduct {
@@ -194,7 +196,7 @@ fn numbers_that_are_not_finite_are_seen() {
         x[300] = bad;
         let mut y = vec![0.0; 32];
         products_on(
-            IntegerIsa::best(),
+            Isa::best(),
             &x,
             2,
             &mut [IntegerProduct {

@@ -7,7 +7,7 @@ use crate::ops::glu::Glu;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 
 /// The activations by the number that `activation.cu` gives them.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 14] = [
     "silu",
     "gelu",
     "gelu_tanh",
@@ -20,6 +20,8 @@ const NAMES: [&str; 12] = [
     "softplus",
     "quick_gelu",
     "square_root",
+    "absolute",
+    "sign",
 ];
 
 /// The number of no activation.

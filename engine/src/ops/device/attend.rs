@@ -6,12 +6,13 @@ use registry::dtype::Dtype;
 
 use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
-use crate::ops::attend::{Attend, AttendSizes, Selection};
+use crate::ops::attend::{Attend, AttendSizes};
 use crate::ops::device::attend_selected::SelectedCall;
 use crate::ops::device::long_rows::{HeadVectors, LongRows};
 use crate::ops::device::scores::{COLUMNS, SCORE_HEADS, SCORES, score_groups, score_tiles};
-use crate::ops::device::seen::{SeenPositions, extent, rounding_argument};
+use crate::ops::device::seen::{SeenPositions, extent, no_relative, rounding_argument};
 use crate::ops::device::{index, long_rows};
+use crate::ops::row_scores::RowScoreInputs;
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Memory;
 use crate::states::attention::Attention;
@@ -27,15 +28,19 @@ struct DeviceAttend {
     rule: Attend,
     /// True if keys and values are added to the state first.
     keeps: bool,
-    selection: Option<Selection>,
+    inputs: RowScoreInputs,
 }
 
 impl DeviceAttend {
     fn prepare(args: &Args<'_>, keeps: bool) -> Result<Self, Error> {
         let rule = Attend::prepare(args)?;
-        let kv_heads = rule.sizes.kv_heads;
-        let selection = if keeps { Selection::of(args, kv_heads)? } else { None };
-        Ok(Self { rule, keeps, selection })
+        let AttendSizes { heads, kv_heads, .. } = rule.sizes;
+        let inputs = if keeps {
+            RowScoreInputs::prepare(args, heads, kv_heads)?
+        } else {
+            RowScoreInputs::default()
+        };
+        Ok(Self { rule, keeps, inputs })
     }
 }
 
@@ -71,15 +76,16 @@ impl Kernel for DeviceAttend {
         let slopes = rule.slopes.as_ref().map(|s| queue.upload(bytemuck::cast_slice(s)));
         let slopes = slopes.transpose()?;
         let y = ctx.device_output(0, q.rows())?;
-        if let Some(selection) = self.selection {
+        if let Some(selected) = self.inputs.selected {
             queue.launch_parts(&launches)?;
-            SelectedCall::new(rule, ctx, (&q, &y), selection)?.attend()?;
+            SelectedCall::new(rule, ctx, (&q, &y), selected)?.attend()?;
             return ctx.set_device(0, y);
         }
         let slopes = slopes.as_ref();
+        let of_rows = RowValues::read(ctx, self.inputs)?;
         let y = &y;
         let sinks = ctx.device_vector("sinks");
-        let call = AttendCall { rule, ctx, q: &q, y, sinks, slopes };
+        let call = AttendCall { rule, ctx, q: &q, y, sinks, slopes, of_rows };
         let (long, parts): (Vec<_>, Vec<_>) =
             call.parts().into_iter().partition(|part| call.is_long(part));
         for part in &long {
@@ -92,6 +98,28 @@ impl Kernel for DeviceAttend {
         }
         ctx.set_device(0, y.clone())
     }
+}
+
+/// What rows bring to their scores.
+struct RowValues {
+    /// Numbers by distance, `[rows, heads, distances]`.
+    relative: Option<DeviceValue>,
+    distances: usize,
+    /// `[rows, heads]`.
+    sinks: Option<DeviceValue>,
+}
+
+impl RowValues {
+    fn read(ctx: &Ctx<'_>, inputs: RowScoreInputs) -> Result<Self, Error> {
+        let relative = inputs.relative.map(|(n, _)| ctx.device_input(n)).transpose()?;
+        let sinks = inputs.sinks.map(|n| ctx.device_input(n)).transpose()?;
+        Ok(Self { relative, distances: inputs.relative.map_or(0, |(_, count)| count), sinks })
+    }
+}
+
+/// Returns the address of a row of a value.
+fn row_of(value: &DeviceValue, row: usize) -> Result<KernelArgument, Error> {
+    value.buffer.argument(row * value.width() * value.dtype.size())
 }
 
 /// Some rows of one chunk.
@@ -129,6 +157,7 @@ struct AttendCall<'a, 'c> {
     y: &'a DeviceValue,
     sinks: Option<&'a DeviceBuffer>,
     slopes: Option<&'a DeviceBuffer>,
+    of_rows: RowValues,
 }
 
 /// Memory for the parts of a group.
@@ -204,7 +233,8 @@ impl AttendCall<'_, '_> {
         let queries = HeadVectors::of_rows(&self.q.buffer, part.first, heads, key_dim);
         let keys = HeadVectors { at: of_keys, ..HeadVectors::of_rows(keys, 0, kv_heads, key_dim) };
         rows.score(queries, keys, false)?;
-        rows.finish(self.slopes, self.rule.scale, self.rule.scores)?;
+        let relative = self.relative_arguments(part)?;
+        rows.finish(self.slopes, relative, self.rule.scale, self.rule.scores)?;
         let none = KernelArgument::from(None::<&DeviceBuffer>);
         let seen = rows.seen;
         let scores = (&rows.scores).into();
@@ -332,14 +362,32 @@ impl AttendCall<'_, '_> {
         arguments.extend(cache.list);
         arguments.push(first.into());
         arguments.extend(part.seen.arguments());
-        arguments.extend::<[KernelArgument; 5]>([
-            self.slopes.into(),
+        arguments.push(self.slopes.into());
+        arguments.extend(self.relative_arguments(part.part)?);
+        arguments.extend::<[KernelArgument; 4]>([
             rule.scale.into(),
             rounding_argument(rule.scores),
             self.y.dtype.into(),
             part.scores,
         ]);
         Ok(arguments)
+    }
+
+    /// Returns the numbers by distance of the rows of a part.
+    fn relative_arguments(&self, part: &AttendPart) -> Result<[KernelArgument; 3], Error> {
+        let RowValues { relative, distances, .. } = &self.of_rows;
+        let Some(relative) = relative else { return Ok(no_relative()) };
+        let first = row_of(relative, part.first)?;
+        Ok([first, relative.dtype.into(), index(self.ctx, *distances)?.into()])
+    }
+
+    /// Returns the sinks of the rows of a part.
+    fn sink_arguments(&self, part: &AttendPart) -> Result<[KernelArgument; 3], Error> {
+        let Some(sinks) = &self.of_rows.sinks else {
+            return Ok([self.sinks.into(), Dtype::F32.into(), 0.into()]);
+        };
+        let first = row_of(sinks, part.first)?;
+        Ok([first, sinks.dtype.into(), index(self.ctx, self.rule.sizes.heads)?.into()])
     }
 
     fn weight_arguments(&self, part: &PlacedPart<'_>) -> Result<Vec<KernelArgument>, Error> {
@@ -349,9 +397,9 @@ impl AttendCall<'_, '_> {
         let mut arguments = vec![part.scores, index(ctx, sizes.heads)?.into()];
         arguments.extend(part.seen.arguments());
         let limit = rule.keep.unwrap_or(usize::MAX).min(part.seen.span);
-        arguments.extend::<[KernelArgument; 9]>([
-            rule.softcap.unwrap_or(0.0).into(),
-            self.sinks.into(),
+        arguments.push(rule.softcap.unwrap_or(0.0).into());
+        arguments.extend(self.sink_arguments(part.part)?);
+        arguments.extend::<[KernelArgument; 7]>([
             rule.gated.into(),
             rule.softmax_rounds.into(),
             self.y.dtype.into(),

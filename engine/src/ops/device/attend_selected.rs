@@ -3,10 +3,11 @@
 use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
 use crate::ops::Ctx;
-use crate::ops::attend::{Attend, AttendSizes, Selection};
+use crate::ops::attend::{Attend, AttendSizes};
 use crate::ops::device::index;
 use crate::ops::device::scores::{COLUMNS, SCORE_HEADS, SCORES, score_groups, score_tiles};
 use crate::ops::device::seen::rounding_argument;
+use crate::ops::row_scores::Selection;
 use crate::states::Memory;
 use crate::states::attention::Attention;
 use crate::value::DeviceValue;
@@ -48,9 +49,9 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
         rule: &'a Attend,
         ctx: &'a Ctx<'c>,
         (q, y): (&'a DeviceValue, &'a DeviceValue),
-        selection: Selection,
+        (chosen, selection): (usize, Selection),
     ) -> Result<Self, Error> {
-        Ok(Self { rule, ctx, q, y, chosen: ctx.device_input(3)?, selection })
+        Ok(Self { rule, ctx, q, y, chosen: ctx.device_input(chosen)?, selection })
     }
 
     /// Computes the output of all rows.
@@ -197,6 +198,8 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
             self.number(part.part.span)?,
             self.rule.softcap.unwrap_or(0.0).into(),
             none,
+            self.y.dtype.into(),
+            0.into(),
             false.into(),
             self.rule.softmax_rounds.into(),
             self.y.dtype.into(),

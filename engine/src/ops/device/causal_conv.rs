@@ -4,7 +4,7 @@ use registry::dtype::Dtype;
 
 use crate::Error;
 use crate::device::{KernelArgument, KernelParts};
-use crate::ops::causal_conv::{CausalConv, ConvSizes};
+use crate::ops::causal_conv::{CausalConv, DepthwiseSizes, RowTaps};
 use crate::ops::device::{activation, index};
 use crate::ops::previous::Previous;
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
@@ -71,15 +71,16 @@ fn replace_block(
 }
 
 struct DeviceConv {
-    sizes: ConvSizes,
+    sizes: DepthwiseSizes,
     kind: u32,
     stepwise: bool,
+    row_taps: Option<RowTaps>,
 }
 
 impl DeviceConv {
     fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        let CausalConv { sizes, then: _, stepwise } = CausalConv::prepare(args)?;
-        Ok(Self { sizes, kind: activation::argument(args, "activation")?, stepwise })
+        let CausalConv { sizes, then: _, stepwise, row_taps } = CausalConv::prepare(args)?;
+        Ok(Self { sizes, kind: activation::argument(args, "activation")?, stepwise, row_taps })
     }
 }
 
@@ -87,9 +88,11 @@ impl Kernel for DeviceConv {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let queue = ctx.queue()?;
         let x = ctx.device_input(0)?;
-        let ConvSizes { channels, taps } = self.sizes;
+        let DepthwiseSizes { channels, taps, dilation } = self.sizes;
         let weight = ctx.device_vector("weight");
         let bias = ctx.device_vector("bias");
+        let added = self.row_taps.map(|row_taps| ctx.device_input(row_taps.input)).transpose()?;
+        let heads = self.row_taps.map_or(1, |row_taps| row_taps.heads);
         let y = ctx.device_output(0, x.rows())?;
         let mut writes = RowWrites::default();
         let mut launch = KernelParts::new("causal_conv");
@@ -103,6 +106,10 @@ impl Kernel for DeviceConv {
                 index(ctx, channels)?.into(),
                 weight.into(),
                 index(ctx, taps)?.into(),
+                index(ctx, dilation)?.into(),
+                added.as_ref().map(|added| &*added.buffer).into(),
+                added.as_ref().map_or(Dtype::F32, |added| added.dtype).into(),
+                index(ctx, heads)?.into(),
                 bias.into(),
             ];
             arguments.extend(append_inputs(ctx, chunk, &x, &mut writes)?);

@@ -8,8 +8,8 @@ use crate::device::{DeviceBuffer, KernelArgument, count};
 use crate::kernels::round::round1;
 use crate::ops::device::{convert, index};
 use crate::ops::elementwise::{
-    BinaryElementwise, BinaryKind, Clamp, PlacedWeight, Places, ScalarElementwise, ScalarKind,
-    Softcap, WeightBlend, WithWeight,
+    BinaryElementwise, BinaryKind, Clamp, OperandPlaces, PlacedWeight, ScalarElementwise,
+    ScalarKind, Softcap, WeightBlend, WithWeight,
 };
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 
@@ -51,7 +51,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 /// Returns the places of an operand as kernels read them, which are uploaded once in a session.
 fn places(
     ctx: &Ctx<'_>,
-    places: &Places,
+    places: &OperandPlaces,
     uploaded: &OnceLock<DeviceBuffer>,
 ) -> Result<KernelArgument, Error> {
     let Some(places) = places else { return Ok(None::<&DeviceBuffer>.into()) };

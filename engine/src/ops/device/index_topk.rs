@@ -21,16 +21,20 @@ impl Kernel for DeviceIndex {
         let queue = ctx.queue()?;
         let q = ctx.device_input(0)?;
         let k = ctx.device_input(1)?;
-        let w = ctx.device_input(2)?;
-        let IndexTopk { sizes: IndexSizes { heads, size }, topk, scale } = self.0;
-        let y = ctx.device_output(0, w.rows())?;
+        let IndexTopk { sizes, topk, scale, block, newest, weighted } = self.0;
+        let IndexSizes { heads, size } = sizes;
+        let w = weighted.then(|| ctx.device_input(2)).transpose()?;
+        let w = w.as_ref();
+        let y = ctx.device_output(0, q.rows())?;
         let mut writes = RowWrites::default();
         let mut parts = Vec::new();
         for chunk in ctx.chunks() {
             let cache = append_keys(ctx, chunk, &k, &mut writes)?;
-            let end = chunk.start + chunk.rows.len();
-            for part in index_parts(chunk, cache, end, 1) {
-                parts.push(IndexPart { span: part.start + part.rows, ..part });
+            // A row with no complete block has no score, and one place for it.
+            let span = ((chunk.start + chunk.rows.len()) / block).max(1);
+            for part in index_parts(chunk, cache, span, 1) {
+                let span = ((part.start + part.rows) / block).max(1);
+                parts.push(IndexPart { span, ..part });
             }
         }
         let mut launches = writes.into_launches();
@@ -46,25 +50,29 @@ impl Kernel for DeviceIndex {
                 let start = index(ctx, start)?;
                 let row_count = index(ctx, rows)?;
                 let columns = index(ctx, span)?;
+                let block = index(ctx, block)?;
                 let mut arguments: Vec<KernelArgument> = vec![
                     (&*q.buffer).into(),
                     q.dtype.into(),
-                    (&*w.buffer).into(),
-                    w.dtype.into(),
+                    w.map(|w| &*w.buffer).into(),
+                    w.map_or(q.dtype, |w| w.dtype).into(),
                     first.into(),
                     row_count.into(),
                     index(ctx, heads)?.into(),
                     index(ctx, size)?.into(),
                 ];
                 arguments.extend(cache.list);
-                arguments.extend([start.into(), columns.into(), scale.into(), scores]);
+                arguments.extend([start, columns, block].map(KernelArgument::from));
+                arguments.extend([scale.into(), scores]);
                 score.push_each(rows * span, arguments);
                 let arguments = vec![
                     scores,
                     first.into(),
                     start.into(),
                     columns.into(),
+                    block.into(),
                     index(ctx, topk)?.into(),
+                    newest.into(),
                     (&*y.buffer).into(),
                     y.dtype.into(),
                 ];

@@ -7,7 +7,7 @@ use crate::kernels::choose::TopK;
 use crate::kernels::round::round1;
 use crate::ops::device::index;
 use crate::ops::device::rows::along_last_axis;
-use crate::ops::route::{Choose, NearShares, PNorm, Pick};
+use crate::ops::route::{Choose, NearShares, PNorm, PickChosen, Total};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
 
@@ -16,10 +16,10 @@ const GROUPS: usize = constant(include_str!("../../device/kernels/route.cu"), "G
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("softmax", softmax);
-    kernels.add("total", total);
+    kernels.prepared("total", |args: &Args<'_>| Total::prepare(args).map(DeviceTotal));
     kernels.prepared("p_norm", |args: &Args<'_>| PNorm::prepare(args).map(DevicePNorm));
     kernels.prepared("choose", DeviceChoose::prepare);
-    kernels.prepared("pick", |args: &Args<'_>| Pick::prepare(args).map(|_| DevicePick));
+    kernels.prepared("pick", |args: &Args<'_>| PickChosen::prepare(args).map(|_| DevicePick));
     kernels
         .prepared("near_shares", |args: &Args<'_>| NearShares::prepare(args).map(DeviceNearShares));
 }
@@ -29,20 +29,25 @@ fn softmax(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     along_last_axis(ctx, "softmax", y)
 }
 
-/// Makes one number of each row.
-fn total(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.device_input(0)?;
-    let y = ctx.device_output(0, x.rows())?;
-    let arguments = [
-        (&*x.buffer).into(),
-        x.dtype.into(),
-        index(ctx, x.width())?.into(),
-        (&*y.buffer).into(),
-        y.dtype.into(),
-        count(x.rows()),
-    ];
-    ctx.queue()?.launch_each("total", x.rows(), &arguments)?;
-    ctx.set_device(0, y)
+struct DeviceTotal(Total);
+
+impl Kernel for DeviceTotal {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.device_input(0)?;
+        let size = self.0.size;
+        let y = ctx.device_output(0, x.rows())?;
+        let lines = x.len() / size;
+        let arguments = [
+            (&*x.buffer).into(),
+            x.dtype.into(),
+            index(ctx, size)?.into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+            count(lines),
+        ];
+        ctx.queue()?.launch_each("total", lines, &arguments)?;
+        ctx.set_device(0, y)
+    }
 }
 
 struct DevicePNorm(PNorm);

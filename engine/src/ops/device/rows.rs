@@ -189,7 +189,7 @@ struct DeviceHeadsLinear(HeadsLinear);
 
 impl Kernel for DeviceHeadsLinear {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let &HeadsLinear { heads, size, out, turned } = &self.0;
+        let &HeadsLinear { heads, size, out, turned, shared } = &self.0;
         let x = ctx.device_input(0)?;
         let y = ctx.device_output(0, x.rows())?;
         let more = [
@@ -199,6 +199,7 @@ impl Kernel for DeviceHeadsLinear {
             index(ctx, size)?.into(),
             index(ctx, out)?.into(),
             turned.into(),
+            shared.into(),
         ];
         each(ctx, "heads_linear", &x, &more, y)
     }

@@ -1,16 +1,18 @@
-//! Recurrences on a device: `ssd_scan`, `ssm1_scan`, `log_decay`, `delta_rule`, `rg_lru`, `wkv`, `lightning`.
+//! Recurrences on a device: `ssd_scan`, `ssm1_scan`, `log_decay`, `delta_rule`, `rg_lru`, `wkv`, `mlstm`, `lightning`.
 
 use std::sync::OnceLock;
 
 use registry::dtype::Dtype;
 
 use crate::Error;
+use crate::device::source::THREADS;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts, count};
 use crate::kernels::math::softplus;
 use crate::kernels::round::round1;
 use crate::ops::delta_rule::{DeltaRule, DeltaSizes, LogDecay};
 use crate::ops::device::index;
 use crate::ops::lightning::Lightning;
+use crate::ops::mlstm::Mlstm;
 use crate::ops::rg_lru::RgLru;
 use crate::ops::ssd_scan::{SsdScan, SsdSizes};
 use crate::ops::ssm1_scan::{Ssm1Scan, Ssm1Sizes};
@@ -37,6 +39,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("wkv", |args: &Args<'_>| {
         Ok(DeviceWkv { rule: Wkv::prepare(args)?, decays: OnceLock::new() })
     });
+    kernels.prepared("mlstm", |args: &Args<'_>| Mlstm::prepare(args).map(DeviceMlstm));
     kernels.prepared("lightning", |args: &Args<'_>| Lightning::prepare(args).map(DeviceLightning));
 }
 
@@ -385,6 +388,34 @@ impl Kernel for DeviceWkv {
         ]);
         more.extend(pair(&y));
         let kernel = ScanKernel { name: "wkv", width: 3 * channels, threads: channels, begins: 0 };
+        scan(ctx, &kernel, &more)?;
+        ctx.set_device(0, y)
+    }
+}
+
+struct DeviceMlstm(Mlstm);
+
+impl Kernel for DeviceMlstm {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let q = ctx.device_input(0)?;
+        let k = ctx.device_input(1)?;
+        let v = ctx.device_input(2)?;
+        let gates = [ctx.device_input(3)?, ctx.device_input(4)?];
+        let &Mlstm { heads, key, value, scale, eps, stepwise } = &self.0;
+        let y = ctx.device_output(0, v.rows())?;
+        let mut more = [&q, &k, &v, &gates[0], &gates[1]].map(pair).concat();
+        for size in [heads, key, value] {
+            more.push(index(ctx, size)?.into());
+        }
+        more.extend::<[KernelArgument; 3]>([scale.into(), eps.into(), stepwise.into()]);
+        more.extend(pair(&y));
+        let kernel = ScanKernel {
+            name: "mlstm",
+            width: heads * (key * (value + 1) + 1),
+            // A block of threads for each head.
+            threads: heads * THREADS,
+            begins: 0,
+        };
         scan(ctx, &kernel, &more)?;
         ctx.set_device(0, y)
     }

@@ -3,14 +3,14 @@
 use crate::Error;
 use crate::device::count;
 use crate::ops::device::index;
-use crate::ops::shape::{Concat, Copies, Regroup, Slice, Split, last, reshape};
+use crate::ops::shape::{AxisSplit, Concat, Copies, Regroup, Slice, last, reshape};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("heads", reshape);
     kernels.add("merge", reshape);
-    kernels.prepared("split", |args: &Args<'_>| Split::prepare(args).map(DeviceSplit));
+    kernels.prepared("split", |args: &Args<'_>| AxisSplit::prepare(args).map(DeviceSplit));
     kernels.prepared("concat", |args: &Args<'_>| Concat::prepare(args).map(DeviceConcat));
     kernels.prepared("slice", |args: &Args<'_>| Slice::prepare(args).map(DeviceSlice));
     kernels.prepared("copies", |args: &Args<'_>| Copies::prepare(args).map(DeviceCopies));
@@ -43,7 +43,7 @@ fn columns(
     ctx.queue()?.launch_each("columns", total, &arguments)
 }
 
-struct DeviceSplit(Split);
+struct DeviceSplit(AxisSplit);
 
 impl Kernel for DeviceSplit {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! Magnitudes of the points of grids, as decoders read them: a byte for each value.
 
 use super::{grids, lattice};
-use crate::codec::decoder::DecoderOps;
+use lanes::Simd;
 
 pub(super) static IQ2_XXS: [[u8; 8]; 256] = of_points(grids::IQ2_XXS, &OF_TWO);
 pub(super) static IQ2_XS: [[u8; 8]; 512] = of_points(grids::IQ2_XS, &OF_TWO);
@@ -33,7 +33,7 @@ const fn of_points<const N: usize, const POINTS: usize>(
 
 /// Writes sixteen values: magnitudes of eight and of eight more, with their signs.
 #[inline(always)]
-pub(super) fn write<O: DecoderOps>(
+pub(super) fn write<O: Simd>(
     ops: O,
     x: &mut [f32; 16],
     scale: f32,
@@ -43,6 +43,6 @@ pub(super) fn write<O: DecoderOps>(
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&magnitudes[0]);
     bytes[8..].copy_from_slice(&magnitudes[1]);
-    let values = ops.times(ops.integers(&bytes), scale);
-    ops.store(ops.negate(values, u16::from_le_bytes(signs)), x);
+    let values = ops.times(ops.signed16(&bytes), scale);
+    ops.store16(ops.negate16(values, u16::from_le_bytes(signs)), x);
 }

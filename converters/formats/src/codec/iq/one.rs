@@ -5,11 +5,11 @@ use super::search::{CodebookSearch, OneByOne};
 use super::split::{SHIFT, Split, VALUES};
 use super::{BLOCK, grids, larger, layout, mean_square, vectorized};
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
-use crate::codec::decoder::DecoderOps;
 use crate::codec::layout::{error_weights, put_f16};
 use crate::codec::rounding::nearest;
 use crate::codec::{BlockType, simd};
 use crate::numbers::{f16_to_f32, f32_to_f16};
+use lanes::Simd;
 
 /// Bytes: scale, 32 low bytes of indices, then per 32 values a word of 4 x 3 high bits, 3 bits of scale and
 /// the direction of the shift.
@@ -187,7 +187,7 @@ fn pack_s(
 }
 
 #[inline(always)]
-fn decode_s<O: DecoderOps>(ops: O, bytes: &[u8; 50], x: &mut [f32; BLOCK]) {
+fn decode_s<O: Simd>(ops: O, bytes: &[u8; 50], x: &mut [f32; BLOCK]) {
     let scale = ops.f16(bytes, 0);
     let (low, words) = bytes[2..].split_at(32);
     let words = words.as_chunks::<2>().0.iter().map(|&word| u16::from_le_bytes(word));
@@ -279,7 +279,7 @@ fn pack_m(
 }
 
 #[inline(always)]
-fn decode_m<O: DecoderOps>(ops: O, bytes: &[u8; 56], x: &mut [f32; BLOCK]) {
+fn decode_m<O: Simd>(ops: O, bytes: &[u8; 56], x: &mut [f32; BLOCK]) {
     let words = words(&bytes[48..]);
     let scale = ops.widen(block_scale(words));
     for (at, x) in x.as_chunks_mut::<8>().0.iter_mut().enumerate() {

@@ -3,10 +3,10 @@
 //! Every lane tries the positions and shifts in the order of the reference, and rounds as it does.
 
 use super::split::{Split, TINY_M, TINY_S, VALUES, ascending, largest};
-use crate::codec::simd::Simd;
+use crate::codec::simd::Groups;
 
 /// Best split of each lane so far.
-struct BestSplits<S: Simd> {
+struct BestSplits<S: Groups> {
     score: S::F,
     scale: S::F,
     /// First position, below zero if there is no split.
@@ -15,7 +15,7 @@ struct BestSplits<S: Simd> {
     shift: S::F,
 }
 
-impl<S: Simd> BestSplits<S> {
+impl<S: Groups> BestSplits<S> {
     #[inline(always)]
     fn new(s: S, largest: &[Option<f32>; 16]) -> Self {
         let zero = s.splat(0.0);
@@ -103,7 +103,7 @@ fn pairs<F>(term: impl Fn(usize, usize) -> F) -> [[F; 2]; 2] {
 
 /// Splits parts whose values are shifted together.
 #[inline(always)]
-pub(super) fn with_one_shift<S: Simd>(
+pub(super) fn with_one_shift<S: Groups>(
     s: S,
     parts: &[[f32; 32]],
     weights: &[[f32; 32]],
@@ -151,7 +151,7 @@ pub(super) fn with_one_shift<S: Simd>(
 
 /// Splits parts whose halves have a shift each.
 #[inline(always)]
-pub(super) fn with_two_shifts<S: Simd>(
+pub(super) fn with_two_shifts<S: Groups>(
     s: S,
     parts: &[[f32; 16]],
     weights: &[[f32; 16]],

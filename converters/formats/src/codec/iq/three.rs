@@ -4,9 +4,9 @@ use super::lattice;
 use super::search::{self, CodebookSearch, IqBlock, OneByOne, SearchParams, SecondSearch};
 use super::{BLOCK, blocks, magnitudes, searched, signs, vectorized};
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
-use crate::codec::decoder::DecoderOps;
 use crate::codec::layout::each;
 use crate::codec::{BlockType, simd};
+use lanes::Simd;
 
 /// Bytes: scale, 64 indices, then per 32 values a word of 4 x 7 signs and 4 bits of scale.
 pub(in crate::codec) const IQ3_XXS: BlockDeclaration = BlockDeclaration {
@@ -81,7 +81,7 @@ fn pack_xxs(block: &IqBlock, out: &mut [u8; 98]) {
 }
 
 #[inline(always)]
-fn decode_xxs<O: DecoderOps>(ops: O, bytes: &[u8; 98], x: &mut [f32; BLOCK]) {
+fn decode_xxs<O: Simd>(ops: O, bytes: &[u8; 98], x: &mut [f32; BLOCK]) {
     let scale = ops.f16(bytes, 0);
     let (indices, words) = bytes[2..].split_at(64);
     let words = words.as_chunks::<4>().0.iter().map(|&word| u32::from_le_bytes(word));
@@ -127,7 +127,7 @@ fn pack_s(block: &IqBlock, out: &mut [u8; 110]) {
 }
 
 #[inline(always)]
-fn decode_s<O: DecoderOps>(ops: O, bytes: &[u8; 110], x: &mut [f32; BLOCK]) {
+fn decode_s<O: Simd>(ops: O, bytes: &[u8; 110], x: &mut [f32; BLOCK]) {
     let scale = ops.f16(bytes, 0);
     for (n, x) in x.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let of_part = bytes[106 + n / 4] >> (4 * (n / 2 % 2)) & 15;

@@ -4,10 +4,10 @@ use super::lattice;
 use super::search::{self, CodebookSearch, IqBlock, OneByOne, SearchParams, SecondSearch};
 use super::{BLOCK, blocks, magnitudes, searched, signs, vectorized};
 use crate::codec::declaration::{BlockDeclaration, FileType, ImportanceNeed, ScaleRule};
-use crate::codec::decoder::DecoderOps;
 use crate::codec::layout::each;
 use crate::codec::search::TINY;
 use crate::codec::{BlockType, simd};
+use lanes::Simd;
 
 /// Bytes: scale, then per 32 values 4 indices and a word of 4 x 7 signs and 4 bits of scale.
 pub(in crate::codec) const IQ2_XXS: BlockDeclaration = BlockDeclaration {
@@ -94,7 +94,7 @@ fn pack_xxs(block: &IqBlock, out: &mut [u8; 66]) {
 }
 
 #[inline(always)]
-fn decode_xxs<O: DecoderOps>(ops: O, bytes: &[u8; 66], x: &mut [f32; BLOCK]) {
+fn decode_xxs<O: Simd>(ops: O, bytes: &[u8; 66], x: &mut [f32; BLOCK]) {
     let scale = ops.f16(bytes, 0);
     for (bytes, x) in bytes[2..].as_chunks::<8>().0.iter().zip(x.as_chunks_mut::<32>().0) {
         let word = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
@@ -128,7 +128,7 @@ fn pack_xs(block: &IqBlock, out: &mut [u8; 74]) {
 }
 
 #[inline(always)]
-fn decode_xs<O: DecoderOps>(ops: O, bytes: &[u8; 74], x: &mut [f32; BLOCK]) {
+fn decode_xs<O: Simd>(ops: O, bytes: &[u8; 74], x: &mut [f32; BLOCK]) {
     let scale = ops.f16(bytes, 0);
     let (words, scales) = bytes[2..].split_at(64);
     let words = words.as_chunks::<4>().0.iter();
@@ -160,7 +160,7 @@ fn pack_s(block: &IqBlock, out: &mut [u8; 82]) {
 }
 
 #[inline(always)]
-fn decode_s<O: DecoderOps>(ops: O, bytes: &[u8; 82], x: &mut [f32; BLOCK]) {
+fn decode_s<O: Simd>(ops: O, bytes: &[u8; 82], x: &mut [f32; BLOCK]) {
     let scale = ops.f16(bytes, 0);
     for (n, x) in x.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let points = each(&[2 * n, 2 * n + 1], |at| {

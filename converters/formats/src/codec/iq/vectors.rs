@@ -7,7 +7,7 @@ use super::lattice::{Lattice, LatticePlace, bits, level, levels};
 use super::search::{CodebookSearch, ODD, PartValues, ScaleTrials, TRIALS};
 use super::split::Split;
 use super::splits;
-use crate::codec::simd::Simd;
+use crate::codec::simd::Groups;
 
 /// Vectorized search.
 #[derive(Clone, Copy)]
@@ -16,11 +16,11 @@ pub(super) struct InLanes<S>(pub(super) S);
 /// Returns a table of the values of levels, by the lowest bits of packed levels. Bits beyond the first
 /// level select the same value again.
 #[inline(always)]
-fn table<S: Simd, const N: usize>(s: S, values: &[f32; 8]) -> S::F {
+fn table<S: Groups, const N: usize>(s: S, values: &[f32; 8]) -> S::F {
     s.load(&std::array::from_fn(|lane| values[level::<N>(lane as u32, 0)]))
 }
 
-impl<S: Simd> CodebookSearch for InLanes<S> {
+impl<S: Groups> CodebookSearch for InLanes<S> {
     #[inline(always)]
     fn nearest<const N: usize>(
         self,

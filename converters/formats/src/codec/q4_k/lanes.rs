@@ -3,7 +3,7 @@
 use crate::codec::layout::each;
 use crate::codec::q4_1::ladder;
 use crate::codec::q4_k::{self, ScalesAndMins};
-use crate::codec::simd::{AffineLanes, Simd, SimdEncoder, climb};
+use crate::codec::simd::{AffineLanes, Groups, SimdEncoder, climb};
 
 /// Encoder of both formats, distinguished by the bytes of a block.
 pub(in crate::codec) struct AffineEncoder<const B: usize>;
@@ -12,7 +12,7 @@ pub(in crate::codec) type Q5K = AffineEncoder<176>;
 
 impl<const B: usize> SimdEncoder for AffineEncoder<B> {
     #[inline(always)]
-    fn encode<S: Simd>(
+    fn encode<S: Groups>(
         simd: S,
         numbers: &[f32],
         row: usize,
@@ -24,7 +24,7 @@ impl<const B: usize> SimdEncoder for AffineEncoder<B> {
 }
 
 #[inline(always)]
-fn encode<S: Simd, const B: usize>(
+fn encode<S: Groups, const B: usize>(
     s: S,
     numbers: &[f32],
     row: usize,
@@ -50,7 +50,7 @@ fn encode<S: Simd, const B: usize>(
 
 /// Encodes up to `LANES` groups: whole blocks.
 #[inline(always)]
-fn plain<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
+fn plain<S: Groups, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
     let mut x = [s.splat(0.0); 32];
     s.columns(numbers.as_chunks().0, &mut x);
     let squares = x.iter().fold(s.splat(0.0), |sum, &x| sum + x * x);
@@ -67,7 +67,7 @@ fn plain<S: Simd, const B: usize>(s: S, numbers: &[f32], out: &mut [u8]) {
 
 /// Encodes like [`plain`], with importance and the sum of squares of each block.
 #[inline(always)]
-fn weighted<S: Simd, const B: usize>(
+fn weighted<S: Groups, const B: usize>(
     s: S,
     (numbers, importance): (&[f32], &[f32]),
     squares: &[f32],

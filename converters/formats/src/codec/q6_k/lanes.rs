@@ -1,13 +1,13 @@
 //! Vectorized Q6_K, with one group of 16 per lane.
 
 use crate::codec::q6_k;
-use crate::codec::simd::{SignedLanes, Simd, SimdEncoder, signed};
+use crate::codec::simd::{Groups, SignedLanes, SimdEncoder, signed};
 
 pub(in crate::codec) struct Q6K;
 
 impl SimdEncoder for Q6K {
     #[inline(always)]
-    fn encode<S: Simd>(
+    fn encode<S: Groups>(
         simd: S,
         numbers: &[f32],
         row: usize,
@@ -26,7 +26,7 @@ impl SimdEncoder for Q6K {
 }
 
 #[inline(always)]
-fn encode_block<S: Simd>(
+fn encode_block<S: Groups>(
     s: S,
     numbers: &[f32; 256],
     importance: Option<&[f32; 256]>,

@@ -1,17 +1,17 @@
 //! Vectorized [`descend`](crate::codec::search::descend), with one group per lane.
 
-use super::Simd;
+use super::Groups;
 use crate::codec::layout::each;
 use crate::codec::search::TINY;
 
 /// Search results of each lane.
-pub(in crate::codec) struct DescentLanes<S: Simd, const N: usize> {
+pub(in crate::codec) struct DescentLanes<S: Groups, const N: usize> {
     pub(in crate::codec) scale: [f32; 16],
     /// Levels, from `-half` on.
     levels: [S::F; N],
 }
 
-impl<S: Simd, const N: usize> DescentLanes<S, N> {
+impl<S: Groups, const N: usize> DescentLanes<S, N> {
     /// Returns the levels of a lane's group, which are needed only if a scale rounds to zero.
     pub(in crate::codec) fn levels(&self, s: S, lane: usize, half: i32) -> [u8; N] {
         self.levels.map(|level| (s.array(level)[lane] as i32 + half) as u8)
@@ -21,7 +21,7 @@ impl<S: Simd, const N: usize> DescentLanes<S, N> {
 /// Solves `x ~ scale * (level - half)` for each lane of two vectors, moving levels one by one. Every step
 /// waits for the one before; those of the other vector fill the time.
 #[inline(always)]
-pub(in crate::codec) fn descend<S: Simd, const N: usize>(
+pub(in crate::codec) fn descend<S: Groups, const N: usize>(
     s: S,
     half: f32,
     x: &[[S::F; N]; 2],
@@ -79,7 +79,7 @@ pub(in crate::codec) fn descend<S: Simd, const N: usize>(
 
 /// Returns the results of a vector, given the lanes of zeros, both sums and the levels.
 #[inline(always)]
-fn finished<S: Simd, const N: usize>(
+fn finished<S: Groups, const N: usize>(
     s: S,
     half: f32,
     none: S::M,

@@ -1,6 +1,6 @@
 //! Vectorized [`Ladder::climb`], with one group per lane.
 
-use super::Simd;
+use super::Groups;
 use crate::codec::rounding::nearest;
 use crate::codec::search::Ladder;
 
@@ -31,7 +31,7 @@ impl AffineLanes {
 
 /// Solves `x ~ scale * level - minus_min` for each lane.
 #[inline(always)]
-pub(in crate::codec) fn climb<S: Simd, const N: usize>(
+pub(in crate::codec) fn climb<S: Groups, const N: usize>(
     s: S,
     ladder: Ladder,
     x: &[S::F; N],
@@ -96,7 +96,7 @@ pub(in crate::codec) fn climb<S: Simd, const N: usize>(
 
 /// Rounds every value to its level and passes each to `add`.
 #[inline(always)]
-fn round<S: Simd, const N: usize>(
+fn round<S: Groups, const N: usize>(
     s: S,
     ladder: Ladder,
     x: &[S::F; N],
@@ -125,7 +125,7 @@ fn round<S: Simd, const N: usize>(
 
 /// Returns the weighted sum of errors.
 #[inline(always)]
-fn error<S: Simd, const N: usize>(
+fn error<S: Groups, const N: usize>(
     s: S,
     ladder: Ladder,
     (x, weights): (&[S::F; N], &[S::F; N]),

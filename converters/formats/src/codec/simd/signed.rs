@@ -1,6 +1,6 @@
 //! Vectorized [`signed`](crate::codec::search::signed), with one group per lane.
 
-use super::Simd;
+use super::Groups;
 use crate::codec::rounding::nearest;
 use crate::codec::search::TINY;
 
@@ -30,7 +30,7 @@ impl SignedLanes {
 
 /// Solves `x ~ scale * (level - half)` for each lane.
 #[inline(always)]
-pub(in crate::codec) fn signed<S: Simd, const N: usize>(
+pub(in crate::codec) fn signed<S: Groups, const N: usize>(
     s: S,
     half: f32,
     x: &[S::F; N],
@@ -69,7 +69,7 @@ pub(in crate::codec) fn signed<S: Simd, const N: usize>(
 /// Returns the sums of `weight * x * level` and `weight * level * level`. Levels are small: no value
 /// exceeds the peak, whose level is at most slightly above `half`.
 #[inline(always)]
-fn sums<S: Simd, const N: usize>(
+fn sums<S: Groups, const N: usize>(
     s: S,
     half: f32,
     [x, weights, weighted]: [&[S::F; N]; 3],

@@ -52,12 +52,12 @@ impl ErrorSums {
     }
 }
 
-widest! {
+lanes::widest! {
     /// Squares in f32.
     fn narrow_sums(numbers: &[f32], seen: &[f32]) -> ErrorSums = plain_narrow_sums;
 }
 
-widest! {
+lanes::widest! {
     /// Squares in f64.
     fn wide_sums(numbers: &[f32], seen: &[f32]) -> ErrorSums = plain_wide_sums;
 }
