@@ -30,7 +30,7 @@ impl Angles {
         for span in spans {
             let frequencies = table.frequencies(span.end);
             let factor = table.factor(span.end) as f32;
-            for position in span.clone() {
+            for position in span.clone().map(|row| row.saturating_sub(table.behind)) {
                 for &frequency in frequencies.iter() {
                     let angle = position as f32 * frequency;
                     angles.cos.push(angle.cos() * factor);
@@ -99,6 +99,7 @@ mod tests {
             }),
             dynamic: None,
             rounded: None,
+            behind: 0,
             kind: "longrope".into(),
         }
     }
@@ -112,5 +113,15 @@ mod tests {
         let alone = Angles::new(&table(), &[2..4], Dtype::Bf16);
         assert_eq!(alone.cos, angles.cos[6..]);
         assert_eq!(alone.cos_rounded[0], half::bf16::from_f32(alone.cos[0]).to_f32());
+    }
+
+    #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "one chunk is one span")]
+    fn rows_have_the_angles_of_a_position_behind() {
+        let plain = Angles::new(&table(), &[0..3], Dtype::F32);
+        let behind = Angles::new(&RopeTable { behind: 2, ..table() }, &[1..3], Dtype::F32);
+        assert_eq!(behind.cos, [&plain.cos[..2], &plain.cos[..2]].concat());
+        let moved = Angles::new(&RopeTable { behind: 1, ..table() }, &[1..3], Dtype::F32);
+        assert_eq!(moved.sin, plain.sin[..4]);
     }
 }

@@ -14,6 +14,7 @@ use crate::Error;
 mod activation;
 mod args;
 mod attend;
+mod block_mean;
 mod causal_conv;
 mod ctx;
 mod delta_rule;
@@ -33,6 +34,7 @@ mod index_topk;
 mod latent_attend;
 mod lightning;
 mod linear;
+mod ngram_embed;
 mod norm;
 mod position;
 mod previous;
@@ -55,6 +57,7 @@ pub use ctx::{ChunkRows, Ctx};
 const FILES: &[fn(&mut Kernels)] = &[
     activation::kernels,
     attend::kernels,
+    block_mean::kernels,
     causal_conv::kernels,
     delta_rule::kernels,
     differ::kernels,
@@ -72,6 +75,7 @@ const FILES: &[fn(&mut Kernels)] = &[
     latent_attend::kernels,
     lightning::kernels,
     linear::kernels,
+    ngram_embed::kernels,
     norm::kernels,
     position::kernels,
     previous::kernels,

@@ -330,8 +330,13 @@ impl Builder {
             .help(format!("it is used first in line {line} of {}", before.source.path))
             .into());
         }
+        // The one part of these kinds may have the name that the reference's cache gives it.
+        let any_name = matches!(kind, StateKind::Conv | StateKind::Index);
         for (part, expected) in parts {
-            let declared = state.parts.iter().find(|declared| declared.name == *part);
+            let declared = match state.parts.as_slice() {
+                [only] if any_name => Some(only),
+                declared => declared.iter().find(|declared| declared.name == *part),
+            };
             match declared {
                 Some(declared) if declared.shape == *expected => {}
                 Some(declared) => {

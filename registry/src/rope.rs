@@ -27,6 +27,8 @@ pub struct RopeTable {
     pub dynamic: Option<DynamicRope>,
     /// The dtype that cos and sin are rounded to in every run, if it is not that of the run.
     pub rounded: Option<Dtype>,
+    /// Positions between a row and the earlier one whose angles it has; the first rows have those of position 0.
+    pub behind: usize,
     /// The scheme, as `config.json` names it; for display.
     pub kind: String,
 }
@@ -42,6 +44,7 @@ impl RopeTable {
             long: None,
             dynamic: None,
             rounded: None,
+            behind: 0,
             kind: "default".to_owned(),
         }
     }

@@ -106,6 +106,8 @@ pub struct RopeDecl {
     pub partial: Option<Expr>,
     /// The longest sequence, for schemes that need it.
     pub context: Option<Expr>,
+    /// Positions between a row and the earlier one whose angles it has.
+    pub behind: Option<Expr>,
     /// True if a longrope table keeps its short factors in long sequences and scales otherwise.
     pub long_by_scale: bool,
     /// The whole entry.

@@ -23,7 +23,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 pub(super) type Activation = fn(Dtype, &mut [f32]);
 
 /// The ops of this file.
-const FUNCTIONS: [(&str, Activation); 12] = [
+const FUNCTIONS: [(&str, Activation); 14] = [
     ("silu", |d, y| each(d, y, math::silu)),
     ("gelu", |d, y| each(d, y, math::gelu)),
     ("gelu_tanh", |d, y| each(d, y, math::gelu_tanh)),
@@ -37,6 +37,8 @@ const FUNCTIONS: [(&str, Activation); 12] = [
     ("softplus", |d, y| each(d, y, math::softplus)),
     ("quick_gelu", |d, y| y.iter_mut().for_each(|x| *x = quick_gelu(d, *x))),
     ("square_root", |d, y| each(d, y, f32::sqrt)),
+    ("absolute", |d, y| each(d, y, f32::abs)),
+    ("sign", |d, y| each(d, y, sign)),
 ];
 
 /// An activation function.
@@ -88,6 +90,17 @@ impl<F: Fn(f32) -> f32> Wide for Each<'_, F> {
 
 fn relu(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }
+}
+
+/// Returns the sign of a number, and 0 for 0 as torch does.
+fn sign(x: f32) -> f32 {
+    if x > 0.0 {
+        1.0
+    } else if x < 0.0 {
+        -1.0
+    } else {
+        0.0
+    }
 }
 
 fn gelu_new(d: Dtype, x: f32) -> f32 {

@@ -73,6 +73,18 @@ impl<'a> Args<'a> {
         self.count_or_null(name)?.ok_or_else(|| self.wrong(name, "a count"))
     }
 
+    /// Reads an integer.
+    pub fn int(&self, name: &str) -> Result<i64, Error> {
+        let int = self.optional(name, int_of, "an integer")?;
+        int.ok_or_else(|| self.wrong(name, "an integer"))
+    }
+
+    /// Reads a list of integers that are 0 or above.
+    pub fn counts(&self, name: &str) -> Result<Vec<usize>, Error> {
+        let counts = self.optional(name, counts_of, "a list of counts")?;
+        counts.ok_or_else(|| self.wrong(name, "a list of counts"))
+    }
+
     /// Reads an integer that is 0 or above, or null.
     pub fn count_or_null(&self, name: &str) -> Result<Option<usize>, Error> {
         self.optional(name, Scalar::as_usize, "a count")
@@ -99,6 +111,22 @@ impl<'a> Args<'a> {
             let known: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
             self.wrong(name, &format!("one of `{}`", known.join("`, `")))
         })
+    }
+}
+
+/// Returns an integer; none if the value is of another kind.
+fn int_of(value: &Scalar) -> Option<i64> {
+    match value {
+        Scalar::Int(n) => Some(*n),
+        _ => None,
+    }
+}
+
+/// Returns the integers of a list; none if the value is no list of integers that are 0 or above.
+fn counts_of(value: &Scalar) -> Option<Vec<usize>> {
+    match value {
+        Scalar::List(items) => items.iter().map(Scalar::as_usize).collect(),
+        _ => None,
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 pub(super) struct CausalConv {
     pub(super) then: Option<Activation>,
     pub(super) stepwise: bool,
+    /// Positions from an input to the next.
+    pub(super) dilation: usize,
 }
 
 impl CausalConv {
@@ -28,6 +30,7 @@ impl CausalConv {
         Ok(Self {
             then: then.map(|_| activation::argument(args, "activation")).transpose()?,
             stepwise: args.flag("stepwise")?,
+            dilation: args.count("dilation")?,
         })
     }
 }
@@ -50,14 +53,14 @@ impl Kernel for CausalConv {
             (0..taps).flat_map(|t| (0..channels).map(move |c| weight[c * taps + t])).collect();
         let dtype = ctx.output_dtype(0);
         // Some references convolve a sequence's first step, and multiply and add after it.
-        let &Self { then, stepwise } = self;
+        let &Self { then, stepwise, dilation } = self;
         let view = x.view();
         let mut y = vec![0.0; view.len()];
         for chunk in ctx.chunks() {
             let wrong = ctx.error("its state does not hold inputs of this shape");
             let rows = &view[chunk.rows.start * channels..chunk.rows.end * channels];
             let Memory::Conv(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-            if !memory.continues(channels, taps - 1, chunk.start) {
+            if !memory.continues(channels, (taps - 1).saturating_mul(dilation), chunk.start) {
                 return Err(wrong);
             }
             // Earlier inputs come from the state, in its dtype; this step's are still in the run's.
@@ -71,9 +74,10 @@ impl Kernel for CausalConv {
                 .with_min_len((1 << 14) / channels + 1)
                 .enumerate()
                 .for_each(|(row, y)| {
-                    let x = &all[row * channels..][..taps * channels];
+                    let x = &all[row * channels..];
                     let by_steps = stepwise && chunk.continued;
-                    wide(ConvRow { dtype, x, by_tap: &by_tap, bias, by_steps, y: &mut *y });
+                    let by_tap = &by_tap;
+                    wide(ConvRow { dtype, x, dilation, by_tap, bias, by_steps, y: &mut *y });
                     if let Some(then) = then {
                         then(dtype, y);
                     }
@@ -86,8 +90,10 @@ impl Kernel for CausalConv {
 /// One row of outputs.
 struct ConvRow<'a> {
     dtype: Dtype,
-    /// The inputs of each tap.
+    /// Inputs, the first of which is that of the first tap.
     x: &'a [f32],
+    /// Positions from an input to the next.
+    dilation: usize,
     by_tap: &'a [f32],
     bias: Option<&'a [f32]>,
     /// True to round as tensor operations do: products, then their sum, then the sum with the bias. Otherwise the row
@@ -100,9 +106,10 @@ struct ConvRow<'a> {
 impl Wide for ConvRow<'_> {
     #[inline(always)]
     fn run(self) {
-        let Self { dtype, x, by_tap, bias, by_steps, y } = self;
+        let Self { dtype, x, dilation, by_tap, bias, by_steps, y } = self;
         let channels = y.len();
-        for (x, weight) in x.chunks_exact(channels).zip(by_tap.chunks_exact(channels)) {
+        let inputs = x.chunks_exact(channels).step_by(dilation);
+        for (x, weight) in inputs.zip(by_tap.chunks_exact(channels)) {
             if by_steps {
                 for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
                     *y += round1(dtype, x * w);
@@ -121,6 +128,32 @@ impl Wide for ConvRow<'_> {
         }
         if !by_steps || bias.is_some() {
             round_inline(dtype, y);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_of_taps_are_a_dilation_apart() {
+        let x = [1.0, 2.0, 3.0, 4.0, 5.0];
+        let by_tap = [1.0, 10.0, 100.0];
+        for (dilation, expected) in [(1, 321.0), (2, 531.0)] {
+            let mut y = [0.0];
+            let dtype = Dtype::F32;
+            ConvRow {
+                dtype,
+                x: &x,
+                dilation,
+                by_tap: &by_tap,
+                bias: None,
+                by_steps: false,
+                y: &mut y,
+            }
+            .run();
+            assert_eq!(y, [expected]);
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::value::DeviceValue;
 mod activation;
 mod attend;
 mod attend_selected;
+mod block_mean;
 mod causal_conv;
 mod codes;
 mod elementwise;
@@ -23,6 +24,7 @@ mod latent_attend;
 mod library;
 mod linear;
 mod long_rows;
+mod ngram_embed;
 mod norm;
 mod rope;
 mod round_inputs;
@@ -45,6 +47,7 @@ fn product_blocks(rows: usize, outputs: usize) -> usize {
 pub(super) const FILES: &[fn(&mut Kernels)] = &[
     activation::kernels,
     attend::kernels,
+    block_mean::kernels,
     causal_conv::kernels,
     elementwise::kernels,
     embed::kernels,
@@ -56,6 +59,7 @@ pub(super) const FILES: &[fn(&mut Kernels)] = &[
     index_topk::kernels,
     latent_attend::kernels,
     linear::kernels,
+    ngram_embed::kernels,
     norm::kernels,
     rope::kernels,
     route::kernels,

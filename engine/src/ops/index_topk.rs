@@ -5,11 +5,13 @@
 
 use rayon::prelude::*;
 
+use super::attend::block_size;
 use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::choose::descending;
 use crate::kernels::math;
 use crate::states::Memory;
+use crate::value::GraphValue;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("index_topk", IndexTopk::prepare);
@@ -19,11 +21,36 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 pub(super) struct IndexTopk {
     pub(super) topk: usize,
     pub(super) scale: f32,
+    /// Positions of a block, which has the key of its last position.
+    pub(super) block: usize,
+    /// True if the block that is not complete yet is selected too.
+    pub(super) newest: bool,
 }
 
 impl IndexTopk {
     pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { topk: args.count("topk")?, scale: args.number("scale")? })
+        Ok(Self {
+            topk: args.count("topk")?,
+            scale: args.number("scale")?,
+            block: block_size(args)?,
+            newest: args.flag("newest")?,
+        })
+    }
+
+    /// Returns the numbers that are given for each row.
+    pub(super) fn width(&self) -> usize {
+        self.topk + usize::from(self.newest)
+    }
+
+    /// Selects among the blocks that a query with `seen` keys sees; `y` has -1 everywhere.
+    fn choose(&self, q: &[f32], w: Option<&[f32]>, seen: &[f32], size: usize, y: &mut [f32]) {
+        let block = self.block;
+        let keys = seen.chunks_exact(size).skip(block - 1).step_by(block);
+        let scores: Vec<f32> = keys.map(|key| score(q, w, key, self.scale)).collect();
+        select(&scores, &mut y[..self.topk]);
+        if self.newest && !(seen.len() / size).is_multiple_of(block) {
+            y[scores.len().min(self.topk)] = scores.len() as f32;
+        }
     }
 }
 
@@ -31,18 +58,19 @@ impl Kernel for IndexTopk {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let q = ctx.input(0)?;
         let k = ctx.input(1)?;
-        let w = ctx.input(2)?;
-        let heads = w.width();
+        let w = (ctx.node().inputs.len() > 2).then(|| ctx.input(2)).transpose()?;
+        let width = q.width();
         let size = k.width();
-        let topk = self.topk;
-        let scale = self.scale;
-        if q.width() != heads * size || size == 0 {
+        let heads = width.checked_div(size).unwrap_or(0);
+        let fits = w.as_ref().is_none_or(|w| w.width() == heads);
+        if heads == 0 || width != heads * size || !fits {
             return Err(ctx.error("its queries, keys and weights do not fit"));
         }
         let q = q.view();
         let k = k.view();
-        let w = w.view();
-        let mut y = vec![-1.0; w.len() / heads.max(1) * topk];
+        let w = w.as_ref().map(GraphValue::view);
+        let count = self.width();
+        let mut y = vec![-1.0; q.len() / width * count];
         for chunk in ctx.chunks() {
             let wrong = ctx.error("its state does not hold keys of this shape");
             let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
@@ -51,27 +79,26 @@ impl Kernel for IndexTopk {
             }
             memory.append(&k[chunk.rows.start * size..chunk.rows.end * size]);
             let keys = memory.tail(0);
-            y[chunk.rows.start * topk..chunk.rows.end * topk]
-                .par_chunks_exact_mut(topk)
-                .zip(q[chunk.rows.start * heads * size..].par_chunks_exact(heads * size))
-                .zip(w[chunk.rows.start * heads..].par_chunks_exact(heads))
+            y[chunk.rows.start * count..chunk.rows.end * count]
+                .par_chunks_exact_mut(count)
+                .zip(q[chunk.rows.start * width..].par_chunks_exact(width))
                 .enumerate()
-                .for_each(|(n, ((y, q), w))| {
+                .for_each(|(n, (y, q))| {
+                    let row = chunk.rows.start + n;
+                    let w = w.as_deref().map(|w| &w[row * heads..(row + 1) * heads]);
                     let seen = &keys[..(chunk.start + n + 1) * size];
-                    let scores: Vec<f32> =
-                        seen.chunks_exact(size).map(|key| score(q, w, key, scale)).collect();
-                    select(&scores, y);
+                    self.choose(q, w, seen, size, y);
                 });
         }
         ctx.set(0, y)
     }
 }
 
-fn score(q: &[f32], w: &[f32], key: &[f32], scale: f32) -> f32 {
-    q.chunks_exact(key.len()).zip(w).fold(0.0, |sum, (q, w)| {
+fn score(q: &[f32], w: Option<&[f32]>, key: &[f32], scale: f32) -> f32 {
+    q.chunks_exact(key.len()).enumerate().fold(0.0, |sum, (head, q)| {
         let hit = dot(q, key) * scale;
         // NaN stays NaN.
-        sum + w * if hit < 0.0 { 0.0 } else { hit }
+        sum + w.map_or(1.0, |w| w[head]) * if hit < 0.0 { 0.0 } else { hit }
     })
 }
 
@@ -118,7 +145,23 @@ mod tests {
     #[test]
     fn what_points_away_counts_nothing() {
         let q = [1.0, 0.0, 0.0, 1.0];
-        assert_eq!(score(&q, &[2.0, 5.0], &[3.0, -1.0], 0.5), 3.0);
-        assert_eq!(score(&q, &[2.0, -5.0], &[-3.0, 1.0], 0.5), -2.5);
+        assert_eq!(score(&q, Some(&[2.0, 5.0]), &[3.0, -1.0], 0.5), 3.0);
+        assert_eq!(score(&q, Some(&[2.0, -5.0]), &[-3.0, 1.0], 0.5), -2.5);
+        assert_eq!(score(&q, None, &[3.0, 2.0], 0.5), 2.5);
+    }
+
+    #[test]
+    fn blocks_have_the_keys_of_their_last_positions() {
+        let index = IndexTopk { topk: 2, scale: 1.0, block: 2, newest: true };
+        let chosen = |seen: &[f32]| {
+            let mut y = vec![-1.0; index.width()];
+            index.choose(&[1.0], None, seen, 1, &mut y);
+            y
+        };
+        assert_eq!(chosen(&[9.0]), [0.0, -1.0, -1.0]);
+        assert_eq!(chosen(&[9.0, 1.0]), [0.0, -1.0, -1.0]);
+        assert_eq!(chosen(&[9.0, 1.0, 0.0]), [0.0, 1.0, -1.0]);
+        assert_eq!(chosen(&[9.0, 1.0, 0.0, 3.0, 0.0, 2.0, 7.0]), [1.0, 2.0, 3.0]);
+        assert_eq!(chosen(&[9.0, 1.0, 0.0, 3.0, 0.0, 2.0]), [1.0, 2.0, -1.0]);
     }
 }

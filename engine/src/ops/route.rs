@@ -11,7 +11,7 @@ use crate::kernels::tokens::epsilon;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("softmax", softmax);
-    kernels.add("total", total);
+    kernels.prepared("total", Total::prepare);
     kernels.prepared("p_norm", PNorm::prepare);
     kernels.prepared("choose", Choose::prepare);
     kernels.add("pick", pick);
@@ -35,15 +35,30 @@ pub(super) fn softmax(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     ctx.set(0, y)
 }
 
-/// Computes the sum of a row, in f32 with one rounding at the end.
-pub(super) fn total(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.input(0)?;
-    let dtype = ctx.output_dtype(0);
-    let y = rows::map(&x.view(), x.width(), 1, |_, x, y| {
-        y[0] = x.iter().sum();
-        round(dtype, y);
-    });
-    ctx.set(0, y)
+/// The sum of a row, in f32 with one rounding at the end.
+pub(super) struct Total {
+    /// True for the sum of each vector of the last axis instead of the row.
+    pub(super) of_heads: bool,
+}
+
+impl Total {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        Ok(Self { of_heads: args.one_of("of", &[("row", false), ("heads", true)])? })
+    }
+}
+
+impl Kernel for Total {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let dtype = ctx.output_dtype(0);
+        let last = x.shape().last().copied().unwrap_or(1);
+        let size = if self.of_heads { last } else { x.width() };
+        let y = rows::map(&x.view(), size, 1, |_, x, y| {
+            y[0] = x.iter().sum();
+            round(dtype, y);
+        });
+        ctx.set(0, y)
+    }
 }
 
 /// `(sum |x|^p)^(1/p)`, f32 inside, one rounding.

@@ -85,6 +85,7 @@ impl Build {
             long: None,
             dynamic: None,
             rounded: None,
+            behind: 0,
             kind: "default".into(),
         });
         RopeId(self.ropes.len() - 1)

@@ -49,7 +49,8 @@ def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, st
         for kind, attribute in (("conv", "conv_states"), ("recurrent", "recurrent_states")):
             states = getattr(layer, attribute, None)
             for slot, tensor in sorted(states.items()) if isinstance(states, dict) else []:
-                if tensor is None:
+                # Tokens that a layer keeps are no numbers.
+                if tensor is None or not tensor.is_floating_point():
                     continue
                 part = kind if slot == 0 else f"{kind}{slot}"
                 tensor = tensor[0]

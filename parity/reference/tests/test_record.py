@@ -106,6 +106,11 @@ class Recording(TensorCase):
         depthwise, grouped, dense = (torch.nn.Conv1d(6, 6, size, groups=groups) for size, groups in ((3, 6), (2, 3), (5, 1)))
         self.assertEqual((widths(a=dense), widths(a=depthwise), widths(a=depthwise, b=grouped)), ({}, {0: 3}, {0: 4}))
 
+    def test_tokens_that_a_layer_keeps_are_no_state(self):
+        layer = types.SimpleNamespace(conv_states={0: torch.ones(1, 3, 2), 2: torch.ones(1, 2, dtype=torch.int64)})
+        found = states.read_states(types.SimpleNamespace(base_model_prefix=""), types.SimpleNamespace(layers=[layer]), {})
+        self.assertEqual([(part, tensor.shape) for _, _, part, tensor in found], [("conv", (3, 2))])
+
     def test_routers_choices_are_joined_where_every_token_has_one(self):
         out, step = {}, {"a": torch.ones(1, 2), "b": torch.ones(1, 2)}
         record.put_chosen(out, "p", [step, {"a": torch.zeros(1, 2)}], 2)

@@ -3,6 +3,8 @@
 //!
 //! Phases and states are compared separately ([decision 9](../../../docs/decisions/0009-phases-and-states-apart.md)).
 
+use std::collections::BTreeSet;
+
 use engine::StateValue;
 use registry::graph::{StateId, StateKind};
 
@@ -209,21 +211,34 @@ impl Comparison<'_> {
         })
     }
 
-    /// Returns the reference's states after `seen` tokens of its decode, as the initial states of a slot.
-    /// Returns none if the dump does not have all of them.
-    pub(crate) fn seed(&self, seen: usize) -> Option<Vec<StateValue>> {
+    /// Returns the parts of states that the dump has, by layer.
+    fn recorded_parts(&self) -> BTreeSet<(usize, String)> {
+        let states = self.dump.manifest.states.iter();
+        states.flat_map(|s| s.parts.iter().map(|p| (s.layer, p.clone()))).collect()
+    }
+
+    /// True if the model keeps a part of a state that the dump lacks.
+    pub(crate) fn keeps_more(&self) -> bool {
+        let recorded = self.recorded_parts();
+        let mut parts = self.order.states.keys();
+        parts.any(|key| !recorded.contains(key))
+    }
+
+    /// Returns the reference's states after `seen` tokens of its decode, as the initial states of a slot. Parts that the
+    /// reference does not keep are taken from `computed`, the states after a prefill on its inputs. Returns none if the
+    /// dump does not have all others.
+    pub(crate) fn seed(&self, seen: usize, computed: &[StateValue]) -> Option<Vec<StateValue>> {
         let mut values = Vec::new();
-        let recorded = self
-            .dump
-            .manifest
-            .states
-            .iter()
-            .flat_map(|s| s.parts.iter().map(|p| (s.layer, p.clone())));
-        if !recorded.into_iter().all(|key| self.order.states.contains_key(&key)) {
+        let recorded = self.recorded_parts();
+        if !recorded.iter().all(|key| self.order.states.contains_key(key)) {
             return None;
         }
         for (n, state) in self.model.graph.states.iter().enumerate() {
             for part in &state.parts {
+                if !recorded.contains(&(state.layer, part.name.clone())) {
+                    values.push(first_rows(StateId(n), state.kind, &part.name, seen, computed)?);
+                    continue;
+                }
                 let tensor =
                     self.own.states.get(&(Phase::Decode, state.layer, part.name.clone()))?;
                 let width: usize = tensor.shape.iter().skip(1).product();
@@ -250,6 +265,28 @@ impl Comparison<'_> {
         }
         Some(values)
     }
+}
+
+/// Returns the rows of the first `seen` positions of a state that the reference does not keep, as its op made them of the
+/// reference's inputs. None for states without a row for each position.
+fn first_rows(
+    id: StateId,
+    kind: StateKind,
+    part: &str,
+    seen: usize,
+    computed: &[StateValue],
+) -> Option<StateValue> {
+    let value = computed.iter().find(|value| value.state == id && value.part == part)?;
+    let (&rows, row) = value.shape.split_first()?;
+    if kind != StateKind::Index || rows < seen {
+        return None;
+    }
+    let numbers = seen * row.iter().product::<usize>();
+    Some(StateValue {
+        shape: [&[seen][..], row].concat(),
+        data: value.data.get(..numbers)?.to_vec(),
+        ..value.clone()
+    })
 }
 
 /// Returns an error for positions of another shape.

@@ -199,14 +199,16 @@ impl<'a> PhaseTrial<'a> {
                 InputSource::Reference,
                 &mut steer,
             )?),
-            (Mode::Local, Phase::Decode) => run::steps(
-                &mut session,
-                self.prompt,
-                taps,
-                InputSource::Reference,
-                &mut steer,
-                &|at| comparison.seed(at),
-            )?,
+            (Mode::Local, Phase::Decode) => {
+                let feed = InputSource::Reference;
+                let mut computed = Vec::new();
+                if comparison.keeps_more() {
+                    let prefill = run::prefill(&mut session, self.prompt, taps, feed, &mut steer)?;
+                    computed = prefill.states.into_iter().flat_map(|last| last.values).collect();
+                }
+                let seed = |at| comparison.seed(at, &computed);
+                run::steps(&mut session, self.prompt, taps, feed, &mut steer, &seed)?
+            }
             (Mode::Cumulative, Phase::Prefill) => {
                 Some(run::prefill(&mut session, self.prompt, taps, InputSource::Own, &mut steer)?)
             }

@@ -14,8 +14,8 @@ use crate::syntax::Ident;
 /// Their names.
 pub const NAMES: &[&str] = &[
     "abs", "all", "any", "bf16", "ceil", "config", "exp", "f32", "fill", "float", "floor", "get",
-    "has", "int", "len", "listed", "log", "map", "max", "min", "quantile", "range", "repeat",
-    "round", "round_up", "sqrt", "sum",
+    "has", "int", "len", "listed", "log", "map", "max", "min", "primes", "quantile", "range",
+    "repeat", "round", "round_up", "sqrt", "sum",
 ];
 
 /// The arguments of a call.
@@ -148,6 +148,7 @@ pub(super) fn call(
             finite(if args.len() == 2 { log / call.number(1)?.float().ln() } else { log }, at)
         }
         "round_up" => round_up(&call),
+        "primes" => primes(&call),
         "fill" => fill(&call),
         "range" => range(&call),
         "len" => {
@@ -282,6 +283,34 @@ fn round_up(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {
     }
     let up = (m - x.rem_euclid(m)) % m;
     x.checked_add(up).map(Scalar::Int).ok_or_else(|| too_large(call.at))
+}
+
+/// The most divisions that a search of primes may take.
+const MAX_DIVISIONS: i64 = 1 << 28;
+
+/// Lists the first prime numbers from a number on.
+fn primes(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {
+    call.arity(2, 2)?;
+    let first = call.int(0)?;
+    let count = usize::try_from(call.int(1)?).map_err(|_| call.wrong("a number of primes", 1))?;
+    capped(count, call.at)?;
+    let mut found = Vec::new();
+    let mut divisions = MAX_DIVISIONS;
+    let mut candidate = first.max(2);
+    while found.len() < count {
+        let root = (candidate as f64).sqrt() as i64 + 1;
+        divisions -= root;
+        if divisions < 0 {
+            return Err(Finding::error(call.at, "these primes are too large to be searched")
+                .label(format!("{count} from {first} on"))
+                .help("give a smaller start, or fewer primes"));
+        }
+        if (2..=root).all(|divisor| divisor >= candidate || candidate % divisor != 0) {
+            found.push(Scalar::Int(candidate));
+        }
+        candidate = candidate.checked_add(1).ok_or_else(|| too_large(call.at))?;
+    }
+    Ok(Scalar::List(found))
 }
 
 fn range(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {

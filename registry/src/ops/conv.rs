@@ -17,7 +17,8 @@ pub(super) fn rules() -> Vec<OpRule> {
         .flag("bias", false)
         .flag("stepwise", false)
         .neutral()
-        .may("activation", ParamKind::Word(CONFIG_NAMES));
+        .may("activation", ParamKind::Word(CONFIG_NAMES))
+        .takes("dilation", ParamKind::Dim, Scalar::Int(1));
     let grouped = Signature::new()
         .needs("x", ParamKind::Value)
         .needs("W", ParamKind::Module)
@@ -31,7 +32,8 @@ pub(super) fn rules() -> Vec<OpRule> {
         OpRule::new("causal_conv", conv, infer).is_a(&[Trait::KeepsState]).gives("like x").notes(
             "`stepwise`: in rows that continue a sequence each product, the sum and the bias \
                  are rounded; depthwise, `W.weight [c, 1, width]`; accumulates f32, one rounding \
-                 (and one more after the activation), none if the kernel is `kept` in f32",
+                 (and one more after the activation), none if the kernel is `kept` in f32; `dilation`: \
+                 positions from an input to the next. The state is `[c, (width - 1) * dilation]`",
         ),
         OpRule::new("grouped_conv", grouped, infer_grouped)
             .is_a(&[Trait::KeepsState])
@@ -98,6 +100,7 @@ fn infer_grouped(call: &mut Infer<'_>) -> Result<(), EvalError> {
 fn infer(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let width = call.dim("width")?;
+    let reach = (width - 1).saturating_mul(call.dim("dilation")?);
     let &[channels] = x.shape.as_slice() else {
         return Err(call
             .error("x", "`causal_conv` needs one axis of channels")
@@ -108,8 +111,9 @@ fn infer(call: &mut Infer<'_>) -> Result<(), EvalError> {
     if call.flag("bias") {
         call.weight("bias", "W", "bias", &[channels])?;
     }
-    call.state("state", StateKind::Conv, &[("conv", vec![channels, width - 1])])?;
+    call.state("state", StateKind::Conv, &[("conv", vec![channels, reach])])?;
     call.needs_dtype_of(&x);
+    call.drop_defaults(&["dilation"]);
     // The module's own output is what comes before the activation.
     match call.word("activation").map(activation) {
         None => call.tap("W"),

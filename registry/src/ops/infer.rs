@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Op;
 use crate::builder::Builder;
 use crate::diag::{Finding, Span};
-use crate::dtype::DtypeRule;
+use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::EvalError;
 use crate::graph::{Node, RopeId, StateKind, StatePart, ValueId, show};
 use crate::rope::RopeTable;
@@ -306,6 +306,21 @@ impl<'a> Infer<'a> {
         if let Some(state) = self.node.state {
             self.builder.need_equal_dtypes(self.node.op.as_str(), value.id, state, &self.node.at);
         }
+    }
+
+    /// Requires the op's state in f32.
+    pub fn needs_f32_state(&self, what: &str) -> Result<(), EvalError> {
+        let Some(id) = self.node.state else { return Ok(()) };
+        let state = self.builder.known_state(id);
+        if state.dtype == DtypeRule::Fixed(Dtype::F32) {
+            return Ok(());
+        }
+        Err(Finding::error(
+            &state.dtype_at,
+            format!("the state `{}` keeps {what} in `{}`", state.name, state.dtype),
+        )
+        .help("write `dtype: f32`")
+        .into())
     }
 
     /// Renames the node to another op of the graph.

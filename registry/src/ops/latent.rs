@@ -25,10 +25,16 @@ pub(super) fn rules() -> Vec<OpRule> {
     let index = Signature::new()
         .needs("q", ParamKind::Value)
         .needs("k", ParamKind::Value)
-        .needs("w", ParamKind::Value)
+        .may("w", ParamKind::Value)
         .needs("state", ParamKind::State)
         .needs("topk", ParamKind::Dim)
-        .needs("scale", ParamKind::Float);
+        .needs("scale", ParamKind::Float)
+        .takes("block", ParamKind::Dim, Scalar::Int(1))
+        .flag("newest", false);
+    let mean = Signature::new()
+        .needs("x", ParamKind::Value)
+        .needs("block", ParamKind::Dim)
+        .needs("state", ParamKind::State);
     let blocks = Signature::new()
         .needs("q", ParamKind::Value)
         .needs("k", ParamKind::Value)
@@ -60,7 +66,16 @@ pub(super) fn rules() -> Vec<OpRule> {
             .notes(
                 "positions, ascending, of the `topk` keys whose scores `Σ w[h] * relu(scale * q[h] \
                  · k)` are largest, those at equal scores that come first; -1 where there are \
-                 fewer; `q [heads, d]`, `k [1, d]`, `w [heads]`; all in f32",
+                 fewer; `q [heads, d]`, `k [1, d]`, `w [heads]` or null for 1; all in f32. `block`: numbers \
+                 of complete blocks of so many positions instead, of which each has the key of its last \
+                 position; `newest` adds the block that is not complete yet, `[topk + 1]`",
+            ),
+        OpRule::new("block_mean", mean, infer_mean)
+            .is_a(&[Trait::KeepsState])
+            .gives("like x")
+            .notes(
+                "the mean of the block of `block` positions that ends at the row, summed in f32, one \
+                 rounding; zeros where none ends. `x [1, d]`; its state is an index",
             ),
         OpRule::new("index_blocks", blocks, infer_blocks)
             .is_a(&[Trait::KeepsState])
@@ -109,12 +124,40 @@ fn infer_blocks(call: &mut Infer<'_>) -> Result<(), EvalError> {
     Ok(())
 }
 
+fn infer_mean(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    let x = call.input("x")?;
+    call.dim("block")?;
+    let &[1, _] = x.shape.as_slice() else {
+        return Err(call
+            .error("x", "`block_mean` needs one key")
+            .label(format!("`{}` is {}, expected [1, size]", x.name, show(&x.shape)))
+            .help("split the value first: `heads(x, 1)`")
+            .into());
+    };
+    call.state("state", StateKind::Index, &[("index", x.shape.clone())])?;
+    call.needs_dtype_of(&x);
+    call.output(x.shape, x.dtype);
+    Ok(())
+}
+
 fn infer_index(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let (q, k) = index_inputs(call)?;
-    let w = call.input("w")?;
-    if w.shape != [q.shape[0]] {
-        return Err(call.misfit("each head of an index has one weight", &q, &w).into());
+    if call.given("w") {
+        let w = call.input("w")?;
+        if w.shape != [q.shape[0]] {
+            return Err(call.misfit("each head of an index has one weight", &q, &w).into());
+        }
     }
+    call.drop_attr("w");
+    let block = call.dim("block")?;
+    let newest = call.flag("newest");
+    if newest && block == 1 {
+        return Err(call
+            .error("newest", "a block of one position is always complete")
+            .help("give `block`, or leave out `newest`")
+            .into());
+    }
+    call.drop_defaults(&["block", "newest"]);
     let topk = call.dim("topk")?;
     if topk > MAX_TOPK {
         return Err(call
@@ -123,7 +166,7 @@ fn infer_index(call: &mut Infer<'_>) -> Result<(), EvalError> {
     }
     call.state("state", StateKind::Index, &[("index", k.shape)])?;
     // Positions are integers below 2^24, which f32 holds.
-    call.output(vec![topk], DtypeRule::Fixed(Dtype::F32));
+    call.output(vec![topk + usize::from(newest)], DtypeRule::Fixed(Dtype::F32));
     Ok(())
 }
 

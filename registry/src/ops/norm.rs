@@ -12,7 +12,8 @@ pub(super) fn rules() -> Vec<OpRule> {
         .word("cast", &["before", "after"])
         .neutral()
         .flag("plus_one", false)
-        .flag("weight", true);
+        .flag("weight", true)
+        .flag("per_head", false);
     let layer = Signature::new()
         .needs("x", ParamKind::Value)
         .needs("W", ParamKind::Module)
@@ -40,7 +41,8 @@ pub(super) fn rules() -> Vec<OpRule> {
     vec![
         OpRule::new("rms_norm", rms, infer_rms).gives("like x").notes(
             "over the last axis, statistics in f32. `cast='before'`: round(w * round(x^)); \
-                 `'after'`: round(w * x^); `plus_one`: (1 + w)",
+                 `'after'`: round(w * x^); `plus_one`: (1 + w); `per_head`: the weight has a part for each \
+                 head, `[heads * size]`",
         ),
         OpRule::new("layer_norm", layer, infer_layer).gives("like x").notes(
             "mean and variance in f32 over the last axis. `cast='after'`: round(w * x^ + b); \
@@ -84,8 +86,10 @@ fn normed(call: &mut Infer<'_>) -> Result<Input, EvalError> {
 fn infer_rms(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = normed(call)?;
     if call.flag("weight") {
-        call.weight("weight", "W", "weight", &[x.last()])?;
+        let size = if call.flag("per_head") { x.numbers() } else { x.last() };
+        call.weight("weight", "W", "weight", &[size])?;
     }
+    call.drop_defaults(&["per_head"]);
     call.tap("W");
     call.output(x.shape, x.dtype);
     Ok(())

@@ -30,6 +30,8 @@ const ACTIVATIONS: &[(&str, &[Trait], &str)] = &[
     ("softplus", PLAIN, "f32 inside, one rounding"),
     ("quick_gelu", GATE, "f32 inside, one rounding"),
     ("square_root", PLAIN, "f32 inside, one rounding"),
+    ("absolute", PLAIN, "the number without its sign"),
+    ("sign", PLAIN, "1, -1, or 0 for 0"),
 ];
 
 /// Names of the functions with [`Trait::Gates`].

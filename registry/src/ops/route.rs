@@ -31,9 +31,9 @@ pub(super) fn rules() -> Vec<OpRule> {
             .is_a(&[Trait::RowFunction])
             .gives("like x")
             .notes("over the last axis, f32 inside, one rounding"),
-        OpRule::new("total", takes_x(), infer_total)
-            .gives("`[1]`")
-            .notes("the sum of all numbers of a row, f32 inside, one rounding"),
+        OpRule::new("total", takes_x().word("of", &["row", "heads"]), infer_total)
+            .gives("`[1]`, or last axis 1")
+            .notes("the sum of all numbers of a row, f32 inside, one rounding; `of='heads'`: of the last axis"),
         OpRule::new("p_norm", norm, infer_p_norm).gives("`[1]`, or last axis 1").notes(
             "the p-norm of all numbers of a row, f32 inside, one rounding; `of='heads'`: of the \
                  last axis; `least='epsilon'`: at least the epsilon of its dtype",
@@ -102,8 +102,13 @@ fn infer_softmax(call: &mut Infer<'_>) -> Result<(), EvalError> {
 }
 
 fn infer_total(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    call.drop_defaults(&["of"]);
     let x = call.input("x")?;
-    call.output(vec![1], x.dtype);
+    let shape = match (call.word("of"), x.shape.as_slice()) {
+        (Some("heads"), [outer @ .., _]) => [outer, &[1]].concat(),
+        _ => vec![1],
+    };
+    call.output(shape, x.dtype);
     Ok(())
 }
 
@@ -111,17 +116,8 @@ fn infer_p_norm(call: &mut Infer<'_>) -> Result<(), EvalError> {
     if call.float("p")? <= 0.0 {
         return Err(call.error("p", "the order of a norm is above 0").into());
     }
-    call.drop_defaults(&["of", "least"]);
-    if call.word("of") != Some("heads") {
-        return infer_total(call);
-    }
-    let x = call.input("x")?;
-    let mut shape = x.shape;
-    if let Some(last) = shape.last_mut() {
-        *last = 1;
-    }
-    call.output(shape, x.dtype);
-    Ok(())
+    call.drop_defaults(&["least"]);
+    infer_total(call)
 }
 
 fn infer_choose(call: &mut Infer<'_>) -> Result<(), EvalError> {

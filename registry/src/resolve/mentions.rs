@@ -27,7 +27,11 @@ pub(super) fn of(spec: &Spec) -> Mentions {
         mentions.expr(&rope.dim);
         mentions.sources(&rope.theta);
         mentions.sources(&rope.parameters);
-        rope.partial.iter().chain(&rope.context).for_each(|expr| mentions.expr(expr));
+        rope.partial
+            .iter()
+            .chain(&rope.context)
+            .chain(&rope.behind)
+            .for_each(|expr| mentions.expr(expr));
     }
     for part in spec.states.values().flat_map(|state| &state.parts) {
         part.shape.iter().for_each(|expr| mentions.expr(expr));

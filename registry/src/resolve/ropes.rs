@@ -77,6 +77,7 @@ fn table(
         long: None,
         dynamic: None,
         rounded: None,
+        behind: behind(decl, env)?,
         kind: kind.to_owned(),
     };
     scheme.compute(&mut table)?;
@@ -90,6 +91,17 @@ fn table(
             .into());
     }
     Ok(table)
+}
+
+/// Returns the number of positions that a table lies behind.
+fn behind(decl: &RopeDecl, env: &dyn Env) -> Result<usize, EvalError> {
+    let Some(expr) = &decl.behind else { return Ok(0) };
+    let value = eval::eval_owned(expr, env)?;
+    value.as_usize().ok_or_else(|| {
+        Finding::error(&expr.at, "this is no number of positions")
+            .label(eval::expected("an integer, 0 or above", &value))
+            .into()
+    })
 }
 
 /// Refuses a table with frequencies that are not finite.

@@ -343,6 +343,7 @@ impl SpecDecoder {
         let dim = map.get("dim").map(|entry| self.expr(&entry.value));
         let partial = map.get("partial").map(|entry| self.expr(&entry.value));
         let context = map.get("context").map(|entry| self.expr(&entry.value));
+        let behind = map.get("behind").map(|entry| self.expr(&entry.value));
         let theta = map.get("theta").map(|entry| self.sources(&entry.value));
         let parameters = map.get("parameters").map(|entry| self.sources(&entry.value));
         let long = map.get("long").and_then(|entry| self.word(&entry.value));
@@ -361,6 +362,7 @@ impl SpecDecoder {
             parameters: parameters.unwrap_or(Some(Vec::new()))?,
             partial: partial.flatten(),
             context: context.flatten(),
+            behind: behind.flatten(),
             at: name.at.clone(),
             name,
         })

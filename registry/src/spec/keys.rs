@@ -184,6 +184,11 @@ pub(crate) static ROPE: KeyTable = KeyTable {
         ),
         may("context", KeyForm::Expr, "The longest sequence, for schemes that need it."),
         may(
+            "behind",
+            KeyForm::Expr,
+            "Positions between a row and the earlier one whose angles it has; 0 if not given.",
+        ),
+        may(
             "long",
             KeyForm::Word,
             "Scaling of a `longrope` table for sequences beyond the original context: other `factors`, or the short ones and another `scale` of cos and sin (`long_mscale` where `short_mscale` was).",

@@ -1,10 +1,10 @@
 // `causal_conv`: each channel over its last inputs; those before the step come from the state. `previous`: the input
 // before.
 
-#define NO_ACTIVATION 12u
+#define NO_ACTIVATION 14u
 
 PARTS_KERNEL(causal_conv, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 channels, const float *weight, u32 taps,
-             const float *bias, const u8 *past, u32 past_dtype, u32 first, u32 start, u32 stepwise, u32 kind, u8 *y,
+             u32 dilation, const float *bias, const u8 *past, u32 past_dtype, u32 first, u32 start, u32 stepwise, u32 kind, u8 *y,
              u32 dtype) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
@@ -13,7 +13,7 @@ PARTS_KERNEL(causal_conv, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 chan
             float sum = 0.0f;
             for (u32 tap = 0; tap < taps; ++tap) {
                 // Inputs before the first position are zero.
-                u32 back = taps - 1u - tap;
+                u32 back = (taps - 1u - tap) * dilation;
                 float z = 0.0f;
                 if (row >= back)
                     z = load(x, stored, (u64)(x_row + row - back) * channels + c);

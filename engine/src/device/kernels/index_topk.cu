@@ -29,33 +29,47 @@ DEVICE void write_largest(const float *own, u32 count, u32 topk, u8 *y, u32 dtyp
     }
 }
 
-// Scores of `[rows, span]` positions, a thread each.
+// Scores of `[rows, span]` blocks, a thread each. A block has the key of its last position; `w` may be null.
 PARTS_KERNEL(index_scores, const u8 *q, u32 q_dtype, const u8 *w, u32 w_dtype, u32 first, u32 rows, u32 heads, u32 size,
-             const u8 *keys, u32 form, const float *scales, u32 group, u32 start, u32 span, float scale,
+             const u8 *keys, u32 form, const float *scales, u32 group, u32 start, u32 span, u32 block, float scale,
              float *scores) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
-        u32 row = (u32)(n / span), position = (u32)(n % span);
-        if (n < (u64)rows * span && position <= start + row) {
+        u32 row = (u32)(n / span), number = (u32)(n % span);
+        if (n < (u64)rows * span && number < (start + row + 1u) / block) {
+            u32 position = number * block + block - 1u;
             float sum = 0.0f;
             for (u32 head = 0; head < heads; ++head) {
                 u64 own = (u64)(first + row) * heads + head;
                 float hit = index_product(q, q_dtype, own, keys, form, scales, group, position, size) * scale;
                 // NaN stays NaN.
-                sum = sum + load(w, w_dtype, own) * (hit < 0.0f ? 0.0f : hit);
+                sum = sum + (w ? load(w, w_dtype, own) : 1.0f) * (hit < 0.0f ? 0.0f : hit);
             }
             scores[n] = sum;
         }
     }
 }
 
-// The positions with the largest scores, ascending, then -1; a block for each row.
-PARTS_KERNEL(index_select, const float *scores, u32 first, u32 start, u32 span, u32 topk, u8 *y, u32 dtype) {
+// The blocks with the largest scores, ascending, then that which is not complete if `newest`, then -1; a block of threads
+// for each row.
+PARTS_KERNEL(index_select, const float *scores, u32 first, u32 start, u32 span, u32 block, u32 topk, u32 newest, u8 *y,
+             u32 dtype) {
     SHARED(u32, counts, THREADS);
     SHARED(u32, places, THREADS);
     SHARED(u32, found, 2);
-    write_largest(scores + (u64)BLOCK * span, start + BLOCK + 1u, topk, y, dtype, (u64)(first + BLOCK) * topk, counts,
-                  places, found);
+    u32 seen = start + BLOCK + 1u, complete = seen / block;
+    u64 line = (u64)(first + BLOCK) * (topk + newest);
+    write_largest(scores + (u64)BLOCK * span, complete, topk, y, dtype, line, counts, places, found);
+    if (newest) {
+        PHASE(t) {
+            // It comes behind the selected blocks, and the last place is free if those are few.
+            if (t == 0u) {
+                u32 place = complete < topk ? complete : topk;
+                if (place < topk) store(y, dtype, line + topk, -1.0f);
+                store(y, dtype, line + place, seen % block ? (float)complete : -1.0f);
+            }
+        }
+    }
 }
 
 // Scores of `[rows, heads, span]` blocks, a thread each: the largest product of a query and a key up to its own, or
@@ -88,4 +102,19 @@ PARTS_KERNEL(block_select, const float *scores, u32 first, u32 heads, u32 start,
     u32 row = BLOCK / heads, head = BLOCK % heads;
     write_largest(scores + (u64)BLOCK * span, (start + row) / block + 1u, topk, y, dtype,
                   ((u64)(first + row) * heads + head) * topk, counts, places, found);
+}
+
+// The mean of the block of keys that ends at a row, or zeros; a thread for each number.
+PARTS_KERNEL(block_mean, const u8 *keys, u32 form, const float *scales, u32 group, u32 first, u32 rows, u32 size, u32 start,
+             u32 block, u8 *y, u32 dtype) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < (u64)rows * size) {
+            u32 end = start + (u32)(n / size) + 1u;
+            float sum = 0.0f;
+            for (u32 p = end - block; end % block == 0u && p < end; ++p)
+                sum += cached(keys, form, scales, group, (u64)p * size + n % size);
+            store(y, dtype, (u64)first * size + n, sum / (float)block);
+        }
+    }
 }

@@ -32,7 +32,7 @@ KERNEL(softmax, const u8 *x, u32 stored, u32 axis, u8 *y, u32 dtype) {
     }
 }
 
-// The sum of a row, a thread for each.
+// The sum of a line, a thread for each.
 KERNEL(total, const u8 *x, u32 stored, u32 width, u8 *y, u32 dtype, u64 rows) {
     PHASE(t) {
         u64 row = (u64)BLOCK * THREADS + t;

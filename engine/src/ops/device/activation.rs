@@ -5,7 +5,7 @@ use crate::device::count;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 
 /// The activations by the number that `activation.cu` gives them.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 14] = [
     "silu",
     "gelu",
     "gelu_tanh",
@@ -18,10 +18,12 @@ const NAMES: [&str; 12] = [
     "softplus",
     "quick_gelu",
     "square_root",
+    "absolute",
+    "sign",
 ];
 
 /// The number of no activation.
-const NONE: u32 = 12;
+const NONE: u32 = 14;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     for (kind, name) in (0..).zip(NAMES) {

@@ -73,12 +73,13 @@ fn replace_block(
 struct DeviceConv {
     kind: u32,
     stepwise: bool,
+    dilation: usize,
 }
 
 impl DeviceConv {
     fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        let CausalConv { then: _, stepwise } = CausalConv::prepare(args)?;
-        Ok(Self { kind: activation::argument(args, "activation")?, stepwise })
+        let CausalConv { then: _, stepwise, dilation } = CausalConv::prepare(args)?;
+        Ok(Self { kind: activation::argument(args, "activation")?, stepwise, dilation })
     }
 }
 
@@ -100,6 +101,7 @@ impl Kernel for DeviceConv {
                 weight.bytes() / 4
             )));
         }
+        let reach = (taps - 1).saturating_mul(self.dilation);
         let y = ctx.device_output(0, x.rows())?;
         let mut writes = RowWrites::default();
         let mut launch = KernelParts::new("causal_conv");
@@ -113,9 +115,10 @@ impl Kernel for DeviceConv {
                 index(ctx, channels)?.into(),
                 weight.into(),
                 index(ctx, taps)?.into(),
+                index(ctx, self.dilation)?.into(),
                 bias.into(),
             ];
-            arguments.extend(append(ctx, chunk, &x, taps - 1, &mut writes)?);
+            arguments.extend(append(ctx, chunk, &x, reach, &mut writes)?);
             arguments.extend::<[KernelArgument; 4]>([
                 (self.stepwise && chunk.start > 0).into(),
                 self.kind.into(),

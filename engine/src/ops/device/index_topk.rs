@@ -20,11 +20,16 @@ impl Kernel for DeviceIndex {
         let queue = ctx.queue()?;
         let q = ctx.device_input(0)?;
         let k = ctx.device_input(1)?;
-        let w = ctx.device_input(2)?;
-        let heads = w.width();
+        let w = (ctx.node().inputs.len() > 2).then(|| ctx.device_input(2)).transpose()?;
+        let w = w.as_ref();
         let size = k.width();
-        let y = ctx.device_output(0, w.rows())?;
-        if q.width() != heads * size || size == 0 || y.width() != self.0.topk {
+        let heads = q.width().checked_div(size).unwrap_or(0);
+        let y = ctx.device_output(0, q.rows())?;
+        if heads == 0
+            || q.width() != heads * size
+            || w.is_some_and(|w| w.width() != heads)
+            || y.width() != self.0.width()
+        {
             return Err(ctx.error("its queries, keys and weights do not fit"));
         }
         let mut writes = RowWrites::default();
@@ -37,11 +42,14 @@ impl Kernel for DeviceIndex {
             }
             memory.append_value(&k, (chunk.rows.start, chunk.rows.len()), &mut writes)?;
             let (cache, _) = memory.cache()?;
-            let batch = (SCORES / memory.end().max(1)).max(1);
+            // A row with no complete block has no score, and one place for it.
+            let span = (memory.end() / self.0.block).max(1);
+            let batch = (SCORES / span).max(1);
             for first in chunk.rows.clone().step_by(batch) {
                 let rows = chunk.rows.end.min(first + batch) - first;
                 let start = chunk.start + first - chunk.rows.start;
-                parts.push(IndexPart { cache, first, rows, start, span: start + rows });
+                let span = ((start + rows) / self.0.block).max(1);
+                parts.push(IndexPart { cache, first, rows, start, span });
             }
         }
         let mut launches = writes.into_launches();
@@ -57,25 +65,29 @@ impl Kernel for DeviceIndex {
                 let start = index(ctx, start)?;
                 let row_count = index(ctx, rows)?;
                 let columns = index(ctx, span)?;
+                let block = index(ctx, self.0.block)?;
                 let mut arguments: Vec<KernelArgument> = vec![
                     (&*q.buffer).into(),
                     q.dtype.into(),
-                    (&*w.buffer).into(),
-                    w.dtype.into(),
+                    w.map(|w| &*w.buffer).into(),
+                    w.map_or(q.dtype, |w| w.dtype).into(),
                     first.into(),
                     row_count.into(),
                     index(ctx, heads)?.into(),
                     index(ctx, size)?.into(),
                 ];
                 arguments.extend(cache.list);
-                arguments.extend([start.into(), columns.into(), self.0.scale.into(), scores]);
+                arguments.extend([start, columns, block].map(KernelArgument::from));
+                arguments.extend([self.0.scale.into(), scores]);
                 score.push_each(rows * span, arguments);
                 let arguments = vec![
                     scores,
                     first.into(),
                     start.into(),
                     columns.into(),
+                    block.into(),
                     index(ctx, self.0.topk)?.into(),
+                    self.0.newest.into(),
                     (&*y.buffer).into(),
                     y.dtype.into(),
                 ];
@@ -96,6 +108,6 @@ struct IndexPart {
     rows: usize,
     /// The position of the first row.
     start: usize,
-    /// Positions that the last row sees.
+    /// Complete blocks that the last row sees, and at least 1.
     span: usize,
 }

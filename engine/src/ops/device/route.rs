@@ -6,7 +6,7 @@ use crate::kernels::choose::TopK;
 use crate::kernels::round::round1;
 use crate::ops::device::rows::along_last_axis;
 use crate::ops::device::{index, last_axis};
-use crate::ops::route::{Choose, NearShares, PNorm};
+use crate::ops::route::{Choose, NearShares, PNorm, Total};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
 
@@ -15,7 +15,7 @@ const GROUPS: usize = 256;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.add("softmax", softmax);
-    kernels.add("total", total);
+    kernels.prepared("total", |args: &Args<'_>| Total::prepare(args).map(DeviceTotal));
     kernels.prepared("p_norm", |args: &Args<'_>| PNorm::prepare(args).map(DevicePNorm));
     kernels.prepared("choose", DeviceChoose::prepare);
     kernels.add("pick", pick);
@@ -28,20 +28,28 @@ fn softmax(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     along_last_axis(ctx, "softmax", y)
 }
 
-/// Makes one number of each row.
-fn total(ctx: &mut Ctx<'_>) -> Result<(), Error> {
-    let x = ctx.device_input(0)?;
-    let y = ctx.device_output(0, x.rows())?;
-    let arguments = [
-        (&*x.buffer).into(),
-        x.dtype.into(),
-        index(ctx, x.width())?.into(),
-        (&*y.buffer).into(),
-        y.dtype.into(),
-        count(x.rows()),
-    ];
-    ctx.queue()?.launch_each("total", x.rows(), &arguments)?;
-    ctx.set_device(0, y)
+struct DeviceTotal(Total);
+
+impl Kernel for DeviceTotal {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.device_input(0)?;
+        let size = if self.0.of_heads { last_axis(&x) } else { x.width() };
+        let y = ctx.device_output(0, x.rows())?;
+        let lines = x.len() / size.max(1);
+        if y.len() != lines {
+            return Err(ctx.error(format!("{lines} sums are no {:?}", y.shape)));
+        }
+        let arguments = [
+            (&*x.buffer).into(),
+            x.dtype.into(),
+            index(ctx, size)?.into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+            count(lines),
+        ];
+        ctx.queue()?.launch_each("total", lines, &arguments)?;
+        ctx.set_device(0, y)
+    }
 }
 
 struct DevicePNorm(PNorm);

@@ -1,0 +1,164 @@
+//! `ngram_embed`: rows of a matrix by hashes of the last tokens.
+//!
+//! The factors of tokens are drawn by SplitMix64 (Steele et al. 2014); a hash is the exclusive or of their products.
+
+use super::{Args, Ctx, Kernel, Kernels};
+use crate::Error;
+use crate::kernels::round::round;
+use crate::states::Memory;
+
+pub(super) fn kernels(kernels: &mut Kernels) {
+    kernels.prepared("ngram_embed", NgramEmbed::prepare);
+}
+
+/// The increment of SplitMix64.
+const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Mixes the bits of a state of SplitMix64.
+fn mixed(state: u64) -> u64 {
+    let state = state.wrapping_add(GAMMA);
+    let state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    state ^ (state >> 31)
+}
+
+/// Draws the odd factors of tokens, so small that products with tokens below `vocab` are i64.
+fn factors(seed: i64, vocab: usize, count: usize) -> Vec<i64> {
+    let largest = i64::MAX as u64 / (vocab as u64).max(1);
+    let half = (largest / 2).max(1);
+    let states =
+        (1..=count as u64).map(|n: u64| seed.cast_unsigned().wrapping_add(GAMMA.wrapping_mul(n)));
+    states.map(|state: u64| (2 * (mixed(state) % half) + 1).cast_signed()).collect()
+}
+
+/// The hashes of the last tokens of each position.
+pub(super) struct NgramEmbed {
+    /// The factor of a token, of the one before, and so on.
+    pub(super) factors: Vec<i64>,
+    /// The number of rows of each hash.
+    pub(super) sizes: Vec<u32>,
+    /// The token that ends a text.
+    pub(super) end: u32,
+}
+
+impl NgramEmbed {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let longest = args.count("longest")?;
+        let sizes: Option<Vec<u32>> =
+            args.counts("sizes")?.into_iter().map(|size| u32::try_from(size).ok()).collect();
+        let sizes = sizes.ok_or_else(|| args.error("its sizes are not below 2^32"))?;
+        if longest < 2 || sizes.is_empty() || sizes.len() % (longest - 1) != 0 || sizes.contains(&0)
+        {
+            return Err(args.error("its sizes are not of as many hashes of each length"));
+        }
+        Ok(Self {
+            factors: factors(args.int("seed")?, args.count("vocab")?, longest),
+            sizes,
+            end: u32::try_from(args.count("end")?)
+                .map_err(|_| args.error("its end is no token"))?,
+        })
+    }
+
+    /// Returns the number of tokens before the current one that a hash takes.
+    pub(super) fn needed(&self) -> usize {
+        self.factors.len() - 1
+    }
+
+    /// Returns the row of each hash for a position whose tokens, the newest last, are `tokens`.
+    fn rows<'a>(&'a self, tokens: &'a [u32]) -> impl Iterator<Item = usize> + 'a {
+        let each = self.sizes.len() / self.needed();
+        let mut seen = tokens.iter().rev();
+        let mut ended = false;
+        let parts: Vec<i64> = (self.factors.iter().enumerate())
+            .map(|(back, factor)| {
+                let token = seen.next().copied().filter(|_| !ended).unwrap_or(self.end);
+                // Tokens before an end belong to another text; the current one may be an end.
+                ended |= back > 0 && token == self.end;
+                i64::from(token).wrapping_mul(*factor)
+            })
+            .collect();
+        let mut offset = 0;
+        self.sizes.iter().enumerate().map(move |(hash, &size)| {
+            let count = hash / each + 2;
+            let whole = parts[..count].iter().fold(0, |whole, part| whole ^ part);
+            let row = offset + whole.rem_euclid(i64::from(size)) as usize;
+            offset += size as usize;
+            row
+        })
+    }
+}
+
+impl Kernel for NgramEmbed {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let matrix = ctx.matrix("weight")?;
+        let weight = matrix.view();
+        let width = ctx.output_width(0)?;
+        let hashes = self.sizes.len();
+        let total: usize = self.sizes.iter().map(|size| *size as usize).sum();
+        if weight.inputs * hashes != width || weight.outputs < total {
+            return Err(ctx.error(format!(
+                "its weight has {} rows of {}, not {total} of {}",
+                weight.outputs,
+                weight.inputs,
+                width / hashes
+            )));
+        }
+        let dtype = ctx.output_dtype(0);
+        let tokens = ctx.tokens();
+        let mut y = vec![0.0; tokens.len() * width];
+        for chunk in ctx.chunks() {
+            let wrong = ctx.error("its state does not hold tokens");
+            let rows = tokens
+                .get(chunk.rows.clone())
+                .ok_or_else(|| ctx.error("it stands where rows of the step are left out"))?;
+            let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
+            if memory.width() != 1 || memory.end() != chunk.start {
+                return Err(wrong);
+            }
+            let held = memory.tail(chunk.start.saturating_sub(self.needed()));
+            let mut all: Vec<u32> = held.iter().map(|token| token.round() as u32).collect();
+            let before = all.len();
+            all.extend_from_slice(rows);
+            let numbers: Vec<f32> = rows.iter().map(|token| *token as f32).collect();
+            memory.append(&numbers);
+            let lines = y[chunk.rows.start * width..chunk.rows.end * width].chunks_exact_mut(width);
+            for (n, line) in lines.enumerate() {
+                let seen = &all[..before + n + 1];
+                for (row, part) in self.rows(seen).zip(line.chunks_exact_mut(weight.inputs)) {
+                    weight.widen_row(row, part);
+                }
+                round(dtype, line);
+            }
+        }
+        ctx.set(0, y)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_are_those_of_the_reference() {
+        // `_build_layer_multipliers(314, 3, index, 99)` of transformers 5.24.
+        let first = [22_387_177_874_071_135, 13_459_485_531_532_647, 15_073_507_670_513_327];
+        assert_eq!(factors(99, 314, 3), first);
+        let second = [8_772_027_269_495_975, 2_341_893_790_360_803, 12_912_907_449_800_799];
+        assert_eq!(factors(99 + 10_007, 314, 3), second);
+    }
+
+    #[test]
+    fn tokens_before_an_end_count_as_ends() {
+        let ngrams = NgramEmbed { factors: vec![1, 10, 100], sizes: vec![97, 101], end: 7 };
+        let rows = |tokens: &[u32]| ngrams.rows(tokens).collect::<Vec<_>>();
+        let expected = |a: i64, b: i64, c: i64| {
+            let pair = a ^ (10 * b);
+            [(pair % 97) as usize, 97 + ((pair ^ (100 * c)) % 101) as usize]
+        };
+        assert_eq!(rows(&[1, 2, 3]), expected(3, 2, 1));
+        assert_eq!(rows(&[3]), expected(3, 7, 7));
+        assert_eq!(rows(&[1, 7, 3]), expected(3, 7, 7));
+        assert_eq!(rows(&[7, 2, 3]), expected(3, 2, 7));
+        assert_eq!(rows(&[1, 2, 7]), expected(7, 2, 1));
+    }
+}
