@@ -34,6 +34,7 @@ mod index_topk;
 mod latent_attend;
 mod lightning;
 mod linear;
+mod mlstm;
 mod ngram_embed;
 mod norm;
 mod position;
@@ -75,6 +76,7 @@ const FILES: &[fn(&mut Kernels)] = &[
     latent_attend::kernels,
     lightning::kernels,
     linear::kernels,
+    mlstm::kernels,
     ngram_embed::kernels,
     norm::kernels,
     position::kernels,

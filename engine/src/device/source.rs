@@ -39,6 +39,7 @@ const FILES: &[&str] = &[
     include_str!("kernels/delta_rule.cu"),
     include_str!("kernels/rg_lru.cu"),
     include_str!("kernels/wkv.cu"),
+    include_str!("kernels/mlstm.cu"),
     include_str!("kernels/grouped_conv.cu"),
     include_str!("kernels/lightning.cu"),
     include_str!("kernels/gated_norm.cu"),

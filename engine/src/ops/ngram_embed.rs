@@ -80,8 +80,8 @@ impl NgramEmbed {
         let mut offset = 0;
         self.sizes.iter().enumerate().map(move |(hash, &size)| {
             let count = hash / each + 2;
-            let whole = parts[..count].iter().fold(0, |whole, part| whole ^ part);
-            let row = offset + whole.rem_euclid(i64::from(size)) as usize;
+            let joined = parts[..count].iter().fold(0, |joined, part| joined ^ part);
+            let row = offset + joined.rem_euclid(i64::from(size)) as usize;
             offset += size as usize;
             row
         })

@@ -69,6 +69,14 @@ def fed_back(model) -> str | None:
                "decode would not be recorded: give its forward a parameter for the cache, annotated as `Cache | None`, and hand it to the layers")
 
 
+def made(kind, model):
+    """An empty cache of a class, whose constructor may ask for the config and the size of a batch."""
+    try:
+        return kind()
+    except TypeError:
+        return kind(config=model.config, max_batch_size=1, dtype=model.dtype, device=model.device)
+
+
 class Runner:
     """One model, stepped chunk by chunk over one sequence with explicit positions."""
 
@@ -103,7 +111,7 @@ class Runner:
         inner = getattr(self.model, self.model.base_model_prefix, None)
         if hasattr(inner, "_setup_cache"):
             inner._setup_cache(self.model.config, 1, self.model.device, self.model.dtype)
-        return self.own_cache() if self.own_cache else DynamicCache(config=self.model.config)
+        return made(self.own_cache, self.model) if self.own_cache else DynamicCache(config=self.model.config)
 
     def cache_of_its_own(self):
         """The class of cache that the model makes when it is given none, where it takes no other; else False."""
@@ -116,7 +124,7 @@ class Runner:
         try:
             with torch.no_grad():
                 self.model(**{"input_ids": tokens, "use_cache": True, self.cache_key: DynamicCache(config=self.model.config)})
-        except ValueError:
+        except (ValueError, AttributeError):
             with torch.no_grad():
                 out = self.model(input_ids=tokens, use_cache=True)
             return type(returned_cache(out))

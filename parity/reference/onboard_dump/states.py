@@ -35,6 +35,9 @@ def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, st
 
     found = [(index, "recurrent", "recurrent", tensor[0].clone().contiguous())
              for index, tensor in enumerate(getattr(cache, "linear_cache", [])) if hasattr(tensor, "shape")]
+    # A matrix per head, the sums beside it as one column more, and the exponent that both are divided by.
+    found += [(index, "recurrent", "recurrent", torch.cat([torch.cat([matrix[0], sums[0][..., None]], -1).flatten(1), exponent[0]], -1).contiguous())
+              for index, (matrix, sums, exponent) in sorted(getattr(cache, "rnn_state", {}).items())]
     for index, layer in enumerate(getattr(cache, "layers", [])):
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
         if keys is not None and values is not None and keys.numel() + values.numel() > 0:

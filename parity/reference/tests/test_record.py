@@ -111,6 +111,11 @@ class Recording(TensorCase):
         found = states.read_states(types.SimpleNamespace(base_model_prefix=""), types.SimpleNamespace(layers=[layer]), {})
         self.assertEqual([(part, tensor.shape) for _, _, part, tensor in found], [("conv", (3, 2))])
 
+    def test_a_matrix_and_what_is_beside_it_are_one_state(self):
+        parts = (torch.arange(6.0).reshape(1, 1, 2, 3), torch.tensor([[[7.0, 8.0]]]), torch.tensor([[[9.0]]]))
+        found = states.read_states(types.SimpleNamespace(base_model_prefix=""), types.SimpleNamespace(rnn_state={4: parts}), {})
+        self.assertEqual([(layer, part, tensor.tolist()) for layer, _, part, tensor in found], [(4, "recurrent", [[0, 1, 2, 7, 3, 4, 5, 8, 9]])])
+
     def test_routers_choices_are_joined_where_every_token_has_one(self):
         out, step = {}, {"a": torch.ones(1, 2), "b": torch.ones(1, 2)}
         record.put_chosen(out, "p", [step, {"a": torch.zeros(1, 2)}], 2)

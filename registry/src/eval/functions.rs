@@ -294,10 +294,10 @@ fn primes(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {
     let first = call.int(0)?;
     let count = usize::try_from(call.int(1)?).map_err(|_| call.wrong("a number of primes", 1))?;
     capped(count, call.at)?;
-    let mut found = Vec::new();
+    let mut numbers = Vec::new();
     let mut divisions = MAX_DIVISIONS;
     let mut candidate = first.max(2);
-    while found.len() < count {
+    while numbers.len() < count {
         let root = (candidate as f64).sqrt() as i64 + 1;
         divisions -= root;
         if divisions < 0 {
@@ -306,11 +306,11 @@ fn primes(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {
                 .help("give a smaller start, or fewer primes"));
         }
         if (2..=root).all(|divisor| divisor >= candidate || candidate % divisor != 0) {
-            found.push(Scalar::Int(candidate));
+            numbers.push(Scalar::Int(candidate));
         }
         candidate = candidate.checked_add(1).ok_or_else(|| too_large(call.at))?;
     }
-    Ok(Scalar::List(found))
+    Ok(Scalar::List(numbers))
 }
 
 fn range(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {

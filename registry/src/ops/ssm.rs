@@ -30,7 +30,24 @@ pub(super) fn rules() -> Vec<OpRule> {
         .needs("v", ParamKind::Value)
         .needs("P", ParamKind::Tensor)
         .needs("state", ParamKind::State);
+    let mlstm = ["q", "k", "v", "input_gate", "forget_gate"]
+        .into_iter()
+        .fold(Signature::new(), |signature, name| signature.needs(name, ParamKind::Value))
+        .needs("state", ParamKind::State)
+        .needs("scale", ParamKind::Float)
+        .needs("eps", ParamKind::Float)
+        .flag("stepwise", false)
+        .neutral();
     vec![
+        OpRule::new("mlstm", mlstm, infer_mlstm).is_a(&[Trait::KeepsState]).gives("like v").notes(
+            "the matrix memory of xLSTM (Beck et al. 2024): per head of `v [heads, d]`, `C = f C + i k \
+                 v` and `n = f n + i k` with `f = sigmoid(forget_gate)`, `i = exp(input_gate)`, `y = scale * \
+                 q C / (max(|scale * q n|, 1) + eps)`; gates `[heads]`. `scale * q`, `k v`, logarithms of f, \
+                 and both products with q are rounded, the state is f32 within a step; its part `recurrent \
+                 [heads, size of k * (d + 1) + 1]` has lines of C with the number of n behind them, both \
+                 divided by the exponential of the number at the end, before eps is added; `stepwise`: \
+                 rows that continue a sequence round the state",
+        ),
         OpRule::new("wkv", wkv, infer_wkv).is_a(&[Trait::KeepsState]).gives("like v").notes(
             "the WKV recurrence (Peng et al. 2023): a weighted mean of the values so far, where a \
                  value of `d` positions before has the weight `exp(k - (d - 1) * \
@@ -139,6 +156,32 @@ fn infer_ssm1(call: &mut Infer<'_>) -> Result<(), EvalError> {
     call.drop_attr("dt_bias");
     call.state("state", StateKind::Recurrent, &[("recurrent", a)])?;
     call.output(vec![x.numbers()], DtypeRule::Fixed(Dtype::F32));
+    Ok(())
+}
+
+/// Checks the matrix memory with a pair of gates per head.
+fn infer_mlstm(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    let q = call.input("q")?;
+    let k = call.input("k")?;
+    let v = call.input("v")?;
+    let &[heads, key] = k.shape.as_slice() else {
+        return Err(wrong(call, "k", &k, "[heads, size]"));
+    };
+    let &[value_heads, value] = v.shape.as_slice() else {
+        return Err(wrong(call, "v", &v, "[heads, size]"));
+    };
+    if q.shape != k.shape || value_heads != heads {
+        return Err(call.misfit("queries, keys and values have the same heads", &q, &v).into());
+    }
+    for name in ["input_gate", "forget_gate"] {
+        let gate = call.input(name)?;
+        if gate.shape != [heads] {
+            return Err(call.misfit("each head has one gate", &k, &gate).into());
+        }
+    }
+    let block = vec![heads, key * (value + 1) + 1];
+    call.state("state", StateKind::Recurrent, &[("recurrent", block)])?;
+    call.output(v.shape, v.dtype);
     Ok(())
 }
 

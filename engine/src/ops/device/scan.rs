@@ -1,16 +1,18 @@
-//! Recurrences on a device: `ssd_scan`, `ssm1_scan`, `log_decay`, `delta_rule`, `rg_lru`, `wkv`, `lightning`.
+//! Recurrences on a device: `ssd_scan`, `ssm1_scan`, `log_decay`, `delta_rule`, `rg_lru`, `wkv`, `mlstm`, `lightning`.
 
 use std::sync::OnceLock;
 
 use registry::dtype::Dtype;
 
 use crate::Error;
+use crate::device::source::THREADS;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts, count};
 use crate::kernels::math::softplus;
 use crate::kernels::round::round1;
 use crate::ops::delta_rule::{DeltaRule, LogDecay};
 use crate::ops::device::{index, last_axis};
 use crate::ops::lightning::Lightning;
+use crate::ops::mlstm::Mlstm;
 use crate::ops::ssd_scan::SsdScan;
 use crate::ops::ssm1_scan::Ssm1Scan;
 use crate::ops::wkv::decays;
@@ -32,6 +34,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("delta_rule", |args: &Args<'_>| DeltaRule::prepare(args).map(DeviceDelta));
     kernels.prepared("rg_lru", |_: &Args<'_>| Ok(DeviceRgLru { soft: OnceLock::new() }));
     kernels.prepared("wkv", |_: &Args<'_>| Ok(DeviceWkv { decays: OnceLock::new() }));
+    kernels.prepared("mlstm", |args: &Args<'_>| Mlstm::prepare(args).map(DeviceMlstm));
     kernels.prepared("lightning", |args: &Args<'_>| Lightning::prepare(args).map(DeviceLightning));
 }
 
@@ -448,6 +451,47 @@ impl Kernel for DeviceWkv {
         ]);
         more.extend(pair(&y));
         let kernel = ScanKernel { name: "wkv", width: 3 * channels, threads: channels, begins: 0 };
+        scan(ctx, &kernel, &more)?;
+        ctx.set_device(0, y)
+    }
+}
+
+struct DeviceMlstm(Mlstm);
+
+impl Kernel for DeviceMlstm {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let q = ctx.device_input(0)?;
+        let k = ctx.device_input(1)?;
+        let v = ctx.device_input(2)?;
+        let gates = [ctx.device_input(3)?, ctx.device_input(4)?];
+        let (&[_, heads, key], &[_, _, value]) = (k.shape.as_slice(), v.shape.as_slice()) else {
+            return Err(ctx.error("keys and values have two axes each, heads and head size"));
+        };
+        let y = ctx.device_output(0, v.rows())?;
+        if q.width() != heads * key
+            || v.width() != heads * value
+            || y.width() != v.width()
+            || gates.iter().any(|gate| gate.width() != heads)
+        {
+            return Err(ctx.error("its queries, keys, values and gates do not fit"));
+        }
+        let mut more = [&q, &k, &v, &gates[0], &gates[1]].map(pair).concat();
+        for size in [heads, key, value] {
+            more.push(index(ctx, size)?.into());
+        }
+        more.extend::<[KernelArgument; 3]>([
+            self.0.scale.into(),
+            self.0.eps.into(),
+            self.0.stepwise.into(),
+        ]);
+        more.extend(pair(&y));
+        let kernel = ScanKernel {
+            name: "mlstm",
+            width: heads * (key * (value + 1) + 1),
+            // A block of threads for each head.
+            threads: heads * THREADS,
+            begins: 0,
+        };
         scan(ctx, &kernel, &more)?;
         ctx.set_device(0, y)
     }
