@@ -39,6 +39,7 @@ mod previous;
 mod rg_lru;
 mod rope;
 mod route;
+mod row_scores;
 mod rows;
 mod scan;
 mod shape;

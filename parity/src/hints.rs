@@ -222,7 +222,8 @@ fn positions(states: &[State], gate: &Gate, hints: &mut Vec<String>) {
     }
     let near = states.iter().find_map(|s| {
         let reach = s.window.or_else(|| {
-            s.parts.first().filter(|p| p.name == "conv").and_then(|p| p.shape.get(1)).map(|w| w + 1)
+            let columns = s.parts.first().filter(|_| s.kind == StateKind::Conv)?.shape.get(1)?;
+            Some(columns + 1)
         })?;
         reach.abs_diff(good).le(&1).then_some((s.name.clone(), reach))
     });

@@ -79,6 +79,7 @@ pub fn resolve(
         builder: Builder::new(ropes.clone(), stored_dtypes(spec)),
         stack: Vec::new(),
         depth: 0,
+        carried: Vec::new(),
     };
     let hidden = resolver.required("hidden");
     let layers = resolver.required("layers");
@@ -272,6 +273,8 @@ struct Resolver<'a> {
     stack: Vec<String>,
     /// The nesting depth of expressions and calls.
     depth: usize,
+    /// What the last layer carries, in the order of the names.
+    carried: Vec<scope::Binding>,
 }
 
 impl Resolver<'_> {

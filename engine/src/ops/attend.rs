@@ -5,6 +5,10 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::row_scores::{
+    RelativeScores, RowScoreInputs, RowScores, SelectedBlocks, block_size, relative_count,
+    selection_shape,
+};
 use super::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use registry::dtype::Dtype;
 
@@ -95,7 +99,7 @@ struct AttendInputs<'a> {
     sinks: Option<&'a [f32]>,
     slopes: Option<&'a [f32]>,
     salience: Option<Salience<'a>>,
-    selected: Option<SelectedBlocks<'a>>,
+    of_rows: RowScores<'a>,
 }
 
 /// The salience of keys by their values: `exp(a * softplus(weight * values))` of each head.
@@ -115,37 +119,6 @@ impl Salience<'_> {
             && self.weight.outputs == kv_heads
             && self.weight.inputs == kv_heads * stored
             && self.bias.is_none_or(|bias| bias.len() == kv_heads)
-    }
-}
-
-/// The positions that queries see, chosen in blocks for each group of key heads.
-#[derive(Clone, Copy)]
-struct SelectedBlocks<'a> {
-    /// `[rows, groups, count]`; numbers below 0 are no blocks.
-    of: &'a [f32],
-    groups: usize,
-    count: usize,
-    /// Positions of a block.
-    size: usize,
-}
-
-impl SelectedBlocks<'_> {
-    /// Returns the positions of `seen` that a row sees with one of `kv_heads` key heads.
-    fn positions(
-        &self,
-        row: usize,
-        head: usize,
-        kv_heads: usize,
-        seen: &Range<usize>,
-    ) -> Vec<usize> {
-        let group = head / (kv_heads / self.groups).max(1);
-        let at = (row * self.groups + group) * self.count;
-        let blocks = self.of[at..at + self.count].iter().filter(|block| **block >= 0.0);
-        let positions = blocks.flat_map(|block| {
-            let first = (*block as usize).saturating_mul(self.size);
-            first.max(seen.start)..first.saturating_add(self.size).min(seen.end)
-        });
-        positions.collect()
     }
 }
 
@@ -194,27 +167,8 @@ impl Attend {
 impl Kernel for Attend {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let q = ctx.input(0)?;
-        attend(self, ctx, &q, None)
+        attend(self, ctx, &q, RowScores::default())
     }
-}
-
-/// Returns the number of positions in a block of selected ones.
-pub(super) fn block_size(args: &Args<'_>) -> Result<usize, Error> {
-    let size = args.count("block")?;
-    if size == 0 {
-        return Err(args.error("a block is at least 1 position"));
-    }
-    Ok(size)
-}
-
-/// Returns the groups of key heads that see positions of their own, and the number of blocks that each sees.
-pub(super) fn selection_shape(shape: &[usize], kv_heads: usize) -> Option<(usize, usize)> {
-    let (groups, count) = match *shape {
-        [_, count] => (1, count),
-        [_, groups, count] => (groups, count),
-        _ => return None,
-    };
-    (groups > 0 && kv_heads.is_multiple_of(groups)).then_some((groups, count))
 }
 
 /// An attention whose keys and values are added to its state first.
@@ -222,31 +176,48 @@ struct CachedAttend {
     attend: Attend,
     /// Positions of a block of selected ones.
     block: usize,
+    inputs: RowScoreInputs,
 }
 
 impl CachedAttend {
     fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        Ok(Self { attend: Attend::prepare(args)?, block: block_size(args)? })
+        let inputs = RowScoreInputs::prepare(args)?;
+        Ok(Self { attend: Attend::prepare(args)?, block: block_size(args)?, inputs })
     }
 }
 
 impl Kernel for CachedAttend {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         keep(ctx)?;
-        if ctx.node().inputs.len() < 4 {
-            return self.attend.run(ctx);
-        }
         let q = ctx.input(0)?;
-        let selected = ctx.input(3)?;
+        let heads = q.shape().get(1).copied().unwrap_or(0);
         let kv_heads = ctx.input(1)?.shape().get(1).copied().unwrap_or(0);
-        let Some((groups, count)) = selection_shape(selected.shape(), kv_heads) else {
-            return Err(
-                ctx.error("selected positions are of as many groups as divide the key heads")
-            );
-        };
-        let blocks = selected.view();
-        let selected = SelectedBlocks { of: &blocks, groups, count, size: self.block };
-        attend(&self.attend, ctx, &q, Some(selected))
+        let read = |input: Option<usize>| input.map(|n| ctx.input(n)).transpose();
+        let chosen = read(self.inputs.selected)?;
+        let distances = read(self.inputs.relative)?;
+        let row_sinks = read(self.inputs.sinks)?;
+        let mut of_rows = RowScores::default();
+        let blocks = chosen.as_ref().map(GraphValue::view);
+        if let (Some(chosen), Some(of)) = (&chosen, &blocks) {
+            let Some((groups, count)) = selection_shape(chosen.shape(), kv_heads) else {
+                return Err(
+                    ctx.error("selected positions are of as many groups as divide the key heads")
+                );
+            };
+            of_rows.selected = Some(SelectedBlocks { of, groups, count, size: self.block });
+        }
+        let relative = distances.as_ref().map(GraphValue::view);
+        if let (Some(distances), Some(of)) = (&distances, &relative) {
+            let count = relative_count(distances.shape(), q.rows(), heads);
+            let count = count.ok_or_else(|| ctx.error("each query head has numbers by distance"))?;
+            of_rows.relative = Some(RelativeScores { of, count });
+        }
+        let sinks = row_sinks.as_ref().map(GraphValue::view);
+        if sinks.as_ref().is_some_and(|sinks| sinks.len() != q.rows() * heads) {
+            return Err(ctx.error("each query head has a sink"));
+        }
+        of_rows.sinks = sinks.as_deref();
+        attend(&self.attend, ctx, &q, of_rows)
     }
 }
 
@@ -366,7 +337,7 @@ fn attend(
     args: &Attend,
     ctx: &mut Ctx<'_>,
     q: &GraphValue,
-    selected: Option<SelectedBlocks<'_>>,
+    of_rows: RowScores<'_>,
 ) -> Result<(), Error> {
     let sizes = sizes(args, ctx, q.shape())?;
     let AttentionHeads { heads, kv_heads, key_dim, stored } = sizes;
@@ -407,7 +378,7 @@ fn attend(
     if salience.as_ref().is_some_and(|salience| !salience.fits(kv_heads, stored)) {
         return Err(ctx.error("what keys are worth does not follow from values of this shape"));
     }
-    let tasks = tasks(ctx, sizes, selected.is_some())?;
+    let tasks = tasks(ctx, sizes, of_rows.selected.is_some())?;
     let view = q.view();
     let plan = AttendInputs {
         rule,
@@ -420,7 +391,7 @@ fn attend(
         sinks,
         slopes,
         salience,
-        selected,
+        of_rows,
     };
     let worth: Vec<Vec<f32>> = tasks.iter().map(|task| plan.salience_of(task)).collect();
     let positions: Vec<Option<Vec<usize>>> =
@@ -497,7 +468,7 @@ impl AttendInputs<'_> {
 
     /// Returns the positions that the one row of a task sees; none if it sees all.
     fn positions_of(&self, task: &AttendTask<'_>) -> Option<Vec<usize>> {
-        let selected = self.selected?;
+        let selected = self.of_rows.selected?;
         let seen = self.reach.seen(task.mask, task.start);
         Some(selected.positions(task.rows.start, task.head, self.kv_heads, &seen))
     }
@@ -533,12 +504,15 @@ impl AttendInputs<'_> {
             (0..self.group).map(move |g| {
                 let head = task.head * self.group + g;
                 let at = row * self.width + head * key_dim;
+                let query = row * (self.width / key_dim) + head;
+                let RowScores { relative, sinks, .. } = self.of_rows;
                 Query {
                     q: &self.q[at..at + key_dim],
                     from,
                     to,
-                    sink: self.sinks.map(|s| s[head]),
+                    sink: sinks.map(|s| s[query]).or_else(|| self.sinks.map(|s| s[head])),
                     slope: self.slopes.map(|s| s[head]),
+                    relative: relative.map(|r| &r.of[query * r.count..][..r.count]),
                     salience: self
                         .salience
                         .as_ref()
@@ -554,7 +528,7 @@ impl AttendInputs<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{AttendReach, AttendWindow, SelectedBlocks, selection_shape};
+    use super::{AttendReach, AttendWindow};
     use crate::masks::{ChunkMask, SequenceMask};
 
     /// Decides on one query and one key, as the mask functions of transformers do.
@@ -610,22 +584,6 @@ mod tests {
                 prop_assert_eq!(seen, want, "query {}", query);
             }
         }
-    }
-
-    #[test]
-    fn blocks_are_positions_that_a_query_sees() {
-        let of = [0.0, 2.0, -1.0, 1.0, f32::MAX, f32::NAN];
-        let selected = SelectedBlocks { of: &of, groups: 2, count: 3, size: 3 };
-        assert_eq!(selected.positions(0, 0, 4, &(0..8)), [0, 1, 2, 6, 7]);
-        assert_eq!(selected.positions(0, 3, 4, &(4..8)), [4, 5]);
-    }
-
-    #[test]
-    fn groups_divide_the_key_heads() {
-        assert_eq!(selection_shape(&[5, 2, 3], 4), Some((2, 3)));
-        assert_eq!(selection_shape(&[5, 7], 4), Some((1, 7)));
-        assert_eq!(selection_shape(&[5, 3, 2], 4), None);
-        assert_eq!(selection_shape(&[5, 0, 2], 4), None);
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 pub(super) struct CausalConv {
     pub(super) then: Option<Activation>,
     pub(super) stepwise: bool,
+    /// The input that has numbers of each row to add to the kernel.
+    pub(super) taps: Option<usize>,
 }
 
 impl CausalConv {
@@ -28,8 +30,18 @@ impl CausalConv {
         Ok(Self {
             then: then.map(|_| activation::argument(args, "activation")).transpose()?,
             stepwise: args.flag("stepwise")?,
+            taps: args.count_or_null("taps")?,
         })
     }
+}
+
+/// Returns the heads of numbers that rows add to a kernel of so many taps, if they have this shape.
+pub(super) fn heads_of_taps(shape: &[usize], rows: usize, channels: usize, taps: usize) -> Option<usize> {
+    match *shape {
+        [of, heads, width] if of == rows && width == taps && heads > 0 => Some(heads),
+        _ => None,
+    }
+    .filter(|heads| channels.is_multiple_of(*heads))
 }
 
 impl Kernel for CausalConv {
@@ -50,7 +62,16 @@ impl Kernel for CausalConv {
             (0..taps).flat_map(|t| (0..channels).map(move |c| weight[c * taps + t])).collect();
         let dtype = ctx.output_dtype(0);
         // Some references convolve a sequence's first step, and multiply and add after it.
-        let &Self { then, stepwise } = self;
+        let &Self { then, stepwise, taps: own } = self;
+        let own = own.map(|own| ctx.input(own)).transpose()?;
+        let own_taps = match &own {
+            None => None,
+            Some(own) => {
+                let heads = heads_of_taps(own.shape(), x.rows(), channels, taps);
+                let heads = heads.ok_or_else(|| ctx.error("taps of rows do not fit the kernel"))?;
+                Some((own.view(), heads))
+            }
+        };
         let view = x.view();
         let mut y = vec![0.0; view.len()];
         for chunk in ctx.chunks() {
@@ -73,7 +94,12 @@ impl Kernel for CausalConv {
                 .for_each(|(row, y)| {
                     let x = &all[row * channels..][..taps * channels];
                     let by_steps = stepwise && chunk.continued;
-                    wide(ConvRow { dtype, x, by_tap: &by_tap, bias, by_steps, y: &mut *y });
+                    let added = own_taps.as_ref().map(|(own, heads)| {
+                        let first = (chunk.rows.start + row) * heads * taps;
+                        added_taps(&by_tap, &own[first..first + heads * taps], taps)
+                    });
+                    let by_tap = added.as_ref().unwrap_or(&by_tap);
+                    wide(ConvRow { dtype, x, by_tap, bias, by_steps, y: &mut *y });
                     if let Some(then) = then {
                         then(dtype, y);
                     }
@@ -81,6 +107,14 @@ impl Kernel for CausalConv {
         }
         ctx.set(0, y)
     }
+}
+
+/// Returns the kernel `[tap][channel]` of a row, which adds `[head][taps]`, its own tap first.
+fn added_taps(by_tap: &[f32], own: &[f32], taps: usize) -> Vec<f32> {
+    let channels = by_tap.len() / taps;
+    let size = channels / (own.len() / taps);
+    let place = |n: usize| n % channels / size * taps + taps - 1 - n / channels;
+    by_tap.iter().enumerate().map(|(n, weight)| weight + own[place(n)]).collect()
 }
 
 /// One row of outputs.
@@ -122,5 +156,28 @@ impl Wide for ConvRow<'_> {
         if !by_steps || bias.is_some() {
             round_inline(dtype, y);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{added_taps, heads_of_taps};
+
+    #[test]
+    fn rows_add_to_the_kernel_of_their_heads_the_newest_tap_first() {
+        // Two taps of four channels in two heads.
+        let by_tap = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+        let own = [0.25, 0.5, 10.0, 20.0];
+        let want = [1.5, 2.5, 23.0, 24.0, 5.25, 6.25, 17.0, 18.0];
+        assert_eq!(added_taps(&by_tap, &own, 2), want);
+    }
+
+    #[test]
+    fn heads_of_taps_divide_the_channels() {
+        assert_eq!(heads_of_taps(&[3, 2, 4], 3, 6, 4), Some(2));
+        assert_eq!(heads_of_taps(&[3, 4, 4], 3, 6, 4), None);
+        assert_eq!(heads_of_taps(&[3, 0, 4], 3, 6, 4), None);
+        assert_eq!(heads_of_taps(&[2, 2, 4], 3, 6, 4), None);
+        assert_eq!(heads_of_taps(&[3, 2, 3], 3, 6, 4), None);
     }
 }

@@ -29,6 +29,8 @@ struct GatedActivation {
     limit: Option<f32>,
     /// The sigmoid's slope, where the gate is `g * sigmoid(alpha * g)` and the other has 1 added.
     alpha: Option<f32>,
+    /// Soft caps of the gate and of the other, where `cap(g) * sigmoid(g) * cap(u)` is rounded once.
+    softcaps: Option<[f32; 2]>,
     dtype: Dtype,
     /// Dtype that the activation is rounded to before the product.
     inner: Dtype,
@@ -77,6 +79,7 @@ pub(super) struct Experts {
     pub(super) once: bool,
     /// True if the activation of the gate is not rounded before the product.
     pub(super) fine: bool,
+    pub(super) softcaps: Option<[f32; 2]>,
     pub(super) identities: usize,
 }
 
@@ -92,9 +95,17 @@ impl Experts {
             plain: args.one_of("form", &[("glu", false), ("plain", true)])?,
             once: args.one_of("sum", &[("each", false), ("once", true)])?,
             fine: args.one_of("inner", &[("each", false), ("once", true)])?,
+            softcaps: softcaps(args)?,
             identities: args.count("identities")?,
         })
     }
+}
+
+/// Reads the soft caps of a gate and what it multiplies.
+fn softcaps(args: &Args<'_>) -> Result<Option<[f32; 2]>, Error> {
+    let Some(caps) = args.numbers_or_null("softcaps")? else { return Ok(None) };
+    let caps = caps.try_into().map_err(|_| args.error("it has two soft caps"))?;
+    Ok(Some(caps))
 }
 
 impl Kernel for Experts {
@@ -102,7 +113,8 @@ impl Kernel for Experts {
         let x = ctx.input(0)?;
         let chosen = ctx.input(1)?;
         let weights = ctx.input(2)?;
-        let &Self { n, ffn, act, limit, alpha, on_input, plain, once, fine, identities } = self;
+        let &Self { n, ffn, act, limit, alpha, on_input, plain, once, fine, .. } = self;
+        let &Self { softcaps, identities, .. } = self;
         let hidden = x.width();
         let k = chosen.width();
         let rows = x.rows();
@@ -111,7 +123,7 @@ impl Kernel for Experts {
             return Err(ctx.error("values and choices differ in rows"));
         }
         let inner = if fine { Dtype::F32 } else { dtype };
-        let gate = GatedActivation { act, limit, alpha, dtype, inner };
+        let gate = GatedActivation { act, limit, alpha, softcaps, dtype, inner };
         // Experts without weights, which give back what they get, come behind the others.
         let ExpertUses { uses, lost } = ExpertUses::of(ctx, &chosen.view(), k, n + identities)?;
         // What is added in f32 is not rounded before.
@@ -268,6 +280,11 @@ impl GatedActivation {
                 let activated = round1(dtype, *g * turned);
                 *g = round1(dtype, round1(dtype, u + 1.0) * activated);
             }
+        } else if let Some([gate_cap, cap]) = self.softcaps {
+            for (g, u) in gate.iter_mut().zip(&up) {
+                *g = (*g / gate_cap).tanh() * gate_cap * sigmoid(*g) * ((u / cap).tanh() * cap);
+            }
+            round(dtype, gate);
         } else {
             (self.act)(self.inner, gate);
             gate.iter_mut().zip(&up).for_each(|(g, u)| *g *= u);
@@ -308,11 +325,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn soft_caps_bend_the_gate_and_what_it_multiplies() {
+        let capped = |dtype| GatedActivation {
+            softcaps: Some([2.0, 4.0]),
+            ..relu_gate(None, None, dtype)
+        };
+        let want = 2.0 * 1.5_f32.tanh() * sigmoid(3.0) * (4.0 * 1.25_f32.tanh());
+        for (dtype, want) in [(Dtype::F32, want), (Dtype::Bf16, round1(Dtype::Bf16, want))] {
+            let mut y = [3.0];
+            capped(dtype).apply(&mut y, vec![5.0]);
+            approx::assert_relative_eq!(y[0], want, max_relative = 1e-6);
+        }
+    }
+
     fn relu_gate(limit: Option<f32>, alpha: Option<f32>, dtype: Dtype) -> GatedActivation {
         GatedActivation {
             act: activation::by_name("relu").expect("there is one"),
             limit,
             alpha,
+            softcaps: None,
             dtype,
             inner: dtype,
         }

@@ -131,6 +131,8 @@ enum Growth {
     Log,
     /// `(1 + (position + shift) / every) ** scale`.
     Power,
+    /// `1 + scale * ln(max((position + shift) / every, 1))`.
+    LogRatio,
 }
 
 /// A value times a factor that grows with the position: queries far along are sharper.
@@ -149,7 +151,14 @@ impl Temperature {
             every: args.number("every")?,
             shift: args.number("shift")?,
             wide: args.one_of("factor", &[("rounded", false), ("f32", true)])?,
-            growth: args.one_of("form", &[("log", Growth::Log), ("power", Growth::Power)])?,
+            growth: args.one_of(
+                "form",
+                &[
+                    ("log", Growth::Log),
+                    ("power", Growth::Power),
+                    ("log_ratio", Growth::LogRatio),
+                ],
+            )?,
         })
     }
 
@@ -160,6 +169,7 @@ impl Temperature {
             Growth::Log => 1.0 + self.scale * (1.0 + ratio.floor()).ln(),
             // As the reference computes the power; `powf` rounds otherwise.
             Growth::Power => (self.scale * ratio.ln_1p()).exp(),
+            Growth::LogRatio => 1.0 + self.scale * ratio.max(1.0).ln(),
         }
     }
 
@@ -202,5 +212,7 @@ mod tests {
         for (at, want) in [(0, 1.25_f32.sqrt()), (2, 1.75_f32.sqrt()), (3, 2.0_f32.sqrt())] {
             assert!((power.factor(at) - want).abs() < 1e-6, "{at}");
         }
+        let ratio = Temperature { shift: 1.0, growth: Growth::LogRatio, ..log };
+        assert_eq!([0, 3, 9].map(|at| ratio.factor(at)), [1.0, 1.0, 1.0 + 0.5 * 2.5_f32.ln()]);
     }
 }

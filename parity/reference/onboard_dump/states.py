@@ -54,7 +54,9 @@ def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, st
                 part = kind if slot == 0 else f"{kind}{slot}"
                 tensor = tensor[0]
                 # The oldest column of a cache as wide as the kernel is never read again.
-                if kind == "conv" and tensor.ndim == 2 and tensor.shape[-1] == widths.get(index):
+                # Caches behind those of all layers are of layers that run again.
+                width = widths.get(index) if index <= max(widths, default=0) else max(widths.values())
+                if kind == "conv" and tensor.ndim == 2 and tensor.shape[-1] == width:
                     tensor = tensor[:, 1:]
                 found.append((index, kind, part, tensor.clone().contiguous()))
     # States that are attributes of modules; a convolution there keeps one column less than its width.

@@ -108,7 +108,8 @@ class Taps:
         work = Work(runner, {count: lambda count=count: seen(count) for count in (short, long)}, "probe")
         (a, _), (b, found) = work[short], work[long]
         # A mask and the positions that follow from it look like choices too, but have an axis of sequences where those have one of tokens.
-        self.routers = {name for name, chosen in found.items() if chosen.shape[0] == long}
+        # Of experts that run several times in a forward only the last choice would be known.
+        self.routers = {name for name, chosen in found.items() if chosen.shape[0] == long and name not in self.shared}
         for name in a.keys() & b.keys():
             one, two = a[name].shape, b[name].shape
             if len(one) != len(two) or one[-1] == self.too_wide:

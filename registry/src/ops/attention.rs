@@ -37,7 +37,7 @@ pub(super) fn rules() -> Vec<OpRule> {
                  stay f32, one rounding after), `qk_f32` (cos/sin rounded, arithmetic f32, one \
                  rounding)",
         ),
-        OpRule::new("attend", selective(scored(attend)), infer_attend)
+        OpRule::new("attend", by_query(selective(scored(attend))), infer_attend)
             .is_a(&[Trait::KeepsState, Trait::MultipliesWithin, Trait::SeparatesDocuments])
             .gives("`[heads * v_dim]`")
             .notes(
@@ -52,7 +52,9 @@ pub(super) fn rules() -> Vec<OpRule> {
                  `exp(P.A * softplus(P.dt_proj · values))` of each key head is added to a key's \
                  scores, and the `keep` keys with the largest are seen. `selected` `[k]`, or `[n, k]` for \
                  n groups of key heads: the positions that a query sees, ascending, those below 0 are none; \
-                 with `block` blocks of so many positions, as `index_blocks` gives them",
+                 with `block` blocks of so many positions, as `index_blocks` gives them. `relative` \
+                 `[heads, n]`: numbers of a query that are added to the scores of keys 0 to n - 1 positions \
+                 before it, and rounded with the sum; `query_sinks` `[heads]`: sinks of the query itself",
             ),
         OpRule::new("attend_to", scored(attend_to), infer_attend_to)
             .is_a(&[Trait::MultipliesWithin, Trait::SeparatesDocuments])
@@ -89,6 +91,11 @@ fn scored(signature: Signature) -> Signature {
 /// Adds the parameters of selected keys to a signature.
 fn selective(signature: Signature) -> Signature {
     signature.may("selected", ParamKind::Value).takes("block", ParamKind::Dim, Scalar::Int(1))
+}
+
+/// Adds the parameters of scores that each query brings to a signature.
+fn by_query(signature: Signature) -> Signature {
+    signature.may("relative", ParamKind::Value).may("query_sinks", ParamKind::Value)
 }
 
 fn infer_rope(call: &mut Infer<'_>) -> Result<(), EvalError> {
@@ -139,6 +146,7 @@ fn infer_attend(call: &mut Infer<'_>) -> Result<(), EvalError> {
             .into());
     }
     selection(call, &k)?;
+    query_scores(call, &q)?;
     call.state("state", StateKind::Attention, &[("k", k.shape), ("v", v.shape.clone())])?;
     let shape = v.shape;
     let dtype = v.dtype;
@@ -158,7 +166,7 @@ fn selection(call: &mut Infer<'_>, k: &Input) -> Result<(), EvalError> {
         call.drop_defaults(&["block"]);
         return Ok(());
     }
-    let selected = call.input("selected")?;
+    let selected = call.numbered_input("selected")?;
     let groups = match selected.shape[..] {
         [_] => 1,
         [groups, _] => groups,
@@ -176,7 +184,9 @@ fn selection(call: &mut Infer<'_>, k: &Input) -> Result<(), EvalError> {
     if groups == 0 || !k.shape[0].is_multiple_of(groups) {
         return Err(call.misfit("key heads do not divide into these groups", k, &selected).into());
     }
-    let given = ["window", "alibi", "salience", "sinks"].into_iter().find(|name| call.given(name));
+    let given = ["window", "alibi", "salience", "sinks", "relative", "query_sinks"]
+        .into_iter()
+        .find(|name| call.given(name));
     let prefix = (call.word("mask") == Some("prefix")).then_some("mask");
     let paired = (call.word("values") == Some("paired")).then_some("values");
     if let Some(name) = given.or(prefix).or(paired) {
@@ -185,8 +195,44 @@ fn selection(call: &mut Infer<'_>, k: &Input) -> Result<(), EvalError> {
             .help(format!("no known model has both; leave out `{name}` or `selected`"))
             .into());
     }
-    call.drop_attr("selected");
     call.drop_defaults(&["block"]);
+    Ok(())
+}
+
+/// Checks the numbers that queries bring to their scores: by distance, and sinks.
+fn query_scores(call: &mut Infer<'_>, q: &Input) -> Result<(), EvalError> {
+    if call.given("relative") {
+        let relative = call.numbered_input("relative")?;
+        if relative.shape.len() != 2 || relative.shape[0] != q.shape[0] {
+            return Err(call.misfit("each query head has a row of numbers", q, &relative).into());
+        }
+        let prefix = (call.word("mask") == Some("prefix")).then_some("mask");
+        let once = (call.word("scores") == Some("once")).then_some("scores");
+        let alibi = call.given("alibi").then_some("alibi");
+        if let Some(name) = alibi.or(prefix).or(once) {
+            return Err(call
+                .error(name, format!("there is no attention with `{name}` to relative positions"))
+                .help(format!("no known model has both; leave out `{name}` or `relative`"))
+                .into());
+        }
+    } else {
+        call.drop_attr("relative");
+    }
+    if !call.given("query_sinks") {
+        call.drop_attr("query_sinks");
+        return Ok(());
+    }
+    let sinks = call.numbered_input("query_sinks")?;
+    if sinks.shape != q.shape[..1] {
+        return Err(call.misfit("each query head has a sink", q, &sinks).into());
+    }
+    let gate = (call.word("sink_form") == Some("gate")).then_some("sink_form");
+    if let Some(name) = call.given("sinks").then_some("sinks").or(gate) {
+        return Err(call
+            .error(name, format!("there are no sinks of queries with `{name}`"))
+            .help(format!("no known model has both; leave out `{name}` or `query_sinks`"))
+            .into());
+    }
     Ok(())
 }
 

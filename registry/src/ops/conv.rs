@@ -17,7 +17,8 @@ pub(super) fn rules() -> Vec<OpRule> {
         .flag("bias", false)
         .flag("stepwise", false)
         .neutral()
-        .may("activation", ParamKind::Word(CONFIG_NAMES));
+        .may("activation", ParamKind::Word(CONFIG_NAMES))
+        .may("taps", ParamKind::Value);
     let grouped = Signature::new()
         .needs("x", ParamKind::Value)
         .needs("W", ParamKind::Module)
@@ -31,7 +32,9 @@ pub(super) fn rules() -> Vec<OpRule> {
         OpRule::new("causal_conv", conv, infer).is_a(&[Trait::KeepsState]).gives("like x").notes(
             "`stepwise`: in rows that continue a sequence each product, the sum and the bias \
                  are rounded; depthwise, `W.weight [c, 1, width]`; accumulates f32, one rounding \
-                 (and one more after the activation), none if the kernel is `kept` in f32",
+                 (and one more after the activation), none if the kernel is `kept` in f32; `taps` \
+                 `[heads, width]`: numbers of each row that are added to the kernel of all channels of \
+                 a head, that for the row itself first",
         ),
         OpRule::new("grouped_conv", grouped, infer_grouped)
             .is_a(&[Trait::KeepsState])
@@ -110,6 +113,23 @@ fn infer(call: &mut Infer<'_>) -> Result<(), EvalError> {
     }
     call.state("state", StateKind::Conv, &[("conv", vec![channels, width - 1])])?;
     call.needs_dtype_of(&x);
+    if call.given("taps") {
+        let taps = call.numbered_input("taps")?;
+        let fits = matches!(taps.shape[..], [heads, size] if heads > 0 && channels % heads == 0 && size == width);
+        if !fits {
+            let message = format!("taps are [heads, {width}], where heads divide {channels} channels");
+            let label = format!("`{}` is {}", taps.name, show(&taps.shape));
+            return Err(call.error("taps", message).label(label).into());
+        }
+        if call.flag("stepwise") {
+            return Err(call
+                .error("stepwise", "the products of a kernel of each row are not rounded")
+                .help("no known model has both; leave out `stepwise` or `taps`")
+                .into());
+        }
+    } else {
+        call.drop_attr("taps");
+    }
     // The module's own output is what comes before the activation.
     match call.word("activation").map(activation) {
         None => call.tap("W"),

@@ -26,6 +26,7 @@ pub(super) fn rules() -> Vec<OpRule> {
         .neutral()
         .word("inner", &["each", "once"])
         .neutral()
+        .may("softcaps", ParamKind::Numbers)
         .takes("identities", ParamKind::Int, Scalar::Int(0));
     let linear = Signature::new()
         .needs("x", ParamKind::Value)
@@ -55,8 +56,9 @@ pub(super) fn rules() -> Vec<OpRule> {
                  `alpha`: `(up + 1) * gate * sigmoid(alpha * gate)` instead of `act`; \
                  `weigh='input'`: the weight multiplies x; `sum='once'`: results times their \
                  weights are added in f32 and rounded once; `inner='once'`: the activation of the gate \
-                 is not rounded before the product; behind the n there are `identities` \
-                 more that give back what they get",
+                 is not rounded before the product; `softcaps=[g, u]`: `g * tanh(gate / g) * \
+                 sigmoid(gate) * u * tanh(up / u)` in f32 instead of `act`, one rounding; behind the n there \
+                 are `identities` more that give back what they get",
             ),
     ]
 }
@@ -110,6 +112,24 @@ fn infer_linear(call: &mut Infer<'_>) -> Result<(), EvalError> {
     Ok(())
 }
 
+/// Checks the soft caps of a gate and what it multiplies.
+fn softcaps(call: &Infer<'_>) -> Result<(), EvalError> {
+    let Some(count) = call.length("softcaps") else { return Ok(()) };
+    if count != 2 {
+        return Err(call.error("softcaps", format!("{count} soft caps, expected 2")).into());
+    }
+    let plain = (call.word("form") == Some("plain")).then_some("form");
+    let fine = (call.word("inner") == Some("once")).then_some("inner");
+    let given = ["limit", "alpha"].into_iter().find(|name| call.given(name));
+    match given.or(plain).or(fine) {
+        None => Ok(()),
+        Some(name) => Err(call
+            .error(name, format!("there are no experts with `{name}` and soft caps"))
+            .help(format!("no known model has both; leave out `{name}` or `softcaps`"))
+            .into()),
+    }
+}
+
 fn infer_experts(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     let chosen = call.input("chosen")?;
@@ -140,6 +160,7 @@ fn infer_experts(call: &mut Infer<'_>) -> Result<(), EvalError> {
             .help("leave out `inner`, or `alpha` and `form`")
             .into());
     }
+    softcaps(call)?;
     if call.given("limit") && call.float("limit")? <= 0.0 {
         return Err(call.error("limit", "a limit is above 0").into());
     }
@@ -159,7 +180,7 @@ fn infer_experts(call: &mut Infer<'_>) -> Result<(), EvalError> {
             }
         }
     }
-    call.drop_defaults(&["inner"]);
+    call.drop_defaults(&["inner", "softcaps"]);
     let act = call.word("act").map_or("silu", activation).to_owned();
     call.set_attr("act", Scalar::Str(act));
     call.tap("W");

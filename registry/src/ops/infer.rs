@@ -107,6 +107,13 @@ impl<'a> Infer<'a> {
         self.inputs(param)?.into_iter().next().ok_or(EvalError::Reported)
     }
 
+    /// Takes a value argument that calls may leave out; the attribute of its name is the number of the input.
+    pub fn numbered_input(&mut self, param: &str) -> Result<Input, EvalError> {
+        let number = i64::try_from(self.node.inputs.len()).unwrap_or(i64::MAX);
+        self.set_attr(param, Scalar::Int(number));
+        self.input(param)
+    }
+
     /// Takes a list of values, which become the node's next inputs.
     pub fn inputs(&mut self, param: &str) -> Result<Vec<Input>, EvalError> {
         let Some((Argument::Values(ids), _)) = self.args.get(param) else {

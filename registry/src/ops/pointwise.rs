@@ -116,13 +116,14 @@ pub(super) fn rules() -> Vec<OpRule> {
             takes_x()
                 .needs("to", ParamKind::Word(&["f32", "activation", "f32_in_f16"]))
                 .neutral()
+                .may("tap", ParamKind::Module)
                 .identity(&[]),
             infer_cast,
         )
         .gives("like x")
         .notes(
             "`to='f32'`, `'activation'`, or `'f32_in_f16'`: f32 in f16 runs, else the \
-                 activation dtype",
+                 activation dtype; `tap` is the module that gives the result",
         ),
         OpRule::new(
             SCALE,
@@ -210,6 +211,8 @@ fn infer_cast(call: &mut Infer<'_>) -> Result<(), EvalError> {
         Some("f32_in_f16") => DtypeRule::WideInF16,
         _ => DtypeRule::Activation,
     };
+    call.tap("tap");
+    call.drop_attr("tap");
     call.output(x.shape, dtype);
     Ok(())
 }

@@ -28,7 +28,7 @@ pub(super) fn rules() -> Vec<OpRule> {
         .takes("shift", ParamKind::Float, crate::scalar::Scalar::Float(0.0))
         .word("factor", &["rounded", "f32"])
         .neutral()
-        .word("form", &["log", "power"]);
+        .word("form", &["log", "power", "log_ratio"]);
     vec![
         OpRule::new("position_embed", embed, infer_embed)
             .is_a(&[Trait::LooksUp, Trait::FromTokens, Trait::Positional])
@@ -44,7 +44,8 @@ pub(super) fn rules() -> Vec<OpRule> {
             .notes(
                 "times `1 + scale * log(1 + floor((position + shift) / every))`, rounded before \
                  (not with `factor='f32'`) and after; `form='power'`: times `(1 + (position + \
-                 shift) / every) ** scale`",
+                 shift) / every) ** scale`; `form='log_ratio'`: times `1 + scale * log(max((position + \
+                 shift) / every, 1))`",
             ),
         OpRule::new(ZERO_FIRST, Signature::new().needs("x", ParamKind::Value), infer_zero_first)
             .is_a(&[Trait::Positional])

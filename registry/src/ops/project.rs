@@ -26,7 +26,8 @@ pub(super) fn rules() -> Vec<OpRule> {
         .needs("P", ParamKind::Tensor)
         .needs("out", ParamKind::Dim)
         .may("bias", ParamKind::Tensor)
-        .word("layout", &["out_in", "in_out"]);
+        .word("layout", &["out_in", "in_out"])
+        .flag("shared", false);
     vec![
         OpRule::new("embed", embed, infer_embed)
             .is_a(&[Trait::LooksUp, Trait::FromTokens])
@@ -50,7 +51,7 @@ pub(super) fn rules() -> Vec<OpRule> {
             .notes(
                 "a matrix for each head of x `[heads, in]`: the tensor P is `[heads, out, in]`, or \
                  with `layout='in_out'` `[heads, in, out]`; the tensor `bias` is `[heads, out]`; \
-                 one rounding after the bias",
+                 one rounding after the bias; `shared`: P without its first axis is the matrix of all heads",
             ),
     ]
 }
@@ -101,11 +102,13 @@ fn infer_heads(call: &mut Infer<'_>) -> Result<(), EvalError> {
             .into());
     };
     let sides = if call.word("layout") == Some("in_out") { [size, out] } else { [out, size] };
-    call.weight("weight", "P", "", &[heads, sides[0], sides[1]])?;
+    let of_each = [heads, sides[0], sides[1]];
+    call.weight("weight", "P", "", if call.flag("shared") { &sides[..] } else { &of_each })?;
     if call.given("bias") {
         call.weight("bias", "bias", "", &[heads, out])?;
     }
     call.drop_attr("bias");
+    call.drop_defaults(&["shared"]);
     call.output(vec![heads, out], x.dtype);
     Ok(())
 }

@@ -114,6 +114,8 @@ impl Resolver<'_> {
             };
             x = self.one_layer(decl, block, x, &mut carried);
         }
+        let names = decl.carry.iter().map(|name| name.name.as_str());
+        self.carried = names.filter_map(|name| carried.get(name).cloned()).collect();
         self.builder.set_head();
         Ok(x)
     }

@@ -18,10 +18,21 @@ impl Resolver<'_> {
     /// Runs a program; gives what it returns.
     pub(super) fn program(&mut self, program: &Program, mut scope: Scope<'_>) -> Vec<Binding> {
         for stmt in &program.body {
-            let value = self.bound_or_poison(&stmt.value, &scope);
+            let mut value = self.bound_or_poison(&stmt.value, &scope);
+            if stmt.targets.len() > 1 && is_layers(&stmt.value) {
+                value = self.with_carried(value);
+            }
             self.assign(&stmt.targets, value, &stmt.value.at, &mut scope);
         }
         program.result.iter().map(|expr| self.bound_or_poison(expr, &scope)).collect()
+    }
+
+    /// Returns the result of the layers, and behind it what the last of them carries.
+    fn with_carried(&self, result: Binding) -> Binding {
+        if matches!(result, Binding::Poison) {
+            return result;
+        }
+        Binding::Values(std::iter::once(result).chain(self.carried.iter().cloned()).collect())
     }
 
     fn assign(&mut self, targets: &[Ident], value: Binding, at: &Span, scope: &mut Scope<'_>) {
@@ -252,4 +263,9 @@ impl Resolver<'_> {
         }
         Ok(Binding::Values(results))
     }
+}
+
+/// True for a call of the layers.
+fn is_layers(expr: &Expr) -> bool {
+    matches!(&expr.kind, ExprKind::Call(name, _) if name.name == "layers")
 }

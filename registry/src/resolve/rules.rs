@@ -28,6 +28,7 @@ const STEPS: &[(&str, &str)] = &[
     ("permute_heads", "permute_heads(heads, 'half' or 'interleaved')"),
     ("reshape", "reshape([sizes])"),
     ("resize", "resize(rows)"),
+    ("reverse", "reverse(axis)"),
     ("split", "split(axis, parts or [sizes])"),
     ("squeeze", "squeeze(axis)"),
     ("stack", "stack(axis)"),

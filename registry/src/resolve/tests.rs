@@ -247,7 +247,7 @@ const BAD_SPECS: [(&str, &str, &str); 26] = [
     (
         "window=window)",
         "windw=window)",
-        ": `attend` has no parameter `windw` (`attend(q, k, v, state, scale, window=null, softcap=null, sinks=null, softmax='f32', alibi=null, scores='rounded', sink_form='column', values='own', salience=null, salience_bias=false, keep=null, chunked=false, mask='causal', selected=null, block=1)`) -> did you mean `window`?",
+        ": `attend` has no parameter `windw` (`attend(q, k, v, state, scale, window=null, softcap=null, sinks=null, softmax='f32', alibi=null, scores='rounded', sink_form='column', values='own', salience=null, salience_bias=false, keep=null, chunked=false, mask='causal', selected=null, block=1, relative=null, query_sinks=null)`) -> did you mean `window`?",
     ),
     ("b * u", "b * x2", ": there is no dim or variable `x2` -> did you mean `x`?"),
     ("b * u", "b * net.y", ": `net.y` is a path (expected a number or a text)"),
@@ -343,6 +343,26 @@ fn bad_specs_are_told_what_is_wrong() {
         let all: Vec<String> =
             findings.iter().filter(|f| f.severity == Severity::Error).map(told).collect();
         assert!(all.iter().any(|one| one.contains(expected)), "{to}: {all:#?}");
+    }
+}
+
+#[test]
+fn a_model_takes_what_the_last_layer_carries() {
+    let spec = SPEC
+        .replace("kind: kinds[i]\n", "kind: kinds[i]\n  carry: [seen]\n")
+        .replace("mix(norm(x, norm1))\n", "mix(norm(x, norm1)), x\n")
+        .replace("x = layers(", "x, seen = layers(")
+        .replace("norm(x, net.norm)", "norm(x + seen, net.norm)");
+    let (model, _) = run(&spec, CONFIG).unwrap();
+    let graph = &model.graph;
+    let result = |layer: usize| graph.nodes[graph.layers[layer].nodes.1 - 1].outputs[0];
+    // The last layer leaves what the one before it carries: its own x.
+    assert_eq!(graph.nodes[graph.head].inputs, [result(3), result(1)]);
+    let more = spec.replace("x, seen =", "x, a, b =");
+    let nothing = SPEC.replace("x = layers(", "x, seen = layers(");
+    for (spec, gives) in [(more, "2 results"), (nothing, "1 results")] {
+        let findings = run(&spec, CONFIG).unwrap_err();
+        assert!(findings.iter().any(|finding| finding.message.contains(gives)), "{findings:?}");
     }
 }
 
@@ -528,6 +548,7 @@ fn weight_rules_are_read_and_checked() {
         disk.insert(format!("net.layers.{i}.mix.both"), vec![24, 8]);
     }
     assert_eq!(crate::check::check_weights(&model, &disk), []);
+    run(&spec.replace("do: ['split", "do: ['reverse(0)', 'split"), CONFIG).unwrap();
     let findings = run(&spec.replace("split(0, [2", "splt(0, [2"), CONFIG).unwrap_err();
     assert!(
         told(&findings[0]).contains("there is no step `splt` -> did you mean `split`?"),

@@ -27,14 +27,17 @@ pub fn gather<'n, I: Iterator<Item = &'n str>>(
     let holes = rule.weight.fit(weight)?;
     let on_disk = rule.disk.holes();
     let mut output = 0_usize;
-    for piece in rule.weight.pieces() {
+    let mut spread = rule.weight.pieces();
+    // A counter is the slowest wherever it stands.
+    spread.sort_by_key(|piece| matches!(piece, PatternPart::Choice(_)));
+    for piece in spread {
         let Some(hole) = piece.hole().filter(|hole| !on_disk.contains(hole)) else { continue };
         let (many, at) = match piece {
             PatternPart::Choice(_) => {
                 let words = piece.words();
                 (words.len(), words.iter().position(|word| *word == holes[&hole])?)
             }
-            // A counter is not bounded here, so it can only be the slowest.
+            // Not bounded here.
             PatternPart::Word(_) => (1, holes[&hole].parse().ok()?),
             _ => return None,
         };
@@ -143,6 +146,7 @@ mod tests {
             ("y.{q|k}", "x.{q|k}", "x.k", Some((&["y.k"], 0))),
             ("e.{q|k}", "e.{n}.{a|b}", "e.3.b", Some((&["e.q", "e.k"], 7))),
             ("e.{n}.w", "e.w", "e.w", Some((&["e.1.w", "e.2.w", "e.10.w"], 0))),
+            ("e.{q|k}", "e.{a|b}.{n}", "e.b.3", Some((&["e.q", "e.k"], 7))),
             ("h.{2 * i + 1}.n", "layers.{i}.norm", "layers.12.norm", Some((&["h.25.n"], 0))),
             ("h.{2 * i}.{q|k}", "x.{i}", "x.2", Some((&["h.4.q", "h.4.k"], 0))),
             ("h.{2 * i}.n", "layers.{i}.norm", "layers.x.norm", None),

@@ -83,11 +83,21 @@ DEVICE float finished_score(float sum, const float *slopes, u32 head, u32 positi
     return rounding == SCORES_ONCE ? round_to(dtype, sum) : sum;
 }
 
+// Adds to a score the number of a query for a key `distance` positions before it; 0 beyond `count`. `query` counts from
+// the first of `relative`, which is null if queries have none.
+DEVICE float relative_score(float score, const u8 *relative, u32 stored, u32 count, u64 query, u32 distance, u32 rounding,
+                            u32 dtype) {
+    if (!relative || distance >= count) return score;
+    score += load(relative, stored, query * count + distance);
+    return rounding == SCORES_ROUNDED ? round_to(dtype, score) : score;
+}
+
 // Scores `[rows, heads, span]`, where the first column is `base`; a block for each row, THREADS positions and
 // SCORE_HEADS heads that share keys.
 PARTS_KERNEL(attend_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 heads, u32 kv_heads, u32 dim, const u8 *keys,
              u32 form, const float *scales, u32 group, u32 first, const u32 *seen, u32 base, u32 span,
-             const float *slopes, float scale, u32 rounding, u32 dtype, float *scores) {
+             const float *slopes, const u8 *relative, u32 relative_dtype, u32 distances, float scale, u32 rounding,
+             u32 dtype, float *scores) {
     SHARED(float, tile, THREADS * (TILE + 1u));
     SHARED(float, own, SCORE_HEADS * TILE);
     SHARED(float, sums, SCORE_HEADS * THREADS);
@@ -105,16 +115,20 @@ PARTS_KERNEL(attend_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 heads, u32 
             return cached(keys, kept, scales, group, ((u64)(position - first) * kv_heads + kv) * dim + k);
         },
         [&](u32 h, u32 position, float sum) {
-            scores[((u64)row * heads + head + h) * span + position - base] =
-                finished_score(sum, slopes, head + h, position, scale, rounding, dtype);
+            u64 query = (u64)row * heads + head + h;
+            float score = finished_score(sum, slopes, head + h, position, scale, rounding, dtype);
+            scores[query * span + position - base] =
+                relative_score(score, relative, relative_dtype, distances, query, seen[2u * row + 1u] - 1u - position,
+                               rounding, dtype);
         },
         tile, own, sums);
 }
 
 // Scores become weights in place; a block for each query. The sigmoid of a sink that gates is in `gates`.
 // `worth`: added to the scores of `[kv_heads, span]` keys, of which only the `most` that are worth most stay.
+// `sink_row`: numbers from the sinks of a row to those of the next, 0 if all rows have the same.
 PARTS_KERNEL(attend_weights, float *scores, u32 heads, const u32 *seen, u32 base, u32 span, float cap,
-             const float *sinks, u32 gated, u32 softmax_rounds, u32 dtype, float *gates, const float *worth,
+             const u8 *sinks, u32 sink_dtype, u32 sink_row, u32 gated, u32 softmax_rounds, u32 dtype, float *gates, const float *worth,
              u32 kv_heads, u32 most) {
     SHARED(float, lanes, THREADS);
     SHARED(double, part, 1);
@@ -127,6 +141,7 @@ PARTS_KERNEL(attend_weights, float *scores, u32 heads, const u32 *seen, u32 base
     u32 head = BLOCK % heads;
     u32 from = seen[2u * (BLOCK / heads)], to = seen[2u * (BLOCK / heads) + 1u];
     float *row = scores + (u64)BLOCK * span - base;
+    float sink = sinks ? load(sinks, sink_dtype, (u64)(BLOCK / heads) * sink_row + head) : 0.0f;
     if (worth) {
         const float *own = worth + (u64)(head / (heads / kv_heads)) * span - base;
         PHASE(t) {
@@ -149,13 +164,13 @@ PARTS_KERNEL(attend_weights, float *scores, u32 heads, const u32 *seen, u32 base
                 for (u32 p = from; p < to; ++p)
                     sum += round_to(dtype, exponential(round_to(dtype, row[p] - most)));
                 float log = round_to(dtype, logf(round_to(dtype, sum)));
-                float rest = round_to(dtype, round_to(dtype, log + most) - sinks[head]);
+                float rest = round_to(dtype, round_to(dtype, log + most) - sink);
                 gates[BLOCK] = round_to(dtype, sigmoid(rest));
             }
         }
     }
     PHASE(t) {
-        float most = sinks && !gated ? sinks[head] : -INFINITE;
+        float most = sinks && !gated ? sink : -INFINITE;
         bool bad = is_nan(most);
         for (u32 p = from + t; p < to; p += THREADS) {
             float s = row[p];
@@ -198,7 +213,7 @@ PARTS_KERNEL(attend_weights, float *scores, u32 heads, const u32 *seen, u32 base
     PHASE(t) {
         float sum = (float)total[0];
         if (sinks && !gated) {
-            float rest = sinks[head] - top[0];
+            float rest = sink - top[0];
             sum += exponential(softmax_rounds ? round_to(dtype, rest) : rest);
         } else {
             sum += 0.0f;
@@ -314,15 +329,18 @@ PARTS_KERNEL(key_salience, const u8 *values, u32 form, const float *scales, u32 
 }
 
 // For products by the library of the device: sums of `[rows, heads, span]` become scores in place.
-KERNEL(attend_finish, float *scores, u32 heads, const u32 *seen, u32 base, u32 span, const float *slopes, float scale,
-       u32 rounding, u32 dtype, u64 count) {
+KERNEL(attend_finish, float *scores, u32 heads, const u32 *seen, u32 base, u32 span, const float *slopes,
+       const u8 *relative, u32 relative_dtype, u32 distances, float scale, u32 rounding, u32 dtype, u64 count) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < count) {
             u32 position = base + (u32)(n % span), head = (u32)(n / span % heads);
             u64 row = n / span / heads;
-            if (position >= seen[2u * row] && position < seen[2u * row + 1u])
-                scores[n] = finished_score(scores[n], slopes, head, position, scale, rounding, dtype);
+            if (position >= seen[2u * row] && position < seen[2u * row + 1u]) {
+                float score = finished_score(scores[n], slopes, head, position, scale, rounding, dtype);
+                scores[n] = relative_score(score, relative, relative_dtype, distances, n / span,
+                                           seen[2u * row + 1u] - 1u - position, rounding, dtype);
+            }
         }
     }
 }

@@ -3,8 +3,10 @@
 
 #define NO_ACTIVATION 12u
 
+// `own`: numbers of rows that are added to the kernel of all channels of a head, `[heads, taps]`, that of the row itself
+// first.
 PARTS_KERNEL(causal_conv, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 channels, const float *weight, u32 taps,
-             const float *bias, const u8 *past, u32 past_dtype, u32 first, u32 start, u32 stepwise, u32 kind, u8 *y,
+             const u8 *own, u32 own_dtype, u32 heads, const float *bias, const u8 *past, u32 past_dtype, u32 first, u32 start, u32 stepwise, u32 kind, u8 *y,
              u32 dtype) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
@@ -19,7 +21,10 @@ PARTS_KERNEL(causal_conv, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 chan
                     z = load(x, stored, (u64)(x_row + row - back) * channels + c);
                 else if (start + row >= back)
                     z = load(past, past_dtype, (u64)(start + row - back - first) * channels + c);
-                float product = z * weight[(u64)c * taps + tap];
+                float factor = weight[(u64)c * taps + tap];
+                if (own)
+                    factor += load(own, own_dtype, ((u64)(x_row + row) * heads + c / (channels / heads)) * taps + back);
+                float product = z * factor;
                 sum += stepwise ? round_to(dtype, product) : product;
             }
             if (stepwise) sum = round_to(dtype, sum);

@@ -71,9 +71,10 @@ KERNEL(experts_linear, const u8 *x, u32 x_dtype, u32 share, const u32 *order, co
 }
 
 // The gated activation, in place of the gate. `limited`: bounds on both. `turned`: the gate is
-// `g * sigmoid(alpha * g)`, and 1 is added to the other. `inner`: the dtype of the activation before the product.
-KERNEL(experts_gate, u32 kind, u8 *gate, const u8 *up, u32 limited, float limit, u32 turned, float alpha, u32 inner,
-       u32 dtype, u64 count) {
+// `g * sigmoid(alpha * g)`, and 1 is added to the other. `gate_cap`, `up_cap`: soft caps of the gate before its sigmoid
+// multiplies it, and of the other; 0 without. `inner`: the dtype of the activation before the product.
+KERNEL(experts_gate, u32 kind, u8 *gate, const u8 *up, u32 limited, float limit, u32 turned, float alpha, float gate_cap,
+       float up_cap, u32 inner, u32 dtype, u64 count) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < count) {
@@ -86,6 +87,8 @@ KERNEL(experts_gate, u32 kind, u8 *gate, const u8 *up, u32 limited, float limit,
                 float bent = round_to(dtype, sigmoid(round_to(dtype, g * alpha)));
                 float kept = round_to(dtype, g * bent);
                 store(gate, dtype, n, round_to(dtype, u + 1.0f) * kept);
+            } else if (gate_cap != 0.0f) {
+                store(gate, dtype, n, tanhf(g / gate_cap) * gate_cap * sigmoid(g) * (tanhf(u / up_cap) * up_cap));
             } else {
                 store(gate, dtype, n, activate(kind, inner, g) * u);
             }

@@ -64,16 +64,16 @@ KERNEL(outer, const u8 *x, u32 stored, const u8 *c, u32 c_dtype, u32 streams, u3
     }
 }
 
-// A matrix for each head. `turned`: matrices are `[size, out]`, or else `[out, size]`.
+// A matrix for each head, or one for all. `turned`: matrices are `[size, out]`, or else `[out, size]`.
 KERNEL(heads_linear, const u8 *x, u32 stored, const float *weight, const float *bias, u32 heads, u32 size, u32 out,
-       u32 turned, u8 *y, u32 dtype, u64 count) {
+       u32 turned, u32 shared, u8 *y, u32 dtype, u64 count) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < count) {
-            u32 line = (u32)(n % ((u64)heads * out)), head = line / out;
-            u64 row = n / out * size;
+            u32 line = (u32)(n % ((u64)heads * out));
+            u64 row = n / out * size, matrix = shared ? 0u : (u64)(line / out) * size * out;
             float sum = dot(size, [&](u32 k) {
-                u64 at = turned ? ((u64)head * size + k) * out + line % out : (u64)line * size + k;
+                u64 at = matrix + (turned ? (u64)k * out + line % out : (u64)(line % out) * size + k);
                 return load(x, stored, row + k) * weight[at];
             });
             store(y, dtype, n, sum + (bias ? bias[line] : 0.0f));

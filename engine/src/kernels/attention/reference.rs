@@ -17,7 +17,7 @@ pub(super) fn attend(rule: &AttentionParams, block: &AttendBlock<'_>) -> Vec<f32
             .map(|key| block.head.position(key))
             .map(|at| chain(query.q, &read(&block.head.keys, at, rule.key_dim), 0))
             .collect();
-        scale(rule, &mut scores, query.slope.map(|slope| (slope, query.from)));
+        scale(rule, &mut scores, query, query.from);
         let spans: Vec<Range<usize>> = (query.from / SPAN..query.to.div_ceil(SPAN))
             .map(|n| (n * SPAN).max(query.from)..((n + 1) * SPAN).min(query.to))
             .map(|span| span.start - query.from..span.end - query.from)

@@ -17,13 +17,13 @@ pub(super) struct SoftmaxSums {
     pub(super) gate: Option<f32>,
 }
 
-/// Turns products of one query into scores, in place; `bias` is a slope and the first position.
+/// Turns products of one query with keys from position `first` on into scores, in place.
 #[inline(always)]
-pub(super) fn scale(rule: &AttentionParams, scores: &mut [f32], bias: Option<(f32, usize)>) {
+pub(super) fn scale(rule: &AttentionParams, scores: &mut [f32], query: &Query<'_>, first: usize) {
     match rule.round {
-        Dtype::F32 => scale_rounded(rule, scores, bias, |s| s),
-        Dtype::Bf16 => scale_rounded(rule, scores, bias, bf16),
-        Dtype::F16 => scale_rounded(rule, scores, bias, f16),
+        Dtype::F32 => scale_rounded(rule, scores, query, first, |s| s),
+        Dtype::Bf16 => scale_rounded(rule, scores, query, first, bf16),
+        Dtype::F16 => scale_rounded(rule, scores, query, first, f16),
     }
 }
 
@@ -32,18 +32,28 @@ pub(super) fn scale(rule: &AttentionParams, scores: &mut [f32], bias: Option<(f3
 fn scale_rounded(
     rule: &AttentionParams,
     scores: &mut [f32],
-    bias: Option<(f32, usize)>,
+    query: &Query<'_>,
+    first: usize,
     round: impl Fn(f32) -> f32,
 ) {
     let scale = rule.scale;
     let form = rule.scores;
-    let Some((slope, first)) = bias else {
-        let scores = scores.iter_mut();
-        return match form {
-            ScoreRounding::Rounded => scores.for_each(|s| *s = round(round(*s) * scale)),
-            ScoreRounding::Once => scores.for_each(|s| *s = round(*s * scale)),
-            ScoreRounding::None => scores.for_each(|s| *s *= scale),
-        };
+    let Some(slope) = query.slope else {
+        let all = scores.iter_mut();
+        match form {
+            ScoreRounding::Rounded => all.for_each(|s| *s = round(round(*s) * scale)),
+            ScoreRounding::Once => all.for_each(|s| *s = round(*s * scale)),
+            ScoreRounding::None => all.for_each(|s| *s *= scale),
+        }
+        if let Some(relative) = query.relative {
+            let distances = query.to - first;
+            let near = scores.iter_mut().skip(distances.saturating_sub(relative.len()));
+            // The first number is that of the last position.
+            for (s, x) in near.zip(relative[..distances.min(relative.len())].iter().rev()) {
+                *s = if form == ScoreRounding::Rounded { round(*s + x) } else { *s + x };
+            }
+        }
+        return;
     };
     for (n, s) in scores.iter_mut().enumerate() {
         let bias = slope * (first + n) as f32;

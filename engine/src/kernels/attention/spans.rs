@@ -287,8 +287,8 @@ impl VectorTask for ScoreTask<'_, '_, '_> {
         }
         for (query, row) in block.queries.iter().zip(scores.chunks_exact_mut(ROW)) {
             let part = visible(query, span);
-            let bias = query.slope.map(|slope| (slope, span * SPAN + part.start));
-            scale(block.rule, &mut row[part], bias);
+            let first = span * SPAN + part.start;
+            scale(block.rule, &mut row[part], query, first);
         }
     }
 }

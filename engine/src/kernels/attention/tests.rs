@@ -55,7 +55,7 @@ fn weighs_values_by_the_softmax_of_the_scores_it_sees() {
 }
 
 fn query(q: &[f32], from: usize, to: usize, sink: Option<f32>) -> Query<'_> {
-    Query { q, from, to, sink, slope: None, salience: None }
+    Query { q, from, to, sink, ..Query::default() }
 }
 
 #[test]
@@ -67,8 +67,7 @@ fn sixteen_bit_steps_are_rounded_in_order() {
     let eb = math::exp(b - a.max(b));
     let wa = bf16(ea / (ea + eb));
     let wb = bf16(eb / (ea + eb));
-    let query = Query { q: &[1.3, 0.7], from: 0, to: 2, sink: None, slope: None, salience: None };
-    let y = three(&rule, &[query]);
+    let y = three(&rule, &[query(&[1.3, 0.7], 0, 2, None)]);
     assert_eq!(y, [bf16(wa - wb), bf16(wa * 2.0), bf16(wa * 3.0 + wb * 4.0)]);
 }
 
@@ -92,8 +91,7 @@ fn a_slope_adds_to_the_score_of_each_position() {
         (ScoreRounding::None, 1.3 * 0.5 + 0.3 * 7.0, 1.4 * 0.5 + 0.3 * 8.0),
     ] {
         let rule = AttentionParams { scores, ..rule(Dtype::Bf16) };
-        let slope = Some(0.3);
-        let query = Query { q: &[1.3, 0.7], from: 7, to: 9, sink: None, slope, salience: None };
+        let query = Query { slope: Some(0.3), ..query(&[1.3, 0.7], 7, 9, None) };
         let y = from_position(7, &rule, &[query]);
         let a = math::exp(a - b);
         let b = 1.0;
@@ -102,10 +100,28 @@ fn a_slope_adds_to_the_score_of_each_position() {
 }
 
 #[test]
+fn numbers_by_distance_add_to_the_scores_of_near_positions() {
+    let relative = Some(&[0.3, 0.7][..]);
+    for (scores, a, b) in [
+        (ScoreRounding::Rounded, bf16(bf16(bf16(1.3) * 0.5) + 0.7), bf16(bf16(bf16(1.4) * 0.5) + 0.3)),
+        (ScoreRounding::None, 1.3 * 0.5 + 0.7, 1.4 * 0.5 + 0.3),
+    ] {
+        let rule = AttentionParams { scores, ..rule(Dtype::Bf16) };
+        let query = Query { relative, ..query(&[1.3, 0.7], 7, 9, None) };
+        let y = from_position(7, &rule, &[query]);
+        assert_eq!(y[1], bf16(bf16(1.0 / (1.0 + math::exp(a - b))) * 2.0), "{scores:?}");
+    }
+    // The last position that is seen has the first number, and those beyond the numbers have none.
+    let rule = rule(Dtype::F32);
+    let y = three(&rule, &[Query { relative: Some(&[2.0_f32.ln()]), ..query(&[2.0, 1.0], 0, 2, None) }]);
+    approx::assert_relative_eq!(y[2], 11.0 / 3.0, max_relative = 1e-6);
+}
+
+#[test]
 fn only_the_keys_worth_most_are_seen() {
     let rule = rule(Dtype::F32);
     let salience = Some((&[0.5f32, 0.2, 0.9][..], 1));
-    let query = Query { q: &[2.0, 1.0], from: 0, to: 2, sink: None, slope: None, salience };
+    let query = Query { salience, ..query(&[2.0, 1.0], 0, 2, None) };
     let y = three(&rule, &[query]);
     assert_eq!(y, [1.0, 2.0, 3.0]);
     let salience = Some((&[0.0f32, 2.0f32.ln(), 0.9][..], 2));
@@ -117,8 +133,7 @@ fn only_the_keys_worth_most_are_seen() {
 fn a_gate_takes_what_the_sink_would_have_taken() {
     let inside = rule(Dtype::F32);
     let gated = AttentionParams { gated: true, ..inside };
-    let query =
-        Query { q: &[2.0, 1.0], from: 0, to: 2, sink: Some(0.4), slope: None, salience: None };
+    let query = query(&[2.0, 1.0], 0, 2, Some(0.4));
     let a = three(&inside, &[query]);
     let b = three(&gated, &[query]);
     approx::assert_relative_eq!(a[2], b[2], max_relative = 1e-6);
@@ -243,7 +258,8 @@ fn block<'a>(case: &Case, caches: &'a [History; 4], q: &'a [f32]) -> AttendBlock
         let prefix = case.mask.0.min(case.positions);
         let (from, to) = if to <= prefix { (0, prefix) } else { (from, to) };
         let slope = case.seed.is_multiple_of(5).then_some(0.01);
-        Query { q, from, to, sink: case.sink, slope, salience: None }
+        let relative = case.seed.is_multiple_of(7).then(|| &q[..q.len().min(9)]);
+        Query { q, from, to, sink: case.sink, slope, relative, salience: None }
     });
     AttendBlock { head, queries: queries.collect() }
 }

@@ -6,14 +6,15 @@ use registry::dtype::Dtype;
 
 use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
-use crate::ops::attend::{Attend, block_size};
+use crate::ops::attend::Attend;
 use crate::ops::device::attend_selected::SelectedCall;
 use crate::ops::device::long_rows::{HeadVectors, LongRows};
 use crate::ops::device::scores::{
     AttendSizes, COLUMNS, SCORE_HEADS, SCORES, score_groups, score_tiles,
 };
-use crate::ops::device::seen::{SeenPositions, extent, rounding_argument};
+use crate::ops::device::seen::{SeenPositions, extent, no_relative, rounding_argument};
 use crate::ops::device::{index, long_rows};
+use crate::ops::row_scores::{RowScoreInputs, block_size, relative_count};
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Memory;
 use crate::states::attention::Attention;
@@ -31,12 +32,14 @@ struct DeviceAttend {
     keeps: bool,
     /// Positions of a block of selected ones.
     block: usize,
+    inputs: RowScoreInputs,
 }
 
 impl DeviceAttend {
     fn prepare(args: &Args<'_>, keeps: bool) -> Result<Self, Error> {
         let block = if keeps { block_size(args)? } else { 1 };
-        Ok(Self { rule: Attend::prepare(args)?, keeps, block })
+        let inputs = RowScoreInputs::prepare(args)?;
+        Ok(Self { rule: Attend::prepare(args)?, keeps, block, inputs })
     }
 }
 
@@ -111,14 +114,15 @@ impl Kernel for DeviceAttend {
         if y.width() != heads * value_dim {
             return Err(ctx.error(format!("{heads} heads of {value_dim} are no {:?}", y.shape)));
         }
-        if self.keeps && ctx.node().inputs.len() > 3 {
+        if self.inputs.selected.is_some() {
             queue.launch_parts(&launches)?;
             SelectedCall::new(rule, ctx, (&q, &y), &sizes, self.block)?.attend()?;
             return ctx.set_device(0, y);
         }
         let slopes = slopes.as_ref();
+        let of_rows = RowValues::read(ctx, self.inputs, q.rows(), heads)?;
         let y = &y;
-        let call = AttendCall { rule, ctx, q: &q, y, sizes, sinks, slopes };
+        let call = AttendCall { rule, ctx, q: &q, y, sizes, sinks, slopes, of_rows };
         let (long, parts): (Vec<_>, Vec<_>) =
             call.parts().into_iter().partition(|part| call.is_long(part));
         for part in &long {
@@ -131,6 +135,41 @@ impl Kernel for DeviceAttend {
         }
         ctx.set_device(0, y.clone())
     }
+}
+
+/// What rows bring to their scores.
+struct RowValues {
+    /// Numbers by distance, `[rows, heads, distances]`.
+    relative: Option<DeviceValue>,
+    distances: usize,
+    /// `[rows, heads]`.
+    sinks: Option<DeviceValue>,
+}
+
+impl RowValues {
+    fn read(
+        ctx: &Ctx<'_>,
+        inputs: RowScoreInputs,
+        rows: usize,
+        heads: usize,
+    ) -> Result<Self, Error> {
+        let relative = inputs.relative.map(|input| ctx.device_input(input)).transpose()?;
+        let sinks = inputs.sinks.map(|input| ctx.device_input(input)).transpose()?;
+        let distances = match &relative {
+            None => 0,
+            Some(relative) => relative_count(&relative.shape, rows, heads)
+                .ok_or_else(|| ctx.error("each query head has numbers by distance"))?,
+        };
+        if sinks.as_ref().is_some_and(|sinks| sinks.shape != [rows, heads]) {
+            return Err(ctx.error("each query head has a sink"));
+        }
+        Ok(Self { relative, distances, sinks })
+    }
+}
+
+/// Returns the address of a row of a value.
+fn row_of(value: &DeviceValue, row: usize) -> Result<KernelArgument, Error> {
+    value.buffer.argument(row * value.width() * value.dtype.size())
 }
 
 /// Some rows of one chunk.
@@ -169,6 +208,7 @@ struct AttendCall<'a, 'c> {
     sizes: AttendSizes,
     sinks: Option<&'a DeviceBuffer>,
     slopes: Option<&'a DeviceBuffer>,
+    of_rows: RowValues,
 }
 
 /// Memory for the parts of a group.
@@ -244,7 +284,8 @@ impl AttendCall<'_, '_> {
         let queries = HeadVectors::of_rows(&self.q.buffer, part.first, heads, key_dim);
         let keys = HeadVectors { at: of_keys, ..HeadVectors::of_rows(keys, 0, kv_heads, key_dim) };
         rows.score(queries, keys, false)?;
-        rows.finish(self.slopes, self.rule.scale, self.rule.scores)?;
+        let relative = self.relative_arguments(part)?;
+        rows.finish(self.slopes, relative, self.rule.scale, self.rule.scores)?;
         let none = KernelArgument::from(None::<&DeviceBuffer>);
         let seen = rows.seen;
         let scores = (&rows.scores).into();
@@ -382,14 +423,32 @@ impl AttendCall<'_, '_> {
         arguments.extend(cache.list);
         arguments.push(first.into());
         arguments.extend(part.seen.arguments());
-        arguments.extend::<[KernelArgument; 5]>([
-            self.slopes.into(),
+        arguments.push(self.slopes.into());
+        arguments.extend(self.relative_arguments(part.part)?);
+        arguments.extend::<[KernelArgument; 4]>([
             rule.scale.into(),
             rounding_argument(rule.scores),
             self.y.dtype.into(),
             part.scores,
         ]);
         Ok(arguments)
+    }
+
+    /// Returns the numbers by distance of the rows of a part.
+    fn relative_arguments(&self, part: &AttendPart) -> Result<[KernelArgument; 3], Error> {
+        let RowValues { relative, distances, .. } = &self.of_rows;
+        let Some(relative) = relative else { return Ok(no_relative()) };
+        let first = row_of(relative, part.first)?;
+        Ok([first, relative.dtype.into(), index(self.ctx, *distances)?.into()])
+    }
+
+    /// Returns the sinks of the rows of a part.
+    fn sink_arguments(&self, part: &AttendPart) -> Result<[KernelArgument; 3], Error> {
+        let Some(sinks) = &self.of_rows.sinks else {
+            return Ok([self.sinks.into(), Dtype::F32.into(), 0.into()]);
+        };
+        let first = row_of(sinks, part.first)?;
+        Ok([first, sinks.dtype.into(), index(self.ctx, self.sizes.heads)?.into()])
     }
 
     fn weight_arguments(&self, part: &PlacedPart<'_>) -> Result<Vec<KernelArgument>, Error> {
@@ -399,9 +458,9 @@ impl AttendCall<'_, '_> {
         let mut arguments = vec![part.scores, index(ctx, sizes.heads)?.into()];
         arguments.extend(part.seen.arguments());
         let limit = rule.keep.unwrap_or(usize::MAX).min(part.seen.span);
-        arguments.extend::<[KernelArgument; 9]>([
-            rule.softcap.unwrap_or(0.0).into(),
-            self.sinks.into(),
+        arguments.push(rule.softcap.unwrap_or(0.0).into());
+        arguments.extend(self.sink_arguments(part.part)?);
+        arguments.extend::<[KernelArgument; 7]>([
             rule.gated.into(),
             rule.softmax_rounds.into(),
             self.y.dtype.into(),

@@ -3,12 +3,13 @@
 use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
 use crate::ops::Ctx;
-use crate::ops::attend::{Attend, selection_shape};
+use crate::ops::attend::Attend;
 use crate::ops::device::index;
 use crate::ops::device::scores::{
     AttendSizes, COLUMNS, SCORE_HEADS, SCORES, score_groups, score_tiles,
 };
 use crate::ops::device::seen::rounding_argument;
+use crate::ops::row_scores::selection_shape;
 use crate::states::Memory;
 use crate::states::attention::Attention;
 use crate::value::DeviceValue;
@@ -209,6 +210,8 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
             self.number(part.part.span)?,
             self.rule.softcap.unwrap_or(0.0).into(),
             none,
+            self.y.dtype.into(),
+            0.into(),
             false.into(),
             self.rule.softmax_rounds.into(),
             self.y.dtype.into(),

@@ -4,7 +4,7 @@ use registry::dtype::Dtype;
 
 use crate::Error;
 use crate::device::{KernelArgument, KernelParts};
-use crate::ops::causal_conv::CausalConv;
+use crate::ops::causal_conv::{CausalConv, heads_of_taps};
 use crate::ops::device::{activation, index};
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Memory;
@@ -73,12 +73,14 @@ fn replace_block(
 struct DeviceConv {
     kind: u32,
     stepwise: bool,
+    /// The input that has numbers of each row to add to the kernel.
+    taps: Option<usize>,
 }
 
 impl DeviceConv {
     fn prepare(args: &Args<'_>) -> Result<Self, Error> {
-        let CausalConv { then: _, stepwise } = CausalConv::prepare(args)?;
-        Ok(Self { kind: activation::argument(args, "activation")?, stepwise })
+        let CausalConv { then: _, stepwise, taps } = CausalConv::prepare(args)?;
+        Ok(Self { kind: activation::argument(args, "activation")?, stepwise, taps })
     }
 }
 
@@ -100,6 +102,12 @@ impl Kernel for DeviceConv {
                 weight.bytes() / 4
             )));
         }
+        let own = self.taps.map(|input| ctx.device_input(input)).transpose()?;
+        let heads = match &own {
+            None => 1,
+            Some(own) => heads_of_taps(&own.shape, x.rows(), channels, taps)
+                .ok_or_else(|| ctx.error("taps of rows do not fit the kernel"))?,
+        };
         let y = ctx.device_output(0, x.rows())?;
         let mut writes = RowWrites::default();
         let mut launch = KernelParts::new("causal_conv");
@@ -113,6 +121,9 @@ impl Kernel for DeviceConv {
                 index(ctx, channels)?.into(),
                 weight.into(),
                 index(ctx, taps)?.into(),
+                own.as_ref().map(|own| &*own.buffer).into(),
+                own.as_ref().map_or(Dtype::F32, |own| own.dtype).into(),
+                index(ctx, heads)?.into(),
                 bias.into(),
             ];
             arguments.extend(append(ctx, chunk, &x, taps - 1, &mut writes)?);

@@ -40,7 +40,7 @@ impl DeviceExperts {
         dtype: Dtype,
     ) -> Result<DeviceValue, Error> {
         let queue = ctx.queue()?;
-        let Experts { ffn, limit, alpha, plain, fine, .. } = self.rule;
+        let Experts { ffn, limit, alpha, plain, fine, softcaps, .. } = self.rule;
         let up = self.matrices[1].multiply(ctx, input, pairs, (ffn, hidden), dtype)?;
         let numbers = &*up.buffer;
         if plain {
@@ -64,6 +64,8 @@ impl DeviceExperts {
             limit.map_or(0.0, |limit| round1(dtype, limit)).into(),
             alpha.is_some().into(),
             alpha.unwrap_or(0.0).into(),
+            softcaps.map_or(0.0, |[gate, _]| gate).into(),
+            softcaps.map_or(0.0, |[_, up]| up).into(),
             (if fine { Dtype::F32 } else { dtype }).into(),
             dtype.into(),
             count(up.len()),

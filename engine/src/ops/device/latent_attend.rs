@@ -10,7 +10,7 @@ use crate::kernels::attention::{BLOCK_QUERIES, ScoreRounding};
 use crate::ops::device::long_rows::{HeadVectors, LongRows};
 use crate::ops::device::round_inputs::rows_for;
 use crate::ops::device::scores::{COLUMNS, SCORES, score_groups, score_tiles};
-use crate::ops::device::seen::{SeenPositions, extent};
+use crate::ops::device::seen::{SeenPositions, extent, no_relative};
 use crate::ops::device::{index, linear, long_rows};
 use crate::ops::latent_attend::{HeadSizes, LatentAttend};
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
@@ -243,7 +243,7 @@ impl LatentCall<'_, '_> {
         let shared_key =
             HeadVectors { buffer: shared_keys, at: shared_at, row: shared, head: 0, size: shared };
         rows.score(shared_query, shared_key, true)?;
-        rows.finish(None, self.scale, ScoreRounding::Rounded)?;
+        rows.finish(None, no_relative(), self.scale, ScoreRounding::Rounded)?;
         let Memory::Latent(memory) = self.ctx.memory(part.slot)? else {
             return Err(self.not_plain());
         };
@@ -369,6 +369,8 @@ impl LatentCall<'_, '_> {
             span,
             0.0.into(),
             self.sinks.into(),
+            Dtype::F32.into(),
+            0.into(),
             false.into(),
             false.into(),
             self.y.dtype.into(),

@@ -150,14 +150,16 @@ impl<'a> LongRows<'a> {
     pub(super) fn finish(
         &self,
         slopes: Option<&DeviceBuffer>,
+        relative: [KernelArgument; 3],
         scale: f32,
         rounding: ScoreRounding,
     ) -> Result<(), Error> {
         let mut arguments: Vec<KernelArgument> =
             vec![(&self.scores).into(), index(self.ctx, self.heads)?.into()];
         arguments.extend(self.seen.arguments());
-        arguments.extend::<[KernelArgument; 5]>([
-            slopes.into(),
+        arguments.push(slopes.into());
+        arguments.extend(relative);
+        arguments.extend::<[KernelArgument; 4]>([
             scale.into(),
             rounding_argument(rounding),
             self.dtype.into(),

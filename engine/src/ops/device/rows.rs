@@ -225,7 +225,7 @@ impl Kernel for DeviceHeadsLinear {
         let y = ctx.device_output(0, x.rows())?;
         let numbers = weight.map_or(0, DeviceBuffer::bytes) / 4;
         if size == 0
-            || numbers != heads * out * size
+            || numbers != self.0.matrices(heads) * out * size
             || bias.is_some_and(|b| b.bytes() != 4 * heads * out)
             || y.width() != heads * out
         {
@@ -240,6 +240,7 @@ impl Kernel for DeviceHeadsLinear {
             index(ctx, size)?.into(),
             index(ctx, out)?.into(),
             self.0.turned.into(),
+            self.0.shared.into(),
         ];
         each(ctx, "heads_linear", &x, &more, y)
     }

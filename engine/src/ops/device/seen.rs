@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use registry::dtype::Dtype;
+
 use crate::Error;
 use crate::device::{DeviceBuffer, DeviceQueue, KernelArgument};
 use crate::kernels::attention::ScoreRounding;
@@ -49,6 +51,11 @@ impl SeenPositions {
     pub(super) fn arguments(&self) -> [KernelArgument; 3] {
         [self.ranges, self.base.into(), (self.span as u32).into()]
     }
+}
+
+/// Returns the arguments of scores to which queries add nothing by distance.
+pub(super) fn no_relative() -> [KernelArgument; 3] {
+    [None::<&DeviceBuffer>.into(), Dtype::F32.into(), 0.into()]
 }
 
 /// Returns the rounding of scores as kernels take it.
