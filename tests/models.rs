@@ -85,6 +85,7 @@ const LIMITED: &[(&str, &[&str])] = &[
     ("gemma3n_text", &["ops"]),
     ("hrm_text", &["ops"]),
     ("hrm_text_prefix", &["ops"]),
+    ("inkling2_loop_text", &["ops"]),
     ("zaya", &["ops"]),
     // The reference's steps do not agree with its prefill.
     ("nemotron_h", &["decode"]),
