@@ -209,7 +209,8 @@ impl Kernel for CachedAttend {
         let relative = distances.as_ref().map(GraphValue::view);
         if let (Some(distances), Some(of)) = (&distances, &relative) {
             let count = relative_count(distances.shape(), q.rows(), heads);
-            let count = count.ok_or_else(|| ctx.error("each query head has numbers by distance"))?;
+            let count =
+                count.ok_or_else(|| ctx.error("each query head has numbers by distance"))?;
             of_rows.relative = Some(RelativeScores { of, count });
         }
         let sinks = row_sinks.as_ref().map(GraphValue::view);

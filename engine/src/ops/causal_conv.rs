@@ -36,7 +36,12 @@ impl CausalConv {
 }
 
 /// Returns the heads of numbers that rows add to a kernel of so many taps, if they have this shape.
-pub(super) fn heads_of_taps(shape: &[usize], rows: usize, channels: usize, taps: usize) -> Option<usize> {
+pub(super) fn heads_of_taps(
+    shape: &[usize],
+    rows: usize,
+    channels: usize,
+    taps: usize,
+) -> Option<usize> {
     match *shape {
         [of, heads, width] if of == rows && width == taps && heads > 0 => Some(heads),
         _ => None,

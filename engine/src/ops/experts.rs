@@ -327,10 +327,8 @@ mod tests {
 
     #[test]
     fn soft_caps_bend_the_gate_and_what_it_multiplies() {
-        let capped = |dtype| GatedActivation {
-            softcaps: Some([2.0, 4.0]),
-            ..relu_gate(None, None, dtype)
-        };
+        let capped =
+            |dtype| GatedActivation { softcaps: Some([2.0, 4.0]), ..relu_gate(None, None, dtype) };
         let want = 2.0 * 1.5_f32.tanh() * sigmoid(3.0) * (4.0 * 1.25_f32.tanh());
         for (dtype, want) in [(Dtype::F32, want), (Dtype::Bf16, round1(Dtype::Bf16, want))] {
             let mut y = [3.0];

@@ -153,11 +153,7 @@ impl Temperature {
             wide: args.one_of("factor", &[("rounded", false), ("f32", true)])?,
             growth: args.one_of(
                 "form",
-                &[
-                    ("log", Growth::Log),
-                    ("power", Growth::Power),
-                    ("log_ratio", Growth::LogRatio),
-                ],
+                &[("log", Growth::Log), ("power", Growth::Power), ("log_ratio", Growth::LogRatio)],
             )?,
         })
     }

@@ -117,7 +117,8 @@ fn infer(call: &mut Infer<'_>) -> Result<(), EvalError> {
         let taps = call.numbered_input("taps")?;
         let fits = matches!(taps.shape[..], [heads, size] if heads > 0 && channels % heads == 0 && size == width);
         if !fits {
-            let message = format!("taps are [heads, {width}], where heads divide {channels} channels");
+            let message =
+                format!("taps are [heads, {width}], where heads divide {channels} channels");
             let label = format!("`{}` is {}", taps.name, show(&taps.shape));
             return Err(call.error("taps", message).label(label).into());
         }

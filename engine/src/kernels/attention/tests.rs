@@ -103,7 +103,11 @@ fn a_slope_adds_to_the_score_of_each_position() {
 fn numbers_by_distance_add_to_the_scores_of_near_positions() {
     let relative = Some(&[0.3, 0.7][..]);
     for (scores, a, b) in [
-        (ScoreRounding::Rounded, bf16(bf16(bf16(1.3) * 0.5) + 0.7), bf16(bf16(bf16(1.4) * 0.5) + 0.3)),
+        (
+            ScoreRounding::Rounded,
+            bf16(bf16(bf16(1.3) * 0.5) + 0.7),
+            bf16(bf16(bf16(1.4) * 0.5) + 0.3),
+        ),
         (ScoreRounding::None, 1.3 * 0.5 + 0.7, 1.4 * 0.5 + 0.3),
     ] {
         let rule = AttentionParams { scores, ..rule(Dtype::Bf16) };
@@ -113,7 +117,10 @@ fn numbers_by_distance_add_to_the_scores_of_near_positions() {
     }
     // The last position that is seen has the first number, and those beyond the numbers have none.
     let rule = rule(Dtype::F32);
-    let y = three(&rule, &[Query { relative: Some(&[2.0_f32.ln()]), ..query(&[2.0, 1.0], 0, 2, None) }]);
+    let y = three(
+        &rule,
+        &[Query { relative: Some(&[2.0_f32.ln()]), ..query(&[2.0, 1.0], 0, 2, None) }],
+    );
     approx::assert_relative_eq!(y[2], 11.0 / 3.0, max_relative = 1e-6);
 }
 
