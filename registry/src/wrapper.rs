@@ -26,7 +26,7 @@ const PREFIXES: [(&str, &str); 6] = [
 ];
 
 /// Prefixes under which only the text model lies begin with one of these.
-const TEXT_ONLY: [&str; 2] = ["language_model.", "text_model."];
+const TEXT_ONLY: [&str; 3] = ["language_model.", "text_model.", "model.llm."];
 
 impl Library {
     /// Returns the specs that describe a config: by its class, or as its text model.
@@ -145,6 +145,7 @@ mod tests {
         ] {
             assert!(beside(&roots, name), "{name}");
         }
+        assert!(!beside(&roots, "model.llm.embed.weight"));
         let at = crate::text::MappedText::whole("t", "").span();
         let rules = rules(Vec::new(), &at);
         for (disk, module_name) in [

@@ -111,6 +111,34 @@ class Recording(TensorCase):
         record.put_chosen(out, "p", [step, {"a": torch.zeros(1, 2)}], 2)
         self.assertEqual({key: value.tolist() for key, value in out.items()}, {"p/chosen/a": [[1, 1], [0, 0]]})
 
+    def test_caches_behind_those_of_the_layers_are_as_wide_as_theirs(self):
+        layers = [types.SimpleNamespace(conv_states={0: torch.arange(6.0).reshape(1, 2, 3)}) for _ in range(2)]
+        found = states.read_states(Sums(), types.SimpleNamespace(layers=layers), {0: 3})
+        self.assertEqual([(layer, part, tensor.tolist()) for layer, _, part, tensor in found], [(n, "conv", [[1, 2], [4, 5]]) for n in range(2)])
+
+    def test_choices_of_experts_that_run_twice_are_left_out(self):
+        class Experts(torch.nn.Module):
+            def forward(self, rows, chosen, weights):
+                return rows
+
+        class Twice(Sums):
+            def __init__(self):
+                super().__init__()
+                self.once, self.twice = Experts(), Experts()
+
+            def forward(self, tokens, layer):
+                rows = self.embed(tokens)[0]
+                chosen = torch.zeros(len(rows), 2, dtype=torch.int64)
+                for experts in (self.once, self.twice, self.twice):
+                    experts(rows, chosen, chosen.float())
+                return super().forward(tokens, layer)
+
+        runner = SumsRunner()
+        runner.model = Twice()
+        taps = Taps(runner, VOCAB)
+        taps.probe(runner, [1, 5, 2, 3, 6])
+        self.assertEqual(taps.routers, {"once"})
+
     def test_greedy_tokens_are_those_of_whole_forwards(self):
         runner = SumsRunner()
         cached, chosen = record.greedy_tokens(runner, Taps(runner, None), [1, 2], 4, False)
