@@ -38,6 +38,7 @@ mod misfits;
 mod names;
 mod nvfp4;
 mod op_names;
+mod op_pages;
 mod overwrite;
 mod parts;
 mod plan;
