@@ -138,8 +138,8 @@ fn every_op_has_a_page() {
             fs_err::create_dir_all(&folder).unwrap();
             fs_err::write(&file, &page).unwrap();
         }
-        let found = fs_err::read_to_string(&file).unwrap_or_default();
-        assert!(found == page, "{} is stale: {}", short(&file), COMMAND);
+        let stored_page = fs_err::read_to_string(&file).unwrap_or_default();
+        assert!(stored_page == page, "{} is stale: {}", short(&file), COMMAND);
         let _ = writeln!(chapters, "    - [{name}](reference/ops/{name}.md)");
         written.insert(short(&file));
     }

@@ -271,7 +271,7 @@ struct Resolver<'a> {
     stack: Vec<String>,
     /// The nesting depth of expressions and calls.
     depth: usize,
-    /// What the last layer carries, in the order of the names.
+    /// Values that the last layer carries, in the order of the names.
     carried: Vec<scope::Binding>,
 }
 

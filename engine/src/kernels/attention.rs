@@ -80,7 +80,7 @@ pub struct Query<'a> {
     pub sink: Option<f32>,
     /// The ALiBi slope, which times the position is added to the score.
     pub slope: Option<f32>,
-    /// What is added to the score of a position by its distance from the last one seen, 0 beyond the last number.
+    /// Numbers that are added to the scores of positions by their distance from the last one seen; 0 beyond the last number.
     pub relative: Option<&'a [f32]>,
     /// The salience that each seen key adds to its score, and the largest number of keys that count. The keys
     /// with the largest salience are kept.

@@ -70,6 +70,11 @@ impl<'a> Args<'a> {
         self.weight(role).map_or(0, |shape| shape.iter().product())
     }
 
+    /// True if a weight has so many numbers, or the node does not have it.
+    pub fn may_have(&self, role: &str, numbers: usize) -> bool {
+        self.weight(role).is_none_or(|shape| shape.iter().product::<usize>() == numbers)
+    }
+
     /// Returns the numbers of a state, or those of a position.
     pub fn state_width(&self) -> Result<usize, Error> {
         let parts = self.state()?.parts.iter();

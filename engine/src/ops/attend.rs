@@ -205,10 +205,7 @@ impl Attend {
     /// Checks that a window, sinks, slopes and the salience of keys fit the heads.
     fn check(&self, args: &Args<'_>) -> Result<(), Error> {
         let AttendSizes { heads, kv_heads, stored, .. } = self.sizes;
-        let is_vector = |role: &str, numbers: usize| {
-            args.weight(role).is_none_or(|shape| shape.iter().product::<usize>() == numbers)
-        };
-        if !is_vector("sinks", heads)
+        if !args.may_have("sinks", heads)
             || self.slopes.as_ref().is_some_and(|slopes| slopes.len() != heads)
             || self.reach.window.is_some_and(|window| window.size == 0)
         {
@@ -224,8 +221,8 @@ impl Attend {
         if self.keep.is_none() {
             return Err(args.error("it does not say how many keys count"));
         }
-        if !is_vector("A", kv_heads)
-            || !is_vector("bias", kv_heads)
+        if !args.may_have("A", kv_heads)
+            || !args.may_have("bias", kv_heads)
             || args.weight("weight") != Some(&[kv_heads, kv_heads * stored])
         {
             return Err(args.error("what keys are worth does not follow from values of this shape"));

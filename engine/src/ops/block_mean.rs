@@ -1,10 +1,10 @@
 //! `block_mean`: the mean of each complete block of keys, at the last position of the block.
 
+use super::index_topk::append_keys;
 use super::row_scores::block_size;
 use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::round::round;
-use crate::states::Memory;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("block_mean", BlockMean::prepare);
@@ -46,15 +46,9 @@ impl Kernel for BlockMean {
         let view = x.view();
         let mut y = vec![0.0; view.len()];
         for chunk in ctx.chunks() {
-            let wrong = ctx.error("its state does not hold the keys before this step");
-            let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-            if memory.end() != chunk.start {
-                return Err(wrong);
-            }
-            memory.append(&view[chunk.rows.start * size..chunk.rows.end * size]);
             // The block that the first row belongs to begins before it.
             let first = chunk.start - chunk.start % block;
-            let keys = memory.tail(first);
+            let keys = append_keys(ctx, chunk, &view, first)?;
             for (n, keys) in keys.chunks_exact(block * size).enumerate() {
                 let row = chunk.rows.start + first + (n + 1) * block - 1 - chunk.start;
                 let y = &mut y[row * size..(row + 1) * size];

@@ -31,8 +31,7 @@ impl DepthwiseSizes {
         let channels = args.width(0)?;
         let numbers = args.numbers("weight"); // [channels, 1, taps]
         let taps = numbers.checked_div(channels).unwrap_or(0);
-        let bias = args.weight("bias").map_or(channels, |shape| shape.iter().product());
-        if taps == 0 || taps * channels != numbers || bias != channels {
+        if taps == 0 || taps * channels != numbers || !args.may_have("bias", channels) {
             return Err(
                 args.error(format!("a weight of {numbers} numbers for {channels} channels"))
             );

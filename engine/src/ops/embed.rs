@@ -26,11 +26,6 @@ impl Embed {
         })
     }
 
-    /// Returns the numbers of a row.
-    pub(super) fn width(&self) -> usize {
-        self.table.width
-    }
-
     /// Returns the row of each token of the step.
     pub(super) fn places(&self, ctx: &Ctx<'_>) -> Result<Vec<u32>, Error> {
         let rows = self.table.rows;
@@ -64,7 +59,7 @@ impl Kernel for Embed {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let matrix = ctx.matrix("weight")?;
         let weight = matrix.view();
-        let width = self.width();
+        let width = self.table.width;
         let dtype = ctx.output_dtype(0);
         // The factor may itself be a number of the activation dtype.
         let scale =

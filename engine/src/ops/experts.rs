@@ -276,9 +276,10 @@ pub(super) fn expect_matrices(
             return Err(args
                 .error(format!("`{part}` of an expert is {shape:?}, not [{outputs}, {inputs}]")));
         }
-        let bias = args.weight(&format!("bias.{part}.{expert}"));
-        if bias.is_some_and(|bias| bias.iter().product::<usize>() != outputs) {
-            return Err(args.error(format!("a bias {bias:?} for {outputs} outputs")));
+        let bias = format!("bias.{part}.{expert}");
+        if !args.may_have(&bias, outputs) {
+            let numbers = args.numbers(&bias);
+            return Err(args.error(format!("a bias of {numbers} numbers for {outputs} outputs")));
         }
     }
     Ok(())

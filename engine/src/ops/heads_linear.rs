@@ -28,11 +28,10 @@ impl HeadsLinear {
         let shared = args.flag("shared")?;
         let matrices = if shared { 1 } else { heads };
         let numbers = args.numbers("weight");
-        let biases = args.weight("bias").map_or(heads * out, |shape| shape.iter().product());
         if size == 0
             || out_heads != heads
             || numbers != matrices * out * size
-            || biases != heads * out
+            || !args.may_have("bias", heads * out)
         {
             return Err(args.error(format!(
                 "a weight of {numbers} numbers does not take {heads} heads of {size} to {out}"

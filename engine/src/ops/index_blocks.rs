@@ -57,7 +57,7 @@ impl Kernel for IndexBlocks {
         let k = k.view();
         let mut y = vec![-1.0; q.len() / size * topk];
         for chunk in ctx.chunks() {
-            let keys = append_keys(ctx, chunk, &k)?;
+            let keys = append_keys(ctx, chunk, &k, 0)?;
             y[chunk.rows.start * heads * topk..chunk.rows.end * heads * topk]
                 .par_chunks_exact_mut(topk)
                 .zip(q[chunk.rows.start * width..].par_chunks_exact(size))

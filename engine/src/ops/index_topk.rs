@@ -39,11 +39,12 @@ impl IndexSizes {
     }
 }
 
-/// Adds the keys of a chunk to its state. Returns all keys.
+/// Adds the keys of a chunk to its state. Returns the keys from a position on.
 pub(super) fn append_keys(
     ctx: &mut Ctx<'_>,
     chunk: &ChunkRows,
     keys: &[f32],
+    first: usize,
 ) -> Result<Vec<f32>, Error> {
     let wrong = ctx.error("its state does not hold the keys before this step");
     let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
@@ -52,7 +53,7 @@ pub(super) fn append_keys(
     }
     let size = memory.width();
     memory.append(&keys[chunk.rows.start * size..chunk.rows.end * size]);
-    Ok(memory.tail(0))
+    Ok(memory.tail(first))
 }
 
 /// The number of selected keys, and the factor on their scores.
@@ -119,7 +120,7 @@ impl Kernel for IndexTopk {
         let count = self.width();
         let mut y = vec![-1.0; q.len() / width * count];
         for chunk in ctx.chunks() {
-            let keys = append_keys(ctx, chunk, &k)?;
+            let keys = append_keys(ctx, chunk, &k, 0)?;
             y[chunk.rows.start * count..chunk.rows.end * count]
                 .par_chunks_exact_mut(count)
                 .zip(q[chunk.rows.start * width..].par_chunks_exact(width))

@@ -97,8 +97,7 @@ impl LatentAttend {
             return Err(args.error("it would see more than its state keeps"));
         }
         let sizes = HeadSizes::of(args)?;
-        let sinks = args.weight("sinks");
-        if sinks.is_some_and(|sinks| sinks.iter().product::<usize>() != sizes.heads) {
+        if !args.may_have("sinks", sizes.heads) {
             return Err(args.error("there is one sink per head"));
         }
         let selects = args.node().inputs.len() > 3;

@@ -40,12 +40,11 @@ pub(super) fn expect_product(
             args.error(format!("a weight {shape:?} does not take {inputs} numbers to {outputs}"))
         );
     }
-    match args.weight(bias) {
-        Some(shape) if shape.iter().product::<usize>() != outputs => {
-            Err(args.error(format!("a bias {shape:?} for {outputs} outputs")))
-        }
-        _ => Ok(()),
+    if !args.may_have(bias, outputs) {
+        let numbers = args.numbers(bias);
+        return Err(args.error(format!("a bias of {numbers} numbers for {outputs} outputs")));
     }
+    Ok(())
 }
 
 /// Checks the matrices and biases of all outputs, which are `weight.0`, `bias.0`, `weight.1`, ...

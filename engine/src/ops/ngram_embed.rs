@@ -39,6 +39,8 @@ pub(super) struct NgramEmbed {
     pub(super) sizes: Vec<u32>,
     /// The token that ends a text.
     pub(super) end: u32,
+    /// Numbers of the rows of all hashes.
+    pub(super) width: usize,
 }
 
 impl NgramEmbed {
@@ -51,7 +53,20 @@ impl NgramEmbed {
         {
             return Err(args.error("its sizes are not of as many hashes of each length"));
         }
+        let width = args.output(0)?.iter().product();
+        let total: usize = sizes.iter().map(|size| *size as usize).sum();
+        let fits = match args.weight("weight") {
+            Some(&[rows, numbers]) => numbers * sizes.len() == width && rows >= total,
+            _ => false,
+        };
+        if !fits || args.state_width()? != 1 {
+            return Err(args.error(format!(
+                "its weight does not have {total} rows of {} numbers, or its state does not hold tokens",
+                width / sizes.len()
+            )));
+        }
         Ok(Self {
+            width,
             factors: factors(args.int("seed")?, args.count("vocab")?, longest),
             sizes,
             end: u32::try_from(args.count("end")?)
@@ -92,17 +107,7 @@ impl Kernel for NgramEmbed {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let matrix = ctx.matrix("weight")?;
         let weight = matrix.view();
-        let width = ctx.output_width(0)?;
-        let hashes = self.sizes.len();
-        let total: usize = self.sizes.iter().map(|size| *size as usize).sum();
-        if weight.inputs * hashes != width || weight.outputs < total {
-            return Err(ctx.error(format!(
-                "its weight has {} rows of {}, not {total} of {}",
-                weight.outputs,
-                weight.inputs,
-                width / hashes
-            )));
-        }
+        let width = self.width;
         let dtype = ctx.output_dtype(0);
         let tokens = ctx.tokens();
         let mut y = vec![0.0; tokens.len() * width];
@@ -112,7 +117,7 @@ impl Kernel for NgramEmbed {
                 .get(chunk.rows.clone())
                 .ok_or_else(|| ctx.error("it stands where rows of the step are left out"))?;
             let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-            if memory.width() != 1 || memory.end() != chunk.start {
+            if memory.end() != chunk.start {
                 return Err(wrong);
             }
             let held = memory.tail(chunk.start.saturating_sub(self.needed()));
@@ -149,7 +154,8 @@ mod tests {
 
     #[test]
     fn tokens_before_an_end_count_as_ends() {
-        let ngrams = NgramEmbed { factors: vec![1, 10, 100], sizes: vec![97, 101], end: 7 };
+        let ngrams =
+            NgramEmbed { factors: vec![1, 10, 100], sizes: vec![97, 101], end: 7, width: 2 };
         let rows = |tokens: &[u32]| ngrams.rows(tokens).collect::<Vec<_>>();
         let expected = |a: i64, b: i64, c: i64| {
             let pair = a ^ (10 * b);

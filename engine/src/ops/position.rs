@@ -69,11 +69,6 @@ impl PositionEmbed {
         Ok(Self { table: Table::of(args)?, offset: args.count("offset")? })
     }
 
-    /// Returns the numbers of a row.
-    pub(super) fn width(&self) -> usize {
-        self.table.width
-    }
-
     /// Returns the row of each position of the step.
     pub(super) fn places(&self, ctx: &Ctx<'_>) -> Result<Vec<usize>, Error> {
         let places = positions(ctx).into_iter().map(|position| {
@@ -93,7 +88,7 @@ impl Kernel for PositionEmbed {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let matrix = ctx.matrix("weight")?;
         let weight = matrix.view();
-        let width = self.width();
+        let width = self.table.width;
         let dtype = ctx.output_dtype(0);
         let places = self.places(ctx)?;
         let mut data = vec![0.0; places.len() * width];

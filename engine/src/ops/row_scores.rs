@@ -1,4 +1,4 @@
-//! What each row brings to the scores of an attention: positions that it sees, numbers by distance, and sinks.
+//! Inputs of each row for the scores of an attention: positions that it sees, numbers by distance, and sinks.
 
 use std::ops::Range;
 
@@ -65,7 +65,7 @@ impl Selection {
     }
 }
 
-/// What rows bring to their scores.
+/// Numbers of rows for their scores.
 #[derive(Default, Clone, Copy)]
 pub(super) struct RowScores<'a> {
     pub(super) selected: Option<SelectedBlocks<'a>>,

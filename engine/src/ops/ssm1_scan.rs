@@ -34,7 +34,6 @@ impl Ssm1Sizes {
         let dim = last(args.input(0)?);
         let size = last(args.input(2)?);
         let heads = channels.checked_div(dim).unwrap_or(0);
-        let bias = args.weight("dt_bias").map_or(channels, |shape| shape.iter().product());
         if heads == 0
             || size == 0
             || args.width(1)? != channels
@@ -42,7 +41,7 @@ impl Ssm1Sizes {
             || args.width(3)? != heads * size
             || args.numbers("A_log") != channels * size
             || args.numbers("D") != channels
-            || bias != channels
+            || !args.may_have("dt_bias", channels)
             || args.state_width()? != channels * size
         {
             return Err(args.error(format!(

@@ -3,10 +3,10 @@
 
 #define NO_ACTIVATION 14u
 
-// `own`: numbers of rows that are added to the kernel of all channels of a head, `[heads, taps]`, that of the row itself
+// `added`: numbers of rows that are added to the kernel of all channels of a head, `[heads, taps]`, that of the row itself
 // first.
 PARTS_KERNEL(causal_conv, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 channels, const float *weight, u32 taps,
-             u32 dilation, const u8 *own, u32 own_dtype, u32 heads, const float *bias, const u8 *past, u32 past_dtype,
+             u32 dilation, const u8 *added, u32 added_dtype, u32 heads, const float *bias, const u8 *past, u32 past_dtype,
              u32 first, u32 start, u32 stepwise, u32 kind, u8 *y, u32 dtype) {
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
@@ -22,8 +22,8 @@ PARTS_KERNEL(causal_conv, const u8 *x, u32 stored, u32 x_row, u32 rows, u32 chan
                 else if (start + row >= back)
                     z = load(past, past_dtype, (u64)(start + row - back - first) * channels + c);
                 float factor = weight[(u64)c * taps + tap];
-                if (own)
-                    factor += load(own, own_dtype, ((u64)(x_row + row) * heads + c / (channels / heads)) * taps + taps - 1u - tap);
+                if (added)
+                    factor += load(added, added_dtype, ((u64)(x_row + row) * heads + c / (channels / heads)) * taps + taps - 1u - tap);
                 float product = z * factor;
                 sum += stepwise ? round_to(dtype, product) : product;
             }

@@ -1,4 +1,4 @@
-//! How each weight format streams into sixteen lanes.
+//! Streams of each weight format into sixteen lanes.
 #![expect(unsafe_code, reason = "reads of raw bytes")]
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for vectors")]
 

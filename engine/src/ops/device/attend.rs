@@ -100,7 +100,7 @@ impl Kernel for DeviceAttend {
     }
 }
 
-/// What rows bring to their scores.
+/// Numbers of rows for their scores.
 struct RowValues {
     /// Numbers by distance, `[rows, heads, distances]`.
     relative: Option<DeviceValue>,

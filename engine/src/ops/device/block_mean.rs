@@ -4,8 +4,8 @@ use crate::Error;
 use crate::device::{KernelArgument, KernelParts};
 use crate::ops::block_mean::BlockMean;
 use crate::ops::device::index;
+use crate::ops::device::index_topk::append_keys;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
-use crate::states::Memory;
 use crate::states::store::device::RowWrites;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
@@ -23,16 +23,10 @@ impl Kernel for DeviceBlockMean {
         let mut writes = RowWrites::default();
         let mut launch = KernelParts::new("block_mean");
         for chunk in ctx.chunks() {
-            let wrong = ctx.error("its state does not hold the keys before this step");
             let rows = chunk.rows.len();
             let first = index(ctx, chunk.rows.start)?;
             let start = index(ctx, chunk.start)?;
-            let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-            if memory.end() != chunk.start {
-                return Err(wrong);
-            }
-            memory.append_value(&x, (chunk.rows.start, rows), &mut writes)?;
-            let (cache, _) = memory.cache()?;
+            let cache = append_keys(ctx, chunk, &x, &mut writes)?;
             let mut arguments: Vec<KernelArgument> = cache.list.to_vec();
             let numbers = [first, index(ctx, rows)?, index(ctx, size)?, start];
             arguments.extend(numbers.map(KernelArgument::from));

@@ -1,11 +1,12 @@
 //! `embed` on a device.
 
 use crate::Error;
-use crate::device::count;
+use crate::device::{DeviceBuffer, count};
 use crate::kernels::round::round1;
 use crate::ops::device::index;
 use crate::ops::embed::Embed;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
+use crate::value::DeviceValue;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("embed", DeviceEmbed::prepare);
@@ -22,24 +23,35 @@ impl DeviceEmbed {
 impl Kernel for DeviceEmbed {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
         let &Embed { scale, rounds, .. } = &self.0;
-        let queue = ctx.queue()?;
-        let weight = ctx.device_matrix("weight")?;
+        let activation = ctx.activation();
+        let scale = scale.map(|scale: f32| if rounds { round1(activation, scale) } else { scale });
         let places = self.0.places(ctx)?;
-        let tokens = queue.upload(bytemuck::cast_slice(&places))?;
+        let rows = ctx.queue()?.upload(bytemuck::cast_slice(&places))?;
         let y = ctx.device_output(0, places.len())?;
-        let arguments = [
-            (&weight.buffer).into(),
-            weight.form.into(),
-            weight.factor.into(),
-            (&tokens).into(),
-            index(ctx, self.0.width())?.into(),
-            scale.map_or(1.0, |s: f32| if rounds { round1(ctx.activation(), s) } else { s }).into(),
-            scale.is_some().into(),
-            (&*y.buffer).into(),
-            y.dtype.into(),
-            count(y.len()),
-        ];
-        queue.launch_each("embed", y.len(), &arguments)?;
-        ctx.set_device(0, y)
+        look_up(ctx, &rows, scale, y)
     }
+}
+
+/// Fills the output with rows of the weight, times a factor if there is one.
+pub(super) fn look_up(
+    ctx: &mut Ctx<'_>,
+    rows: &DeviceBuffer,
+    scale: Option<f32>,
+    y: DeviceValue,
+) -> Result<(), Error> {
+    let weight = ctx.device_matrix("weight")?;
+    let arguments = [
+        (&weight.buffer).into(),
+        weight.form.into(),
+        weight.factor.into(),
+        rows.into(),
+        index(ctx, weight.inputs)?.into(),
+        scale.unwrap_or(1.0).into(),
+        scale.is_some().into(),
+        (&*y.buffer).into(),
+        y.dtype.into(),
+        count(y.len()),
+    ];
+    ctx.queue()?.launch_each("embed", y.len(), &arguments)?;
+    ctx.set_device(0, y)
 }

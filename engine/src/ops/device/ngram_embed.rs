@@ -5,7 +5,8 @@ use std::sync::Arc;
 use registry::dtype::Dtype;
 
 use crate::Error;
-use crate::device::{KernelArgument, KernelParts, count};
+use crate::device::{KernelArgument, KernelParts};
+use crate::ops::device::embed::look_up;
 use crate::ops::device::index;
 use crate::ops::ngram_embed::NgramEmbed;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
@@ -21,17 +22,9 @@ struct DeviceNgrams(NgramEmbed);
 
 impl Kernel for DeviceNgrams {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let NgramEmbed { factors, sizes, end } = &self.0;
+        let NgramEmbed { factors, sizes, end, .. } = &self.0;
         let queue = ctx.queue()?;
-        let weight = ctx.device_matrix("weight")?;
         let hashes = sizes.len();
-        let total: usize = sizes.iter().map(|size| *size as usize).sum();
-        if weight.inputs * hashes != ctx.output_width(0)? || weight.outputs < total {
-            return Err(ctx.error(format!(
-                "its weight has {} rows of {}, fewer or others than it looks up",
-                weight.outputs, weight.inputs
-            )));
-        }
         let tokens = ctx.tokens();
         let numbers: Vec<f32> = tokens.iter().map(|token| *token as f32).collect();
         let rows = DeviceValue {
@@ -53,7 +46,7 @@ impl Kernel for DeviceNgrams {
             let hash_count = index(ctx, hashes)?;
             let longest = index(ctx, factors.len())?;
             let Memory::Index(memory) = ctx.memory_mut(chunk.slot)? else { return Err(wrong) };
-            if memory.width() != 1 || memory.end() != chunk.start {
+            if memory.end() != chunk.start {
                 return Err(wrong);
             }
             memory.append_value(&rows, (chunk.rows.start, chunk.rows.len()), &mut writes)?;
@@ -77,19 +70,6 @@ impl Kernel for DeviceNgrams {
         launches.push(launch);
         queue.launch_parts(&launches)?;
         let y = ctx.device_output(0, rows.rows())?;
-        let arguments = [
-            (&weight.buffer).into(),
-            weight.form.into(),
-            weight.factor.into(),
-            (&places).into(),
-            index(ctx, weight.inputs)?.into(),
-            1.0_f32.into(),
-            false.into(),
-            (&*y.buffer).into(),
-            y.dtype.into(),
-            count(y.len()),
-        ];
-        queue.launch_each("embed", y.len(), &arguments)?;
-        ctx.set_device(0, y)
+        look_up(ctx, &places, None, y)
     }
 }

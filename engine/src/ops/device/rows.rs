@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::device::{KernelArgument, count};
 use crate::kernels::round::round1;
+use crate::ops::device::embed::look_up;
 use crate::ops::device::{index, last_axis};
 use crate::ops::differ::Differ;
 use crate::ops::gaussian_topk::GaussianTopk;
@@ -54,26 +55,11 @@ struct DevicePositionEmbed(PositionEmbed);
 
 impl Kernel for DevicePositionEmbed {
     fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let queue = ctx.queue()?;
-        let weight = ctx.device_matrix("weight")?;
         let places = self.0.places(ctx)?.into_iter().map(|place| index(ctx, place));
         let places: Vec<u32> = places.collect::<Result<_, _>>()?;
-        let rows = queue.upload(bytemuck::cast_slice(&places))?;
+        let rows = ctx.queue()?.upload(bytemuck::cast_slice(&places))?;
         let y = ctx.device_output(0, places.len())?;
-        let arguments = [
-            (&weight.buffer).into(),
-            weight.form.into(),
-            weight.factor.into(),
-            (&rows).into(),
-            index(ctx, self.0.width())?.into(),
-            1.0.into(),
-            false.into(),
-            (&*y.buffer).into(),
-            y.dtype.into(),
-            count(y.len()),
-        ];
-        queue.launch_each("embed", y.len(), &arguments)?;
-        ctx.set_device(0, y)
+        look_up(ctx, &rows, None, y)
     }
 }
 
