@@ -4,9 +4,9 @@
 use syn::visit::{self, Visit};
 use syn::{Expr, Local, Pat, PatIdent};
 
-use crate::names::{is_test_file, rust_files};
+use super::model_names::{is_test_file, rust_files};
+use super::type_names::is_test;
 use crate::tool::{SOURCES, root};
-use crate::type_names::is_test;
 
 /// Most closures with a name, most tuples of bindings and most vague bindings, for 1,000 lines.
 const LIMITS: [(&str, f64); 3] = [("closures", 1.5), ("tuples", 1.0), ("vague", 1.0)];

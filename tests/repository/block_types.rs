@@ -2,7 +2,7 @@
 
 use formats::codec::BlockType;
 
-use crate::names::rust_files;
+use super::model_names::rust_files;
 use crate::tool::{SOURCES, root};
 
 /// Files that choose a type on purpose. Kernels are written for one type each.

@@ -3,7 +3,7 @@
 use syn::visit::{self, Visit};
 use syn::{GenericArgument, ImplItem, Item, PathArguments, Type, Visibility};
 
-use crate::names::{is_test_file, rust_files};
+use super::model_names::{is_test_file, rust_files};
 use crate::tool::{SOURCES, root};
 
 /// Faults in the signatures of one file.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use formats::FileDtype;
 use formats::numbers::from_f32;
 
-use crate::misfits::rewrite;
+use crate::tensors::rewrite;
 use crate::tool::{Ran, convert, copy, fixture, onboard, parity, remove_checksums, run};
 
 fn weights(folder: &Path) -> PathBuf {

@@ -7,7 +7,7 @@ use std::process::Command;
 use formats::codec::BlockType;
 use formats::gguf::GgufFile;
 
-use crate::quant::divergence;
+use super::quantized::divergence;
 use crate::tool::{Ran, convert, fixture, parity, run};
 
 /// Returns the conversion of a checkpoint to a mix of 4 bits with a target divergence.

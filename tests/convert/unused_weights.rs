@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::misfits::rewrite;
+use crate::tensors::rewrite;
 use crate::tool::{convert, copy, fixture, json, onboard, parity, run};
 
 fn shown(file: &Path) -> Value {

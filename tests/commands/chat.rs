@@ -13,7 +13,7 @@ fn model(dir: &Path) -> PathBuf {
     copy("llama3", &model);
     fs_err::copy(root().join(TEMPLATE), model.join("chat_template.jinja")).unwrap();
     fs_err::create_dir_all(model.join("reference")).unwrap();
-    let record = root().join("tests/chat/record.json");
+    let record = root().join("tests/commands/chat_record.json");
     fs_err::copy(record, model.join("reference/chat.json")).unwrap();
     model
 }
@@ -72,7 +72,8 @@ fn a_card_shows_the_check_of_the_chat_template() {
     let model = model(dir.path());
     let reference = model.join("reference");
     copy_folder(&fixture("llama3").join("reference"), &reference);
-    fs_err::copy(root().join("tests/chat/record.json"), reference.join("chat.json")).unwrap();
+    fs_err::copy(root().join("tests/commands/chat_record.json"), reference.join("chat.json"))
+        .unwrap();
     let (text, sound) = card(&model, &dir.path().join("sound"));
     assert_eq!(sound["chat"]["format"], "hermes");
     assert_eq!(sound["chat"]["check"]["renderings"], json(r#"{"equal": 12, "of": 12}"#));

@@ -5,8 +5,8 @@ use std::path::Path;
 use formats::codec::BlockType;
 use formats::gguf::{GgufFile, GgufHeader, GgufTensorSpec, Metadata, MetadataValue};
 
+use super::verify::fuse;
 use crate::tool::{Ran, convert, copy_folder, fixture, onboard, run};
-use crate::verify::fuse;
 
 /// Converts a fixture and removes the hashes.
 fn unhashed(source: &Path, format: &str, more: &[&str], output: &Path) {

@@ -2,15 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
-#[path = "serve/answers.rs"]
 mod answers;
-#[path = "serve/clients.rs"]
 mod clients;
-#[path = "serve/conversations.rs"]
 mod conversations;
-#[path = "serve/limits.rs"]
 mod limits;
 #[expect(dead_code, reason = "other tests use the rest")]
+#[path = "../support/tool.rs"]
 mod tool;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

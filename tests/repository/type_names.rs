@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use syn::visit::{self, Visit};
 
-use crate::names::{is_test_file, rust_files};
+use super::model_names::{is_test_file, rust_files};
 use crate::tool::{SOURCES, root};
 
 /// Names that tell nothing without the file around them: participles, pronouns and empty nouns.

@@ -4,6 +4,7 @@
 
 mod stand_in;
 #[expect(dead_code, reason = "other tests use the rest")]
+#[path = "../support/tool.rs"]
 mod tool;
 
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Tests that compare a written file with its source: `convert --verify`, and `show --json`, which reads it
 //! whole.
 
-#[path = "../converters/conversion/tests/support/fuse.rs"]
+#[path = "../../converters/conversion/tests/support/fuse.rs"]
 pub(crate) mod fuse;
 
 use std::collections::BTreeMap;

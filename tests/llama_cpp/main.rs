@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
-#[path = "llama_cpp/coded.rs"]
 mod coded;
-#[path = "llama_cpp/families.rs"]
 mod families;
-#[path = "llama_cpp/tiny.rs"]
 mod tiny;
 #[expect(dead_code, reason = "shared with the other tests")]
+#[path = "../support/tool.rs"]
 mod tool;
 #[expect(dead_code, reason = "other targets run nothing else")]
+#[path = "../support/trials.rs"]
 mod trials;
 
 use std::path::Path;

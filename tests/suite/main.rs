@@ -27,8 +27,10 @@
 mod models;
 mod mutants;
 #[expect(dead_code, reason = "other tests use the rest")]
+#[path = "../support/tool.rs"]
 mod tool;
 #[expect(dead_code, reason = "other targets run nothing else")]
+#[path = "../support/trials.rs"]
 mod trials;
 
 use std::fmt::Write as _;

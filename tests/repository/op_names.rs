@@ -5,7 +5,7 @@ use std::path::Path;
 use registry::ops::OpSet;
 use registry::ops::fused::{GLU, LINEARS};
 
-use crate::names::rust_files;
+use super::model_names::rust_files;
 use crate::tool::{SOURCES, root};
 
 /// Folders and files that may name ops.
