@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::dtype::Dtype;
-use crate::graph::{Graph, State, StateKind};
+use crate::graph::{Graph, State, StateId, StateKind};
 use crate::model::Model;
 use crate::ops::Trait;
 use crate::scalar::Scalar;
@@ -27,6 +27,7 @@ pub(super) const WORDS: [(&str, &[&str]); 4] = [
             "nextn",
             "mixture",
             "first_layer_attends",
+            "query_heads",
         ],
     ),
     ("chat", &["format", "tools", "reasoning"]),
@@ -106,6 +107,7 @@ pub fn facts(model: &Model, about: &FactInputs) -> ModelFacts {
                 state.layer == 0 && matches!(state.kind, StateKind::Attention | StateKind::Latent)
             })),
         ),
+        ("query_heads", int_or_null(query_heads(graph))),
     ];
     let chat = &about.chat;
     let chat = [
@@ -208,6 +210,24 @@ impl StateTotals {
             ("window", int_or_null(self.window)),
         ])
     }
+}
+
+/// Returns the greatest number that divides the heads of queries in every layer; none without attention.
+fn query_heads(graph: &Graph) -> Option<usize> {
+    let nodes = graph.nodes.iter().filter(|node| node.state.is_some_and(|id| attends(graph, id)));
+    let queries = nodes.filter_map(|node| graph.values.get(node.inputs.first()?.0));
+    queries.filter_map(|query| query.shape.first().copied()).reduce(common_divisor)
+}
+
+/// True for a state whose rows queries are compared with.
+fn attends(graph: &Graph, state: StateId) -> bool {
+    let kind = graph.states.get(state.0).map(|state| state.kind);
+    matches!(kind, Some(StateKind::Attention | StateKind::Latent))
+}
+
+/// Returns the greatest common divisor.
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
 /// Numbers of a part on one rank. Heads and channels are shared out; a rank has at least one
