@@ -18,7 +18,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! let checkpoint = Path::new("../../fixtures/lfm2_256");
-//! let output = folder.path().join("lfm2.gguf");
+//! let output = folder.path().join("model.gguf");
 //! let opened = open(checkpoint, &mut Specs::builtin(), &OpenOptions::default())?;
 //! let options = ConvertOptions::new("gguf:q4_k_m", &output);
 //! let converted = convert(&opened.target, &options, &())?;
