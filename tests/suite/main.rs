@@ -1,5 +1,5 @@
-//! Runs the text cases of `tests/suite`, hostile models, every fixture (`models.rs`) and every mutant
-//! (`mutants.rs`), a trial for each.
+//! Runs the text cases of `tests/suite`, hostile models, every fixture (`models.rs`, `wrappers.rs`) and
+//! every mutant (`mutants.rs`), a trial for each.
 //!
 //! A text case is a command line, its files, and its expected output:
 //!
@@ -32,6 +32,7 @@ mod tool;
 #[expect(dead_code, reason = "other targets run nothing else")]
 #[path = "../support/trials.rs"]
 mod trials;
+mod wrappers;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,7 @@ fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut trials = models::trials();
     trials.extend(mutants::trials());
+    trials.extend(wrappers::trials());
     for path in files(&root.join("tests/suite")) {
         let name = path.strip_prefix(root.join("tests/suite")).expect("it was found there");
         trials.push(Trial::test(name.display().to_string(), move || file(&path)));
@@ -57,6 +59,7 @@ fn main() {
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
     models::update();
+    wrappers::update();
     conclusion.exit();
 }
 
