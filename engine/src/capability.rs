@@ -117,7 +117,7 @@ pub fn mismatches(model: &Model, activation: Dtype) -> Vec<Finding> {
         // Attention keeps its second and third input, a convolution its first. A recurrence
         // computes what it keeps, in f32 as a rule, whatever it is fed.
         let stored = match state.kind {
-            StateKind::Attention | StateKind::Latent => 1..3,
+            StateKind::Attention | StateKind::Latent | StateKind::Pooled => 1..3,
             StateKind::Index => 1..2,
             StateKind::Conv => 0..1,
             StateKind::Recurrent => continue,

@@ -8,11 +8,12 @@ use checkpoints::checkpoint::Rounding;
 use checkpoints::gguf_weights::{BlockView, RowParts, RowRun};
 use checkpoints::load::WeightView as FileView;
 use formats::codec::{self, BlockType};
+use formats::safetensors::FileDtype;
 use formats::shown;
 use registry::attention_modules::AttentionModules;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, ScaleGranularity, Weight, WeightId};
-use registry::ops::Trait;
+use registry::ops::{INTEGERS, Trait};
 
 use crate::device::{DeviceBuffer, DeviceQueue, blocks, source};
 use crate::kernels::matmul::{MatrixParts, MatrixView, Strides};
@@ -125,6 +126,12 @@ impl SessionWeights {
         arithmetic: ProductArithmetic,
     ) -> Result<Self, Error> {
         let (matrices, experts) = matrices(graph);
+        let integers: BTreeSet<usize> = graph
+            .nodes
+            .iter()
+            .filter_map(|node| node.weights.get(INTEGERS))
+            .map(|id| id.0)
+            .collect();
         let mut held = Vec::with_capacity(graph.weights.len());
         for (n, weight) in graph.weights.iter().enumerate() {
             let run = weight.dtype.resolve(activation);
@@ -158,7 +165,12 @@ impl SessionWeights {
                 Some(file) if is_matrix && stays => WeightForm::File(file),
                 Some(_) if experts.contains(&n) => WeightForm::OnDemand(run),
                 _ => {
-                    let wide = widen(&view, &weight.name, elements)?;
+                    let wide = match view.dtype {
+                        FileDtype::I64 | FileDtype::I32 if integers.contains(&n) => {
+                            widen_integers(&view, &weight.name, elements)?
+                        }
+                        _ => widen(&view, &weight.name, elements)?,
+                    };
                     if is_matrix {
                         rounded(run, &wide)
                     } else {
@@ -584,6 +596,25 @@ fn widen(view: &FileView<'_>, name: &str, elements: usize) -> Result<Vec<f32>, E
         return Err(wrong_dtype(name, view.dtype.name()));
     }
     view.to_f32().map_err(|_| wrong_dtype(name, view.dtype.name()))
+}
+
+/// Reads integers, which f32 has to hold exactly.
+fn widen_integers(view: &FileView<'_>, name: &str, elements: usize) -> Result<Vec<f32>, Error> {
+    if view.bytes.len() != elements * view.dtype.size() {
+        return Err(wrong_dtype(name, view.dtype.name()));
+    }
+    let integers: Vec<i64> = if view.dtype == FileDtype::I64 {
+        view.bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
+    } else {
+        view.bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect()
+    };
+    match integers.iter().find(|number| number.unsigned_abs() >= 1 << 24) {
+        Some(number) => Err(Error::Other(format!(
+            "`{}` has the integer {number}; expected numbers below 2^24",
+            shown(name)
+        ))),
+        None => Ok(integers.into_iter().map(|number| number as f32).collect()),
+    }
 }
 
 fn rounded(run: Dtype, wide: &[f32]) -> WeightForm {

@@ -31,8 +31,8 @@ pub(super) const WORDS: [(&str, &[&str]); 4] = [
         ],
     ),
     ("chat", &["format", "tools", "reasoning"]),
-    ("has_state", &["attention", "conv", "recurrent", "latent", "index", "window"]),
-    ("state", &["attention", "window", "conv", "recurrent", "latent", "index"]),
+    ("has_state", &["attention", "conv", "recurrent", "latent", "index", "pooled", "window"]),
+    ("state", &["attention", "window", "conv", "recurrent", "latent", "index", "pooled"]),
 ];
 /// The facts of each kind of state.
 pub(super) const STATE: [&str; 7] =
@@ -104,7 +104,11 @@ pub fn facts(model: &Model, about: &FactInputs) -> ModelFacts {
         (
             "first_layer_attends",
             Scalar::Bool(graph.states.iter().any(|state: &State| {
-                state.layer == 0 && matches!(state.kind, StateKind::Attention | StateKind::Latent)
+                state.layer == 0
+                    && matches!(
+                        state.kind,
+                        StateKind::Attention | StateKind::Latent | StateKind::Pooled
+                    )
             })),
         ),
         ("query_heads", int_or_null(query_heads(graph))),
@@ -132,11 +136,19 @@ enum StateClass {
     Recurrent,
     Latent,
     Index,
+    Pooled,
 }
 
 impl StateClass {
-    const ALL: [Self; 6] =
-        [Self::Attention, Self::Window, Self::Conv, Self::Recurrent, Self::Latent, Self::Index];
+    const ALL: [Self; 7] = [
+        Self::Attention,
+        Self::Window,
+        Self::Conv,
+        Self::Recurrent,
+        Self::Latent,
+        Self::Index,
+        Self::Pooled,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -146,6 +158,7 @@ impl StateClass {
             Self::Recurrent => "recurrent",
             Self::Latent => "latent",
             Self::Index => "index",
+            Self::Pooled => "pooled",
         }
     }
 
@@ -157,6 +170,7 @@ impl StateClass {
             StateKind::Recurrent => Self::Recurrent,
             StateKind::Latent => Self::Latent,
             StateKind::Index => Self::Index,
+            StateKind::Pooled => Self::Pooled,
         }
     }
 }
@@ -233,7 +247,11 @@ fn common_divisor(a: usize, b: usize) -> usize {
 /// Numbers of a part on one rank. Heads and channels are shared out; a rank has at least one
 /// head. What all heads share lies on every rank.
 fn numbers(shape: &[usize], kind: StateClass, tp: u64) -> u64 {
-    let tp = if matches!(kind, StateClass::Latent | StateClass::Index) { 1 } else { tp };
+    let tp = if matches!(kind, StateClass::Latent | StateClass::Index | StateClass::Pooled) {
+        1
+    } else {
+        tp
+    };
     let Some((&first, inner)) = shape.split_first() else { return 1 };
     let first = (first as u64).div_ceil(tp);
     inner.iter().fold(first, |product, &d| product.saturating_mul(d as u64))
