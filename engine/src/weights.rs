@@ -1,5 +1,6 @@
 //! The weights of a session: mapped where the file's dtype serves, rounded once where not.
 
+mod integers;
 mod tensors;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -167,7 +168,7 @@ impl SessionWeights {
                 _ => {
                     let wide = match view.dtype {
                         FileDtype::I64 | FileDtype::I32 if integers.contains(&n) => {
-                            widen_integers(&view, &weight.name, elements)?
+                            integers::widen(&view, &weight.name, elements)?
                         }
                         _ => widen(&view, &weight.name, elements)?,
                     };
@@ -596,25 +597,6 @@ fn widen(view: &FileView<'_>, name: &str, elements: usize) -> Result<Vec<f32>, E
         return Err(wrong_dtype(name, view.dtype.name()));
     }
     view.to_f32().map_err(|_| wrong_dtype(name, view.dtype.name()))
-}
-
-/// Reads integers, which f32 has to hold exactly.
-fn widen_integers(view: &FileView<'_>, name: &str, elements: usize) -> Result<Vec<f32>, Error> {
-    if view.bytes.len() != elements * view.dtype.size() {
-        return Err(wrong_dtype(name, view.dtype.name()));
-    }
-    let integers: Vec<i64> = if view.dtype == FileDtype::I64 {
-        view.bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
-    } else {
-        view.bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect()
-    };
-    match integers.iter().find(|number| number.unsigned_abs() >= 1 << 24) {
-        Some(number) => Err(Error::Other(format!(
-            "`{}` has the integer {number}; expected numbers below 2^24",
-            shown(name)
-        ))),
-        None => Ok(integers.into_iter().map(|number| number as f32).collect()),
-    }
 }
 
 fn rounded(run: Dtype, wide: &[f32]) -> WeightForm {
