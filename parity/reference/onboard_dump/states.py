@@ -23,7 +23,9 @@ def index_rows(layer):
     for name in ("indexer_keys", "idx_keys"):
         keys = getattr(layer, name, None)
         if keys is not None and keys.numel() > 0:
-            return keys[0].reshape(-1, 1, keys.shape[-1])
+            # Rows of a key, a gate and a mark, from which each step makes the keys of blocks, are no keys.
+            marked = keys.shape[-1] % 2 == 1 and bool((keys[..., -1] == 1).all())
+            return None if marked else keys[0].reshape(-1, 1, keys.shape[-1])
     return None
 
 
@@ -43,6 +45,8 @@ def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, st
         if keys is not None and values is not None and keys.numel() + values.numel() > 0:
             window = getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
             for part, tensor in (("k", keys), ("v", values)):
+                if tensor.numel() == 0:  # a key without a part that all heads share
+                    continue
                 rows = tensor[0].transpose(0, 1)  # [heads, kept, dim] -> [kept, heads, dim]
                 if window is not None:
                     rows = rows[max(0, rows.shape[0] - (window - 1)) :]
@@ -87,7 +91,8 @@ def newest_rows(cache, absent=()) -> dict:
         keys, values = (getattr(layer, name, None) for name in ("keys", "values"))
         if keys is not None and values is not None and keys.numel() + values.numel() > 0:
             for part, tensor in (("k", keys), ("v", values)):
-                found[index, part] = tensor[0, :, -1:].transpose(0, 1).clone()
+                if tensor.numel() > 0:
+                    found[index, part] = tensor[0, :, -1:].transpose(0, 1).clone()
         if (keys_of_index := index_rows(layer)) is not None:
             found[index, "index"] = keys_of_index[-1:].clone()
     return found

@@ -278,7 +278,7 @@ fn first_rows(
 ) -> Option<StateValue> {
     let value = computed.iter().find(|value| value.state == id && value.part == part)?;
     let (&rows, row) = value.shape.split_first()?;
-    if kind != StateKind::Index || rows < seen {
+    if !has_rows(kind) || rows < seen {
         return None;
     }
     let numbers = seen * row.iter().product::<usize>();
