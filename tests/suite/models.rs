@@ -101,6 +101,7 @@ const LIMITED: &[(&str, &[&str])] = &[
     ("glm_moe_dsa", &["runs"]),
     ("lfm2_moe", &["runs"]),
     ("mellum", &["head"]),
+    ("mistral_large4", &["runs"]),
     ("phi3", &["runs"]),
     ("phimoe", &["runs"]),
     ("solar_open", &["runs"]),
