@@ -83,6 +83,7 @@ const LIMITED: &[(&str, &[&str])] = &[
     // Too many ops lie between recorded values.
     ("dory", &["ops"]),
     ("gemma3n_text", &["ops"]),
+    ("glm5_next", &["ops"]),
     ("hrm_text", &["ops"]),
     ("hrm_text_prefix", &["ops"]),
     ("inkling2_loop_text", &["ops"]),
