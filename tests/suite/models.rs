@@ -84,6 +84,7 @@ const LIMITED: &[(&str, &[&str])] = &[
     ("deepseek_v4", &["ops"]),
     ("dory", &["ops"]),
     ("gemma3n_text", &["ops"]),
+    ("glm5_next", &["ops"]),
     ("hrm_text", &["ops"]),
     ("hrm_text_prefix", &["ops"]),
     ("inkling2_loop_text", &["ops"]),
