@@ -102,12 +102,10 @@ pub(crate) fn stretched(
             node.rope = Some(*place);
             continue;
         }
-        let wrong =
-            || Error::Other("a tensor does not fit the rotary table that it stretches".to_owned());
-        let logs = weights.vector(weight).ok_or_else(wrong)?;
-        let mut scaled = tables.get(table.0).ok_or_else(wrong)?.clone();
+        let logs = weights.vector(weight).ok_or_else(misfit)?;
+        let mut scaled = tables.get(table.0).ok_or_else(misfit)?.clone();
         if logs.len() != scaled.inv_freq.len() {
-            return Err(wrong());
+            return Err(misfit());
         }
         scaled.inv_freq.iter_mut().zip(logs).for_each(|(frequency, log)| *frequency *= log.exp());
         let place = RopeId(all.len());
@@ -116,6 +114,10 @@ pub(crate) fn stretched(
         node.rope = Some(place);
     }
     Ok(all)
+}
+
+fn misfit() -> Error {
+    Error::Other("a tensor does not fit the rotary table that it stretches".to_owned())
 }
 
 #[cfg(test)]

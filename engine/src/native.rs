@@ -243,7 +243,7 @@ struct NativeSession {
     model: Arc<Model>,
     /// The model's, with stretched ones behind them, which [`Session::nudge`] moves.
     ropes: Vec<RopeTable>,
-    /// The same as they were.
+    /// The tables before it moves them.
     unmoved: Vec<RopeTable>,
     /// Lists of numbers that nodes have, by node and attribute: slopes and frequencies.
     tables: Vec<(usize, String, Vec<f32>)>,

@@ -1,20 +1,19 @@
 //! The weights of a session: mapped where the file's dtype serves, rounded once where not.
 
-mod integers;
 mod tensors;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use checkpoints::checkpoint::Rounding;
 use checkpoints::gguf_weights::{BlockView, RowParts, RowRun};
+use checkpoints::integers::is_integer;
 use checkpoints::load::WeightView as FileView;
 use formats::codec::{self, BlockType};
-use formats::safetensors::FileDtype;
 use formats::shown;
 use registry::attention_modules::AttentionModules;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, ScaleGranularity, Weight, WeightId};
-use registry::ops::{INTEGERS, Trait};
+use registry::ops::Trait;
 
 use crate::device::{DeviceBuffer, DeviceQueue, blocks, source};
 use crate::kernels::matmul::{MatrixParts, MatrixView, Strides};
@@ -127,12 +126,6 @@ impl SessionWeights {
         arithmetic: ProductArithmetic,
     ) -> Result<Self, Error> {
         let (matrices, experts) = matrices(graph);
-        let integers: BTreeSet<usize> = graph
-            .nodes
-            .iter()
-            .filter_map(|node| node.weights.get(INTEGERS))
-            .map(|id| id.0)
-            .collect();
         let mut held = Vec::with_capacity(graph.weights.len());
         for (n, weight) in graph.weights.iter().enumerate() {
             let run = weight.dtype.resolve(activation);
@@ -166,11 +159,10 @@ impl SessionWeights {
                 Some(file) if is_matrix && stays => WeightForm::File(file),
                 Some(_) if experts.contains(&n) => WeightForm::OnDemand(run),
                 _ => {
-                    let wide = match view.dtype {
-                        FileDtype::I64 | FileDtype::I32 if integers.contains(&n) => {
-                            integers::widen(&view, &weight.name, elements)?
-                        }
-                        _ => widen(&view, &weight.name, elements)?,
+                    let wide = if weight.integers && is_integer(view.dtype) {
+                        integers(&view, &weight.name, elements)?
+                    } else {
+                        widen(&view, &weight.name, elements)?
                     };
                     if is_matrix {
                         rounded(run, &wide)
@@ -597,6 +589,15 @@ fn widen(view: &FileView<'_>, name: &str, elements: usize) -> Result<Vec<f32>, E
         return Err(wrong_dtype(name, view.dtype.name()));
     }
     view.to_f32().map_err(|_| wrong_dtype(name, view.dtype.name()))
+}
+
+/// Reads a weight that is stored as integers.
+fn integers(view: &FileView<'_>, name: &str, elements: usize) -> Result<Vec<f32>, Error> {
+    if view.bytes.len() != elements * view.dtype.size() {
+        return Err(wrong_dtype(name, view.dtype.name()));
+    }
+    let numbers = checkpoints::integers::numbers(view.dtype, view.bytes);
+    numbers.map_err(|why| Error::Other(format!("`{}`: {why}", shown(name))))
 }
 
 fn rounded(run: Dtype, wide: &[f32]) -> WeightForm {

@@ -247,16 +247,11 @@ fn recorded_states(source: &ModelSource<'_>, seen: &ExecutionOrder) -> Vec<Value
             .map(|p| p.name.as_str())
             .filter(|part: &&str| seen.states.contains_key(&(state.layer, (*part).to_owned())))
             .collect();
-        let kind = if has_rows(state.kind) { StateKind::Attention } else { state.kind };
+        let kind = if state.kind.has_rows() { StateKind::Attention } else { state.kind };
         (!parts.is_empty())
             .then(|| json!({"layer": state.layer, "kind": kind.name(), "parts": parts}))
     });
     states.collect()
-}
-
-/// True if a state has a row for each position.
-fn has_rows(kind: StateKind) -> bool {
-    matches!(kind, StateKind::Attention | StateKind::Latent | StateKind::Index | StateKind::Pooled)
 }
 
 /// Recording of one dtype.
@@ -324,7 +319,7 @@ impl DtypeRecording<'_> {
         let kinds: Vec<StateKind> =
             self.session.model().graph.states.iter().map(|state| state.kind).collect();
         for (n, value) in last.values.iter().enumerate() {
-            let rows = kinds.get(value.state.0).is_some_and(|kind| has_rows(*kind));
+            let rows = kinds.get(value.state.0).is_some_and(|kind| kind.has_rows());
             let (shape, data) = match (rows, phase) {
                 (_, Phase::Prefill) => (value.shape.clone(), value.data.clone()),
                 (true, Phase::Decode) => {

@@ -137,6 +137,7 @@ impl Builder {
                 .iter()
                 .find(|(pattern, _)| matches(pattern, name))
                 .map_or(DtypeRule::Activation, |(_, dtype)| *dtype),
+            integers: false,
             at: at.clone(),
         });
         self.weights.insert(name.to_owned(), id);
@@ -145,6 +146,11 @@ impl Builder {
 
     pub(crate) fn weight_dtype(&self, id: WeightId) -> DtypeRule {
         self.graph.weights[id.0].dtype
+    }
+
+    /// Says that a weight holds integers.
+    pub(crate) fn hold_integers(&mut self, id: WeightId) {
+        self.graph.weights[id.0].integers = true;
     }
 
     pub(crate) fn tie(&mut self, alias: String, owner: String) {

@@ -50,6 +50,8 @@ pub struct Weight {
     pub shape: Vec<usize>,
     /// The dtype that the reference keeps the weight in after loading.
     pub dtype: DtypeRule,
+    /// True for integers, which a checkpoint may store as such.
+    pub integers: bool,
     /// The place where the spec names the weight first.
     pub at: Span,
 }
@@ -72,6 +74,20 @@ pub enum StateKind {
 }
 
 impl StateKind {
+    /// The kinds, in the order in which they are listed to users.
+    pub const ALL: [Self; 6] =
+        [Self::Attention, Self::Conv, Self::Recurrent, Self::Latent, Self::Index, Self::Pooled];
+
+    /// Returns the kind of a name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// True for states whose rows grow with the positions; convolutions and recurrences store one block.
+    pub fn has_rows(self) -> bool {
+        !matches!(self, Self::Conv | Self::Recurrent)
+    }
+
     /// Returns the name of the kind in specs, dumps and reports.
     pub fn name(self) -> &'static str {
         match self {

@@ -40,15 +40,7 @@ pub fn lint(spec: &Spec, ops: &OpSet) -> Vec<Finding> {
                     "write `activation`, `f32`, `bf16`, `f16`, `f8_e4m3` or `f8_e4m3_heads`",
                 ));
         }
-        let kind = state.kind.name.as_str();
-        if !matches!(kind, "attention" | "conv" | "recurrent" | "latent" | "index" | "pooled") {
-            let message = format!("there is no kind of state `{}`", state.kind.name);
-            lint.findings.push(
-                Finding::error(&state.kind.at, message).help(
-                    "known are `attention`, `conv`, `recurrent`, `latent`, `index`, `pooled`",
-                ),
-            );
-        }
+        lint.findings.extend(state.state_kind().err());
     }
     // A program that two kinds of layers share is walked twice.
     let mut seen = Vec::new();

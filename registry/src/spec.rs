@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
-use crate::diag::{SourceText, Span};
+use crate::diag::{Finding, SourceText, Span};
+use crate::graph::StateKind;
 use crate::syntax::{Expr, Function, Ident, Program};
 
 pub(crate) mod decode;
@@ -129,6 +130,17 @@ pub struct StateDecl {
     pub layer: Option<Expr>,
     /// The whole entry.
     pub at: Span,
+}
+
+impl StateDecl {
+    /// Returns the kind; a finding if there is none of the name.
+    pub(crate) fn state_kind(&self) -> Result<StateKind, Finding> {
+        StateKind::parse(&self.kind.name).ok_or_else(|| {
+            let known = StateKind::ALL.map(|kind| format!("`{}`", kind.name()));
+            let message = format!("there is no kind of state `{}`", self.kind.name);
+            Finding::error(&self.kind.at, message).help(format!("known are {}", known.join(", ")))
+        })
+    }
 }
 
 /// One tensor of a state.

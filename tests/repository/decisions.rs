@@ -4,31 +4,9 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use super::lengths::FOLDERS;
 use crate::tool::root;
 
-/// Folders of code and of pages.
-const FOLDERS: [&str; 20] = [
-    ".ci",
-    "benches",
-    "chat",
-    "cli",
-    "converters",
-    "docs",
-    "endpoints",
-    "engine",
-    "engines",
-    "fixtures",
-    "hub",
-    "jobs",
-    "lanes",
-    "models",
-    "parity",
-    "proofs",
-    "python",
-    "registry",
-    "serve",
-    "tests",
-];
 /// Pages beside these folders.
 const PAGES: [&str; 5] =
     ["ARCHITECTURE.md", "BENCHMARKS.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md"];

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::tool::root;
 
 /// Folders of code: those of crates, of scripts and of tests.
-const FOLDERS: [&str; 20] = [
+pub(super) const FOLDERS: [&str; 20] = [
     ".ci",
     "benches",
     "chat",

@@ -27,6 +27,8 @@ pub enum Error {
     Size { bytes: usize, shape: Vec<usize>, dtype: FileDtype },
     #[error("numbers of dtype `{dtype}` cannot be read as f32")]
     Dtype { dtype: FileDtype },
+    #[error("the integer {number} is not below {limit}, and f32 does not hold all of them")]
+    Integer { number: i64, limit: u64 },
     #[error(transparent)]
     Step(#[from] StepError),
     #[error("blocks and scales are tensors of bytes, as they lie in the file")]

@@ -24,6 +24,7 @@ pub mod checkpoint;
 pub mod flow;
 mod gguf_names;
 pub mod gguf_weights;
+pub mod integers;
 pub mod load;
 pub mod random;
 pub mod weights;

@@ -40,17 +40,17 @@ impl AttendPooled {
         let state = args.state()?;
         let window = args.count("window")?;
         let block = block_size(args)?;
-        let kept = state.parts.iter().map(|part| part.shape.iter().product::<usize>());
+        let state_sizes = state.parts.iter().map(|part| part.shape.iter().product::<usize>());
         let fits = args.width(1)? == size
             && args.width(2)? == size
-            && kept.eq([size, size])
+            && state_sizes.eq([size, size])
             && args.may_have("sinks", heads);
         if !fits || size == 0 {
             return Err(args.error(format!(
                 "keys, their state and sinks do not fit {heads} query heads of {size}"
             )));
         }
-        if window == 0 || state.window.is_none_or(|kept| kept < window) {
+        if window == 0 || state.window.is_none_or(|positions| positions < window) {
             return Err(args.error("it would see more than its state keeps, or nothing"));
         }
         if state.block != Some(block) {

@@ -47,24 +47,31 @@ impl BlockPool {
         if self.overlap { self.numbers / 2 } else { self.numbers }
     }
 
+    /// Returns the number of a row that number `n` of the result is made of, `back` positions before the end: the newest
+    /// block has its numbers in the last half.
+    fn number(&self, back: usize, n: usize) -> usize {
+        if back <= self.block { self.numbers - self.size() + n } else { n }
+    }
+
     /// Pools a block whose inputs, each with its gates behind it, are `rows`; with overlap those of the block before
     /// come first, unless there is none.
     fn pool(&self, rows: &[f32], bias: &[f32], dtype: Dtype, y: &mut [f32]) {
         let &Self { numbers, block, .. } = self;
-        let size = self.size();
         let count = rows.len() / (2 * numbers);
         let mut weights = vec![0.0; count];
         for (n, y) in y.iter_mut().enumerate() {
-            // The newest block has its numbers in the last half.
-            let number = |place: usize| if count - place <= block { numbers - size + n } else { n };
             for (place, weight) in weights.iter_mut().enumerate() {
-                let at = number(place);
+                let at = self.number(count - place, n);
                 let gate = rows[(2 * place + 1) * numbers + at];
                 *weight = gate + bias[(place % block) * numbers + at];
             }
             softmax(&mut weights);
             let products = weights.iter().enumerate().map(|(place, weight)| {
-                round1(dtype, rows[2 * place * numbers + number(place)] * round1(dtype, *weight))
+                round1(
+                    dtype,
+                    rows[2 * place * numbers + self.number(count - place, n)]
+                        * round1(dtype, *weight),
+                )
             });
             *y = products.sum();
         }

@@ -92,13 +92,14 @@ impl Past for Blocks {
 mod tests {
     use super::*;
 
+    fn blocks(rows: &[f32]) -> Blocks {
+        let mut history = History::new(Dtype::F32, 1, None, 2);
+        history.append(rows);
+        Blocks { rows: history, size: 3 }
+    }
+
     #[test]
     fn blocks_are_cut_and_saved_by_positions() {
-        let blocks = |rows: &[f32]| {
-            let mut history = History::new(Dtype::F32, 1, None, 2);
-            history.append(rows);
-            Blocks { rows: history, size: 3 }
-        };
         let mut held = blocks(&[1.0, 2.0, 3.0]);
         assert_eq!(held.ends(0, 3).collect::<Vec<_>>(), [2]);
         assert_eq!(held.ends(2, 4).collect::<Vec<_>>(), [2, 5]);

@@ -22,14 +22,18 @@ use registry::ops::OpSet;
 use crate::sessions::{compare_opened, fixture};
 use crate::{emulation, sessions, trials};
 
+/// Returns the names of the types that kernels decode.
+pub(crate) fn decoded_types() -> impl Iterator<Item = String> {
+    blocks::decoded().map(|ty| ty.name().to_owned())
+}
+
 pub(crate) fn trials() -> Vec<Trial> {
-    let decoded = || blocks::decoded().map(|ty| ty.name().to_owned());
     // One more is decoded at upload.
-    let types = decoded().chain(["Q3_K".to_owned()]);
+    let types = decoded_types().chain(["Q3_K".to_owned()]);
     let mut trials =
         trials::each("quantized::blocks", types, weights_in_blocks_have_the_bits_of_the_cpu);
     let integers = products_in_integers_have_the_bits;
-    trials.extend(trials::each("quantized::integers", decoded(), integers));
+    trials.extend(trials::each("quantized::integers", decoded_types(), integers));
     trials.extend([
         trials::one("quantized::memory", blocks_take_their_own_size),
         trials::one("quantized::inputs", rounded_inputs_have_the_bits_of_the_cpu),

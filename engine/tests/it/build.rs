@@ -60,6 +60,7 @@ impl Build {
             name: format!("w{}", self.graph.weights.len()),
             shape: shape.to_vec(),
             dtype: DtypeRule::Activation,
+            integers: false,
             at: self.at.clone(),
         });
         WeightId(self.graph.weights.len() - 1)

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use engine::StateValue;
-use registry::graph::{StateId, StateKind};
+use registry::graph::StateId;
 
 use super::{Comparison, PairedRows};
 use crate::dump::{DumpTensor, Phase};
@@ -34,11 +34,6 @@ fn alike(ours: &[usize], theirs: &[usize]) -> bool {
     ours.iter().filter(|axis| **axis != 1).eq(theirs.iter().filter(|axis| **axis != 1))
 }
 
-/// True for states with a row per position; convolutions and recurrences store one block.
-fn has_rows(kind: StateKind) -> bool {
-    matches!(kind, StateKind::Attention | StateKind::Latent | StateKind::Index | StateKind::Pooled)
-}
-
 impl Comparison<'_> {
     pub(super) fn states(
         &self,
@@ -56,7 +51,7 @@ impl Comparison<'_> {
                 let base =
                     self.base.states.get(&reference).filter(|base| base.shape == tensor.shape);
                 // Blocks of convolutions and recurrences are only read by later steps: see `order`.
-                let counts_in = if has_rows(place.kind) { phase } else { Phase::Decode };
+                let counts_in = if place.kind.has_rows() { phase } else { Phase::Decode };
                 let subject = Subject::State {
                     name: place.label.clone(),
                     layer: info.layer,
@@ -74,7 +69,7 @@ impl Comparison<'_> {
                         Some((*seen, values.find(|v| v.layer == info.layer && v.part == *part)?))
                     })
                     .collect();
-                let rows = match (moments.is_empty(), has_rows(place.kind), phase, mode) {
+                let rows = match (moments.is_empty(), place.kind.has_rows(), phase, mode) {
                     (true, ..) => Err("the engine does not show this state".to_owned()),
                     (_, true, Phase::Decode, Mode::Local) => self.written(&moments, tensor),
                     (_, true, ..) => self.keys_and_values(place, phase, &moments, tensor, base),
@@ -247,7 +242,7 @@ impl InitialStates for Comparison<'_> {
                 let tensor =
                     self.own.states.get(&(Phase::Decode, state.layer, part.name.clone()))?;
                 let width: usize = tensor.shape.iter().skip(1).product();
-                let (shape, data) = if has_rows(state.kind) {
+                let (shape, data) = if state.kind.has_rows() {
                     let from = state.window.map_or(0, |w| (seen + 1).saturating_sub(w));
                     let data = tensor.data.get(from * width..seen * width)?;
                     let data = first_copies(data, &tensor.shape, &part.shape)?;

@@ -4,7 +4,13 @@ use crate::text::MappedText;
 
 fn weight(name: &str, shape: &[usize]) -> Weight {
     let at = MappedText::whole("t", "").span();
-    Weight { name: name.into(), shape: shape.to_vec(), dtype: DtypeRule::Activation, at }
+    Weight {
+        name: name.into(),
+        shape: shape.to_vec(),
+        dtype: DtypeRule::Activation,
+        integers: false,
+        at,
+    }
 }
 
 fn rule(model: &str, file: &str, steps: Vec<WeightStep>) -> TensorRule {

@@ -246,6 +246,13 @@ impl<'a> Infer<'a> {
             .map_or(DtypeRule::Activation, |id| self.builder.weight_dtype(*id))
     }
 
+    /// Says that a weight of the node holds integers.
+    pub fn hold_integers(&mut self, role: &str) {
+        if let Some(id) = self.node.weights.get(role) {
+            self.builder.hold_integers(*id);
+        }
+    }
+
     /// Says that a tensor of `param` is another's.
     pub fn tie(&mut self, param: &str, owner: &str, suffix: &str) -> Result<(), EvalError> {
         let alias = format!("{}.{suffix}", self.path(param)?);
@@ -273,14 +280,19 @@ impl<'a> Infer<'a> {
         let Some((Argument::State(name), at)) = self.args.get(param) else {
             return Err(self.missing(param));
         };
-        let size = |name| match self.args.get(name) {
-            Some((Argument::Scalar(size), _)) => size.as_usize(),
-            _ => None,
-        };
-        let sizes = (size("window"), size("block").filter(|_| kind == StateKind::Pooled));
+        let block = self.size_of("block").filter(|_| kind == StateKind::Pooled);
+        let sizes = (self.size_of("window"), block);
         let id = self.builder.state(name, at, self.node.op.as_str(), kind, parts, sizes)?;
         self.node.state = Some(id);
         Ok(())
+    }
+
+    /// Returns a size among the arguments, if there is one of this name.
+    fn size_of(&self, name: &str) -> Option<usize> {
+        match self.args.get(name) {
+            Some((Argument::Scalar(size), _)) => size.as_usize(),
+            _ => None,
+        }
     }
 
     /// Returns the declared kind of the state of this layer, if there is one.

@@ -190,6 +190,7 @@ fn infer_by_token(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let k = call.dim("k")?;
     call.dim("of")?;
     call.weight(INTEGERS, "P", "", &[n, k])?;
+    call.hold_integers(INTEGERS);
     if call.weight_dtype(INTEGERS) != DtypeRule::Fixed(Dtype::F32) {
         return Err(call
             .error("P", "integers are kept in f32, which holds all below 2^24")

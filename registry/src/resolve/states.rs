@@ -38,22 +38,7 @@ impl Resolver<'_> {
 }
 
 fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, EvalError> {
-    let kind = match decl.kind.name.as_str() {
-        "attention" => StateKind::Attention,
-        "conv" => StateKind::Conv,
-        "latent" => StateKind::Latent,
-        "index" => StateKind::Index,
-        "recurrent" => StateKind::Recurrent,
-        "pooled" => StateKind::Pooled,
-        other => {
-            return Err(Finding::error(
-                &decl.kind.at,
-                format!("there is no kind of state `{other}`"),
-            )
-            .help("known are `attention`, `conv`, `recurrent`, `latent`, `index`, `pooled`")
-            .into());
-        }
-    };
+    let kind = decl.state_kind()?;
     let eight = ScaleGranularity::parse(&decl.dtype.name);
     if eight.is_some() && kind != StateKind::Attention {
         return Err(Finding::error(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::dtype::Dtype;
-use crate::graph::{Graph, State, StateId, StateKind};
+use crate::graph::{Graph, State, StateKind};
 use crate::model::Model;
 use crate::ops::Trait;
 use crate::scalar::Scalar;
@@ -103,13 +103,9 @@ pub fn facts(model: &Model, about: &FactInputs) -> ModelFacts {
         ("mixture", Scalar::Bool(graph.nodes.iter().any(|node| node.op.is(Trait::Experts)))),
         (
             "first_layer_attends",
-            Scalar::Bool(graph.states.iter().any(|state: &State| {
-                state.layer == 0
-                    && matches!(
-                        state.kind,
-                        StateKind::Attention | StateKind::Latent | StateKind::Pooled
-                    )
-            })),
+            Scalar::Bool(
+                graph.states.iter().any(|state: &State| state.layer == 0 && holds_keys(state.kind)),
+            ),
         ),
         ("query_heads", int_or_null(query_heads(graph))),
     ];
@@ -228,15 +224,17 @@ impl StateTotals {
 
 /// Returns the greatest number that divides the heads of queries in every layer; none without attention.
 fn query_heads(graph: &Graph) -> Option<usize> {
-    let nodes = graph.nodes.iter().filter(|node| node.state.is_some_and(|id| attends(graph, id)));
+    let nodes = graph.nodes.iter().filter(|node| {
+        let state = node.state.and_then(|id| graph.states.get(id.0));
+        state.is_some_and(|state| holds_keys(state.kind))
+    });
     let queries = nodes.filter_map(|node| graph.values.get(node.inputs.first()?.0));
     queries.filter_map(|query| query.shape.first().copied()).reduce(common_divisor)
 }
 
-/// True for a state whose rows queries are compared with.
-fn attends(graph: &Graph, state: StateId) -> bool {
-    let kind = graph.states.get(state.0).map(|state| state.kind);
-    matches!(kind, Some(StateKind::Attention | StateKind::Latent))
+/// True for states that queries are compared with.
+fn holds_keys(kind: StateKind) -> bool {
+    matches!(kind, StateKind::Attention | StateKind::Latent | StateKind::Pooled)
 }
 
 /// Returns the greatest common divisor.

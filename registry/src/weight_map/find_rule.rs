@@ -55,6 +55,7 @@ mod tests {
             name: "w.1".to_owned(),
             shape: vec![4, 3],
             dtype: DtypeRule::Activation,
+            integers: false,
             at: MappedText::whole("t", "").span(),
         };
         for (shape, expected) in [

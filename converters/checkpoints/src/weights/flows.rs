@@ -10,6 +10,7 @@ use registry::weight_map::{WeightRule, WeightStep};
 use super::{Error, find_rule, missing};
 use crate::checkpoint::{BlockEncoding, Checkpoint};
 use crate::flow::{self, Flow, MXFP4_GROUP, ValueReader};
+use crate::integers::{self, is_integer};
 use formats::codec::BlockType;
 use formats::shown;
 
@@ -122,7 +123,7 @@ fn of_any_shape<'c>(
         }
         None => checkpoint.flow(&weight.name)?,
     };
-    flow.numeric().map_err(|why| {
+    let flow = readable(flow, weight).map_err(|why| {
         let rule = rule.as_ref().map(|(number, _)| text(&rules[*number]));
         broken(checkpoint, &weight.name, rule.as_ref().unwrap_or(&weight.name), why)
     })?;
@@ -135,6 +136,23 @@ fn of_any_shape<'c>(
         None => checkpoint.packed(&weight.name),
     };
     Ok(WeightFlow { flow, place, tensors: names, rule, packed })
+}
+
+/// Returns a flow that can be read as numbers: integers only for a weight that holds some.
+fn readable<'c>(flow: Flow<'c>, weight: &Weight) -> Result<Flow<'c>, flow::Error> {
+    let dtype = flow.dtype().filter(|dtype| weight.integers && is_integer(*dtype));
+    let Some(dtype) = dtype else { return flow.numeric().map(|()| flow) };
+    let numbers = integers::numbers(dtype, &flow.bytes())?;
+    Ok(Flow::new(flow.shape(), Arc::new(HeldNumbers(numbers))))
+}
+
+/// Numbers in memory.
+struct HeldNumbers(Vec<f32>);
+
+impl ValueReader for HeldNumbers {
+    fn read(&self, at: usize, out: &mut [f32]) {
+        out.copy_from_slice(&self.0[at..at + out.len()]);
+    }
 }
 
 /// True if a rule reads blocks of 4-bit values.

@@ -20,6 +20,7 @@ fn wanted(weights: &[(&str, &[usize])]) -> Vec<Weight> {
             name: name.into(),
             shape: shape.into(),
             dtype: DtypeRule::Activation,
+            integers: false,
             at: span(),
         })
         .collect()

@@ -68,7 +68,13 @@ mod tests {
 
     fn weight(shape: &[usize]) -> Weight {
         let at = MappedText::whole("t", "").span();
-        Weight { name: "w".into(), shape: shape.to_vec(), dtype: DtypeRule::Activation, at }
+        Weight {
+            name: "w".into(),
+            shape: shape.to_vec(),
+            dtype: DtypeRule::Activation,
+            integers: false,
+            at,
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
 use crate::ops::attend_pooled::AttendPooled;
 use crate::ops::device::index;
 use crate::ops::device::scores::{COLUMNS, SCORE_HEADS, SCORES, score_groups, score_tiles};
+use crate::ops::device::seen::PlainWeights;
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Memory;
 use crate::states::pooled::Pooled;
@@ -216,25 +217,16 @@ impl PooledCall<'_, '_> {
     }
 
     fn weight_arguments(&self, part: &PlacedPooled<'_>) -> Result<Vec<KernelArgument>, Error> {
-        let none = KernelArgument::from(None::<&DeviceBuffer>);
-        Ok(vec![
-            part.scores,
-            self.number(self.rule.heads)?,
-            part.seen,
-            0.into(),
-            self.number(part.part.span)?,
-            0.0.into(),
-            self.ctx.device_vector("sinks").into(),
-            Dtype::F32.into(),
-            0.into(),
-            false.into(),
-            false.into(),
-            self.y.dtype.into(),
-            none,
-            none,
-            self.number(self.rule.heads)?,
-            0.into(),
-        ])
+        let weights = PlainWeights {
+            scores: part.scores,
+            heads: self.number(self.rule.heads)?,
+            seen: [part.seen, 0.into(), self.number(part.part.span)?],
+            softcap: None,
+            sinks: self.ctx.device_vector("sinks"),
+            softmax_rounds: false,
+            dtype: self.y.dtype,
+        };
+        Ok(weights.arguments())
     }
 
     fn value_arguments(&self, part: &PlacedPooled<'_>) -> Result<Vec<KernelArgument>, Error> {

@@ -6,7 +6,7 @@ use crate::ops::Ctx;
 use crate::ops::attend::{Attend, AttendSizes};
 use crate::ops::device::index;
 use crate::ops::device::scores::{COLUMNS, SCORE_HEADS, SCORES, score_groups, score_tiles};
-use crate::ops::device::seen::rounding_argument;
+use crate::ops::device::seen::{PlainWeights, rounding_argument};
 use crate::ops::row_scores::Selection;
 use crate::states::Memory;
 use crate::states::attention::Attention;
@@ -188,26 +188,16 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
     }
 
     fn weight_arguments(&self, part: &PlacedSelection<'_>) -> Result<Vec<KernelArgument>, Error> {
-        let none = KernelArgument::from(None::<&DeviceBuffer>);
-        let heads = self.rule.sizes.heads / self.selection.groups;
-        Ok(vec![
-            part.scores,
-            self.number(heads)?,
-            part.seen,
-            0.into(),
-            self.number(part.part.span)?,
-            self.rule.softcap.unwrap_or(0.0).into(),
-            none,
-            self.y.dtype.into(),
-            0.into(),
-            false.into(),
-            self.rule.softmax_rounds.into(),
-            self.y.dtype.into(),
-            none,
-            none,
-            self.number(heads)?,
-            0.into(),
-        ])
+        let weights = PlainWeights {
+            scores: part.scores,
+            heads: self.number(self.rule.sizes.heads / self.selection.groups)?,
+            seen: [part.seen, 0.into(), self.number(part.part.span)?],
+            softcap: self.rule.softcap,
+            sinks: None,
+            softmax_rounds: self.rule.softmax_rounds,
+            dtype: self.y.dtype,
+        };
+        Ok(weights.arguments())
     }
 
     fn value_arguments(&self, part: &PlacedSelection<'_>) -> Result<Vec<KernelArgument>, Error> {

@@ -10,7 +10,7 @@ use crate::kernels::attention::{BLOCK_QUERIES, ScoreRounding};
 use crate::ops::device::long_rows::{HeadVectors, LongRows};
 use crate::ops::device::round_inputs::rows_for;
 use crate::ops::device::scores::{COLUMNS, SCORES, score_groups, score_tiles};
-use crate::ops::device::seen::{SeenPositions, extent, no_relative};
+use crate::ops::device::seen::{PlainWeights, SeenPositions, extent, no_relative};
 use crate::ops::device::{index, linear, long_rows};
 use crate::ops::latent_attend::{HeadSizes, LatentAttend};
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
@@ -348,26 +348,16 @@ impl LatentCall<'_, '_> {
     }
 
     fn weight_arguments(&self, part: &PlacedLatent<'_>) -> Result<Vec<KernelArgument>, Error> {
-        let none = KernelArgument::from(None::<&DeviceBuffer>);
-        let [ranges, base, span] = part.seen.arguments();
-        Ok(vec![
-            part.scores,
-            self.number(self.sizes.heads)?,
-            ranges,
-            base,
-            span,
-            0.0.into(),
-            self.sinks.into(),
-            Dtype::F32.into(),
-            0.into(),
-            false.into(),
-            false.into(),
-            self.y.dtype.into(),
-            none,
-            none,
-            self.number(self.sizes.heads)?,
-            0.into(),
-        ])
+        let weights = PlainWeights {
+            scores: part.scores,
+            heads: self.number(self.sizes.heads)?,
+            seen: part.seen.arguments(),
+            softcap: None,
+            sinks: self.sinks,
+            softmax_rounds: false,
+            dtype: self.y.dtype,
+        };
+        Ok(weights.arguments())
     }
 
     fn value_arguments(&self, part: &PlacedLatent<'_>) -> Result<Vec<KernelArgument>, Error> {

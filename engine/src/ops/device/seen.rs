@@ -60,6 +60,44 @@ pub(super) fn no_relative() -> [KernelArgument; 3] {
     [None::<&DeviceBuffer>.into(), Dtype::F32.into(), 0.into()]
 }
 
+/// Weights of keys by their scores alone, of all heads: no gates, and no keys that count more than others.
+pub(super) struct PlainWeights<'a> {
+    pub(super) scores: KernelArgument,
+    pub(super) heads: KernelArgument,
+    /// The first position seen of each row and the number of them, the base of these positions, and the most keys.
+    pub(super) seen: [KernelArgument; 3],
+    pub(super) softcap: Option<f32>,
+    pub(super) sinks: Option<&'a DeviceBuffer>,
+    pub(super) softmax_rounds: bool,
+    pub(super) dtype: Dtype,
+}
+
+impl PlainWeights<'_> {
+    /// Returns the arguments of `attend_weights`.
+    pub(super) fn arguments(&self) -> Vec<KernelArgument> {
+        let none = KernelArgument::from(None::<&DeviceBuffer>);
+        let [ranges, base, span] = self.seen;
+        vec![
+            self.scores,
+            self.heads,
+            ranges,
+            base,
+            span,
+            self.softcap.unwrap_or(0.0).into(),
+            self.sinks.into(),
+            Dtype::F32.into(),
+            0.into(),
+            false.into(),
+            self.softmax_rounds.into(),
+            self.dtype.into(),
+            none,
+            none,
+            self.heads,
+            0.into(),
+        ]
+    }
+}
+
 /// Returns the rounding of scores as kernels take it.
 pub(super) fn rounding_argument(rounding: ScoreRounding) -> KernelArgument {
     const ROUNDED: u32 = constant(KERNELS, "SCORES_ROUNDED");

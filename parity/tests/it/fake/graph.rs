@@ -54,6 +54,7 @@ pub fn model() -> Model {
                 name: format!("{tap}.weight"),
                 shape: vec![H],
                 dtype: DtypeRule::Activation,
+                integers: false,
                 at: span(),
             });
         }
