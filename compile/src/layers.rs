@@ -1,0 +1,266 @@
+//! The repeated part of a model: a class for each program of `layers:`.
+
+use std::collections::BTreeSet;
+
+use indexmap::IndexMap;
+use registry::diag::Finding;
+use registry::syntax::{Arg, Expr, ExprKind, Ident};
+
+use crate::python::binding::ATOM;
+use crate::scalars::LayerScalars;
+use crate::symbol;
+use crate::value::{Bound, Line, Method, Value};
+use crate::walk::{Locals, Walk, variable};
+
+/// One class of layers.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LayerClass {
+    /// The kinds of layers that it is for; `*` is all that no other class is for.
+    pub(crate) kinds: Vec<String>,
+    /// The method that runs it.
+    pub(crate) method: usize,
+    /// Its scalars.
+    pub(crate) scalars: LayerScalars,
+}
+
+/// All classes of layers, and what they need.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LayerClasses {
+    /// The path of the list of layers.
+    pub(crate) list: String,
+    pub(crate) classes: Vec<LayerClass>,
+    /// The expression of a layer's kind, over `E:i`.
+    pub(crate) kind: Option<Expr>,
+    /// The number of layers.
+    pub(crate) count: Option<Expr>,
+}
+
+impl Walk<'_> {
+    /// Runs all layers: `layers(x, name=y)`.
+    pub(crate) fn run_layers(
+        &mut self,
+        args: &[Arg],
+        at: &Expr,
+        locals: &Locals,
+    ) -> Result<Bound, Finding> {
+        let spec = self.spec;
+        let Some(decl) = &spec.layers else {
+            return Err(Finding::error(&at.at, "the spec has no section `layers`"));
+        };
+        let Some(list) = decl.prefix.name.strip_suffix(".{i}") else {
+            let message = format!("layers of `{}` do not each have their own weights", decl.prefix.name);
+            return Err(Finding::error(&decl.prefix.at, message)
+                .help("code is written for prefixes that end with `{i}`"));
+        };
+        let mut given: IndexMap<String, Bound> = IndexMap::new();
+        let mut x = None;
+        for arg in args {
+            let bound = self.eval(&arg.value, locals)?;
+            match &arg.name {
+                None => x = Some(bound),
+                Some(name) => {
+                    given.insert(name.name.clone(), bound);
+                }
+            }
+        }
+        let Some(Bound::Value(x)) = x else {
+            return Err(Finding::error(&at.at, "`layers` takes a value"));
+        };
+        let count = match &decl.count {
+            Some(count) => self.scalar(count, locals, &mut Vec::new())?,
+            None => self.scalars.dim(&Ident { name: "layers".into(), at: at.at.clone() }, 0)?,
+        };
+        self.layers.list = list.to_owned();
+        self.layers.count = Some(count);
+        let carried = self.classes(&x, &given, at)?;
+        self.loop_lines(&x, &given, &carried)
+    }
+
+    /// Walks the program of each class. Gives the values that layers hand on.
+    fn classes(
+        &mut self,
+        x: &Value,
+        given: &IndexMap<String, Bound>,
+        at: &Expr,
+    ) -> Result<IndexMap<String, Value>, Finding> {
+        let spec = self.spec;
+        let decl = spec.layers.as_ref().expect("the caller has looked");
+        let mut groups: Vec<(Vec<String>, &registry::syntax::Program)> = Vec::new();
+        for (kind, layer) in &decl.programs {
+            let same = groups.iter_mut().find(|(_, program)| **program == layer.program);
+            match same {
+                Some((kinds, _)) => kinds.push(kind.clone()),
+                None => groups.push((vec![kind.clone()], &layer.program)),
+            }
+        }
+        let mut carried: IndexMap<String, Value> = IndexMap::new();
+        for (kinds, program) in groups {
+            let scalars = self.layer_scalars(&kinds, at)?;
+            self.layer = scalars.clone();
+            self.prefix = Some(decl.prefix.name.replace("{i}", "0"));
+            let mut inner = Locals::new();
+            let mut params = vec![("x".to_owned(), "Tensor".to_owned())];
+            let own = Value { text: "x".to_owned(), binds: ATOM, ..x.clone() };
+            inner.insert("x".to_owned(), Bound::Value(own));
+            let names: BTreeSet<&str> = decl.carry.iter().map(|name| name.name.as_str()).collect();
+            for name in decl.carry.iter().map(|name| &name.name).chain(given.keys()) {
+                let text = variable(name);
+                if params.iter().any(|(known, _)| *known == text) {
+                    continue;
+                }
+                let known = carried.get(name).cloned().or_else(|| match given.get(name) {
+                    Some(Bound::Value(value)) => Some(value.clone()),
+                    _ => None,
+                });
+                let optional = names.contains(name.as_str()) && !given.contains_key(name);
+                let ty = if optional { "Tensor | None" } else { "Tensor" };
+                params.push((text.clone(), ty.to_owned()));
+                match (known, given.get(name)) {
+                    (_, Some(Bound::Tokens)) => {
+                        inner.insert(name.clone(), Bound::Tokens);
+                    }
+                    (Some(value), _) => {
+                        let value = Value { text, binds: ATOM, ..value };
+                        inner.insert(name.clone(), Bound::Value(value));
+                    }
+                    (None, _) => {
+                        let value = Value { text, binds: ATOM, ..x.clone() };
+                        inner.insert(name.clone(), Bound::Value(value));
+                    }
+                }
+            }
+            let method = Method { name: "forward".to_owned(), params, ..Method::default() };
+            let walked = self.walked(method, program, inner);
+            self.layer = LayerScalars::default();
+            self.prefix = None;
+            let (mut method, results) = match walked {
+                Ok(walked) => walked,
+                Err(finding) => {
+                    self.fail(finding);
+                    continue;
+                }
+            };
+            method.owner = Some(String::new());
+            hand_on(&mut method, &decl.carry);
+            for (name, value) in decl.carry.iter().zip(results.into_iter().skip(1)) {
+                carried.insert(name.name.clone(), value);
+            }
+            self.methods.push(method);
+            let method = self.methods.len() - 1;
+            self.layers.classes.push(LayerClass { kinds, method, scalars });
+        }
+        for name in &decl.carry {
+            carried.entry(name.name.clone()).or_insert_with(|| x.clone());
+        }
+        Ok(carried)
+    }
+
+    fn layer_scalars(&mut self, kinds: &[String], at: &Expr) -> Result<LayerScalars, Finding> {
+        let spec = self.spec;
+        let decl = spec.layers.as_ref().expect("the caller has looked");
+        let mut scalars = LayerScalars::default();
+        scalars.each.insert("i".to_owned(), symbol::marked("E", "i", at));
+        self.layer = scalars.clone();
+        let kind = match &decl.kind {
+            Some(kind) => Some(self.scalar(kind, &Locals::new(), &mut Vec::new())?),
+            None => None,
+        };
+        self.layers.kind.clone_from(&kind);
+        scalars.kind(kinds, kind, at);
+        for (name, each) in &decl.each {
+            self.layer = scalars.clone();
+            let value = self.scalar(&each.value, &Locals::new(), &mut Vec::new())?;
+            scalars.each.insert(name.clone(), value);
+        }
+        Ok(scalars)
+    }
+
+    /// Writes the loop over layers.
+    fn loop_lines(
+        &mut self,
+        x: &Value,
+        given: &IndexMap<String, Bound>,
+        carried: &IndexMap<String, Value>,
+    ) -> Result<Bound, Finding> {
+        let mut context = BTreeSet::new();
+        for class in &self.layers.classes {
+            context.extend(self.methods[class.method].context.iter().cloned());
+        }
+        for table in context.iter().filter(|name| *name != "cache") {
+            self.emit(Line::Text(format!(
+                "{table} = «R:{table}»(cache.length, tokens.shape[1], tokens.device)"
+            )));
+        }
+        let frame = self.frame();
+        frame.context.insert("cache".to_owned());
+        frame.has_layers = true;
+        let out = variable("x");
+        if x.text != out {
+            self.emit(crate::walk::assigned(&out, &x.text));
+        }
+        let mut names = vec![out.clone()];
+        for name in carried.keys() {
+            let first = match given.get(name) {
+                Some(Bound::Value(value)) => value.text.clone(),
+                _ => "None".to_owned(),
+            };
+            if first != variable(name) {
+                self.emit(crate::walk::assigned(&variable(name), &first));
+            }
+            names.push(variable(name));
+        }
+        let mut passed = names.clone();
+        for (name, bound) in given.iter().filter(|(name, _)| !carried.contains_key(*name)) {
+            match bound {
+                Bound::Value(value) => {
+                    let text = variable(name);
+                    if value.text != text {
+                        self.emit(crate::walk::assigned(&text, &value.text));
+                    }
+                    passed.push(text);
+                }
+                _ => passed.push("tokens".to_owned()),
+            }
+        }
+        passed.extend(context);
+        let list = self.layers.list.clone();
+        let call = format!("{} = layer({})", names.join(", "), passed.join(", "));
+        self.emit(Line::For(format!("layer in «W:{list}»"), vec![Line::Text(call)]));
+        self.frame().names.extend(names.iter().cloned());
+        let value = Value { text: out, binds: ATOM, ..x.clone() };
+        if carried.is_empty() {
+            return Ok(Bound::Value(value));
+        }
+        let others = carried.iter().map(|(name, value)| Value {
+            text: variable(name),
+            binds: ATOM,
+            ..value.clone()
+        });
+        Ok(Bound::Values(std::iter::once(value).chain(others).collect()))
+    }
+}
+
+/// A layer that gives `x` alone leaves what is carried as it is.
+fn hand_on(method: &mut Method, carry: &[Ident]) {
+    if method.results == 1 && !carry.is_empty() {
+        if let Some(Line::Text(last)) = method.body.last_mut() {
+            for name in carry {
+                *last += &format!(", {}", variable(&name.name));
+            }
+        }
+        method.results += carry.len();
+    }
+}
+
+/// True if an expression is an item of a list by the layer's number.
+pub(crate) fn is_item(expr: &Expr) -> Option<&Expr> {
+    match &expr.kind {
+        ExprKind::Index(list, key) => match &key.kind {
+            ExprKind::Path(names) if names.first().is_some_and(|name| name.name == "E:i") => {
+                Some(list)
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,407 @@
+//! Calls of ops: arguments by the signature, shapes by the sheet, code by the templates.
+
+use std::collections::BTreeMap;
+
+use minijinja::Environment;
+use registry::diag::{Finding, Span};
+use registry::ops::{Param, ParamKind};
+use registry::scalar::Scalar;
+use registry::syntax::{Arg, BinaryOp, Expr, ExprKind, Ident};
+
+use crate::arguments::{Argument, native};
+use crate::helpers::Given;
+use crate::python::binding::ATOM;
+use crate::scalars::of_scalar;
+use crate::symbol;
+use crate::target::OpSheet;
+use crate::value::{Bound, Line, Value, WeightUse};
+use crate::walk::{Locals, Tie, Walk, negated};
+
+/// Arguments of one call, by parameter.
+type Arguments = BTreeMap<&'static str, Argument>;
+
+impl Walk<'_> {
+    /// Binds the arguments of a call of an op, and applies it.
+    pub(crate) fn op_call(
+        &mut self,
+        name: &str,
+        args: &[Arg],
+        at: &Span,
+        locals: &Locals,
+    ) -> Result<Bound, Finding> {
+        let op = self.ops.get(name).expect("the caller has looked").clone();
+        let params = &op.signature().params;
+        let mut given: BTreeMap<&'static str, (Bound, Expr)> = BTreeMap::new();
+        if let [Param { name, kind: ParamKind::Values, .. }] = params.as_slice() {
+            let mut values = Vec::new();
+            for arg in args {
+                values.push(self.value(&arg.value, locals)?);
+            }
+            let empty = Expr { kind: ExprKind::Null, at: at.clone() };
+            given.insert(name, (Bound::Values(values), empty));
+        } else {
+            for (n, arg) in args.iter().enumerate() {
+                let param = match &arg.name {
+                    Some(name) => params.iter().find(|param| param.name == name.name),
+                    None => params.get(n),
+                };
+                let param = param.ok_or_else(|| Finding::error(at, "no such parameter"))?;
+                given.insert(param.name, (self.eval(&arg.value, locals)?, arg.value.clone()));
+            }
+        }
+        self.apply(name, given, at, locals)
+    }
+
+    /// Applies an operator.
+    pub(crate) fn operator(
+        &mut self,
+        op: BinaryOp,
+        (left, left_at): (Bound, &Expr),
+        (right, right_at): (Bound, &Expr),
+        expr: &Expr,
+        locals: &Locals,
+    ) -> Result<Bound, Finding> {
+        let word = match op {
+            BinaryOp::Add => "add",
+            BinaryOp::Sub => "sub",
+            BinaryOp::Mul => "mul",
+            _ => "div",
+        };
+        let is_value = |bound: &Bound| matches!(bound, Bound::Value(_));
+        let (name, x, y) = match (is_value(&left), is_value(&right)) {
+            (true, true) => {
+                let args = BTreeMap::from([
+                    ("x", (left, left_at.clone())),
+                    ("y", (right, right_at.clone())),
+                ]);
+                return self.apply(word, args, &expr.at, locals);
+            }
+            (false, false) => {
+                let left = Box::new(self.as_scalar(left, left_at, locals)?);
+                let right = Box::new(self.as_scalar(right, right_at, locals)?);
+                let kind = ExprKind::Binary(op, left, right);
+                return Ok(Bound::Scalar(symbol::fold(symbol::with(expr, kind))));
+            }
+            (true, false) => {
+                let name = match op {
+                    BinaryOp::Add | BinaryOp::Sub => "offset",
+                    BinaryOp::Mul => "scale",
+                    _ => "divide",
+                };
+                (name, (left, left_at), (right, right_at))
+            }
+            (false, true) => {
+                let name = match op {
+                    BinaryOp::Add | BinaryOp::Sub => "offset",
+                    BinaryOp::Mul => "scale",
+                    _ => "inverse",
+                };
+                (name, (right, right_at), (left, left_at))
+            }
+        };
+        let mut number = self.as_scalar(y.0, y.1, locals)?;
+        let mut value = x.0;
+        if op == BinaryOp::Sub {
+            if is_value(&value) && std::ptr::eq(x.1, left_at) {
+                number = negative(&number);
+            } else {
+                let minus = of_scalar(&Scalar::Float(-1.0), expr);
+                let args = BTreeMap::from([
+                    ("x", (value, x.1.clone())),
+                    ("s", (Bound::Scalar(minus), expr.clone())),
+                ]);
+                value = self.apply("scale", args, &expr.at, locals)?;
+            }
+        }
+        let args =
+            BTreeMap::from([("x", (value, x.1.clone())), ("s", (Bound::Scalar(number), y.1.clone()))]);
+        self.apply(name, args, &expr.at, locals)
+    }
+
+    fn apply(
+        &mut self,
+        name: &str,
+        mut given: BTreeMap<&'static str, (Bound, Expr)>,
+        at: &Span,
+        locals: &Locals,
+    ) -> Result<Bound, Finding> {
+        let op = self.ops.get(name).expect("ops of operators exist").clone();
+        let target = self.target;
+        let Some(sheet) = target.ops.get(name) else {
+            return Err(Finding::error(at, format!("the target `{}` has no op `{name}`", target.name))
+                .help(format!("write a template for it in `registry/targets/{}/ops`", target.name)));
+        };
+        // One of two modules: the op of each, by the condition.
+        let params = &op.signature().params;
+        for param in params {
+            let chooses = matches!(param.kind, ParamKind::Module | ParamKind::Tensor)
+                && param.default.is_none();
+            let choice = given.get(param.name).filter(|(bound, _)| {
+                matches!(bound, Bound::Choice(..)) && (chooses || param.kind == ParamKind::Tensor)
+            });
+            if let Some((Bound::Choice(condition, yes, no), expr)) = choice.cloned() {
+                let mut other = given.clone();
+                given.insert(param.name, (*yes, expr.clone()));
+                other.insert(param.name, (*no, expr.clone()));
+                let yes = self.branch(condition.clone(), |w| w.apply(name, given, at, locals))?;
+                let no = self.branch(negated(&condition), |w| w.apply(name, other, at, locals))?;
+                return self.chosen(condition, yes, no, &expr);
+            }
+        }
+        let mut args = Arguments::new();
+        let empty = Expr { kind: ExprKind::Null, at: at.clone() };
+        for param in params {
+            let (bound, expr) = given.remove(param.name).unwrap_or_else(|| {
+                let default = param.default.clone().unwrap_or(Scalar::Null);
+                (Bound::Scalar(of_scalar(&default, &empty)), empty.clone())
+            });
+            let argument = self.argument(param, bound, &expr, locals)?;
+            args.insert(param.name, argument);
+        }
+        self.tie(params, &args);
+        self.written(name, sheet, params, args, at)
+    }
+
+    fn argument(
+        &mut self,
+        param: &Param,
+        bound: Bound,
+        expr: &Expr,
+        locals: &Locals,
+    ) -> Result<Argument, Finding> {
+        if let Bound::Scalar(scalar) = &bound
+            && scalar.kind == ExprKind::Null
+        {
+            return Ok(Argument::Null);
+        }
+        let wrong = || Finding::error(&expr.at, format!("`{}` is something else", param.name));
+        Ok(match (param.kind, bound) {
+            (ParamKind::Tokens, Bound::Tokens) => Argument::Text("tokens".to_owned()),
+            (ParamKind::Value, Bound::Value(value)) => Argument::Value(value),
+            (ParamKind::Value, Bound::Values(values)) if !values.is_empty() => {
+                Argument::Value(values[0].clone())
+            }
+            (ParamKind::Values, Bound::Values(values)) => Argument::Values(values),
+            (ParamKind::Module | ParamKind::Tensor, Bound::Name(path)) => {
+                let suffix = if param.kind == ParamKind::Module { ".weight" } else { "" };
+                let wide = self.is_wide(&format!("{path}{suffix}"));
+                Argument::Path(path, wide)
+            }
+            (ParamKind::Module, Bound::Choice(condition, yes, _)) => {
+                // Only a weight that is another's can be chosen so: `tied=`.
+                let Bound::Name(path) = *yes else { return Err(wrong()) };
+                self.ties.push(Tie { weight: String::new(), other: path, condition: Some(condition) });
+                Argument::Null
+            }
+            (ParamKind::State, bound) => {
+                self.frame().context.insert("cache".to_owned());
+                Argument::Text(format!("«E:i», {}", self.state_name(bound).ok_or_else(wrong)?))
+            }
+            (ParamKind::Rope, bound) => Argument::Text(self.table(bound).ok_or_else(wrong)?),
+            (_, bound) => {
+                let scalar = self.as_scalar(bound, expr, locals)?;
+                let nullable = self.scalars.nullable(&scalar, &self.layer.clone());
+                Argument::Scalar(scalar, nullable)
+            }
+        })
+    }
+
+    fn state_name(&mut self, bound: Bound) -> Option<String> {
+        match bound {
+            Bound::Name(name) => {
+                let kind = &self.spec.states.get(&name)?.kind;
+                if !self.target.states.contains(&kind.name) {
+                    let message = format!("the target `{}` keeps no state of kind `{}`", self.target.name, kind.name);
+                    let finding = Finding::error(&kind.at.clone(), message);
+                    self.fail(finding);
+                }
+                Some(crate::python::quoted(&name))
+            }
+            Bound::Choice(condition, a, b) => {
+                let (a, b) = (self.state_name(*a)?, self.state_name(*b)?);
+                let condition = crate::python::expression(&condition).0;
+                Some(format!("{a} if {condition} else {b}"))
+            }
+            _ => None,
+        }
+    }
+
+    fn table(&mut self, bound: Bound) -> Option<String> {
+        match bound {
+            Bound::Name(name) => {
+                self.spec.rope.get(&name)?;
+                let shown =
+                    if self.spec.rope.len() == 1 { "rope".to_owned() } else { format!("rope_{name}") };
+                self.frame().context.insert(shown.clone());
+                Some(shown)
+            }
+            Bound::Choice(condition, a, b) => {
+                let (a, b) = (self.table(*a)?, self.table(*b)?);
+                let condition = crate::python::expression(&condition).0;
+                Some(format!("{a} if {condition} else {b}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// True if a weight is f32 in every run.
+    fn is_wide(&self, path: &str) -> bool {
+        let full = match &self.prefix {
+            Some(prefix) => format!("{prefix}.{path}"),
+            None => path.to_owned(),
+        };
+        self.spec.kept.f32.iter().any(|pattern| matches(&pattern.name, &full))
+    }
+
+    /// Notes a weight that is another's: the optional module of an op is that whose weight its first module takes.
+    fn tie(&mut self, params: &[Param], args: &Arguments) {
+        let modules = || params.iter().filter(|param| param.kind == ParamKind::Module);
+        let Some(own) = modules().find(|param| param.default.is_none()) else { return };
+        let Some(Argument::Path(weight, _)) = args.get(own.name) else { return };
+        if let Some(tie) = self.ties.last_mut()
+            && tie.weight.is_empty()
+        {
+            tie.weight.clone_from(weight);
+        }
+        let other = modules().find(|param| param.default.is_some());
+        if let Some(Argument::Path(other, _)) = other.and_then(|param| args.get(param.name)) {
+            let (weight, other) = (weight.clone(), other.clone());
+            self.ties.push(Tie { weight, other, condition: None });
+        }
+    }
+
+    /// Writes the code of a call.
+    fn written(
+        &mut self,
+        name: &str,
+        sheet: &OpSheet,
+        params: &[Param],
+        args: Arguments,
+        at: &Span,
+    ) -> Result<Bound, Finding> {
+        let mut context: BTreeMap<String, minijinja::Value> = args
+            .iter()
+            .map(|(name, arg)| ((*name).to_owned(), minijinja::Value::from_object(arg.clone())))
+            .collect();
+        let mut variant = BTreeMap::new();
+        for param in &sheet.variant {
+            let value = args.get(param.as_str()).and_then(Argument::constant);
+            variant.insert(param.clone(), value.unwrap_or(Scalar::Str("any".to_owned())));
+        }
+        let given: Vec<(String, Given)> = params
+            .iter()
+            .map(|param| {
+                let arg = &args[param.name];
+                let maybe = matches!(arg, Argument::Scalar(_, true));
+                (param.name.to_owned(), Given { some: !arg.is_null(), null: arg.is_null() || maybe })
+            })
+            .collect();
+        for (n, helper) in sheet.helpers.iter().enumerate().rev() {
+            let none = BTreeMap::new();
+            let shown = self.helpers.note(helper, if n == 0 { &variant } else { &none }, &given);
+            context.insert(if n == 0 { "helper".to_owned() } else { helper.clone() }, shown.into());
+        }
+        for fresh in &sheet.fresh {
+            let name = self.fresh(fresh);
+            context.insert(fresh.clone(), name.into());
+        }
+        if sheet.cache {
+            self.frame().context.insert("cache".to_owned());
+        }
+        let rendered = |template: &str| rendered(template, &context, name, at);
+        let before = rendered(&sheet.before)?;
+        let call = rendered(&sheet.call)?;
+        let dtype = rendered(&sheet.dtype)?;
+        let mut made = Vec::new();
+        for (param, template) in &sheet.modules {
+            let (root, suffix) = param.split_once('.').unwrap_or((param, ""));
+            let text = rendered(template)?;
+            if let (Some(Argument::Path(path, _)), false) = (args.get(root), text.is_empty()) {
+                let dot = if suffix.is_empty() { "" } else { "." };
+                made.push((format!("{path}{dot}{suffix}"), text));
+            }
+        }
+        for (path, made) in made {
+            let conditions = self.frame().conditions.clone();
+            self.frame().uses.push(WeightUse { path, made, conditions });
+        }
+        for line in before.lines().filter(|line| !line.trim().is_empty()) {
+            self.emit(Line::Text(line.to_owned()));
+        }
+        let values = args.values().filter_map(|arg| match arg {
+            Argument::Value(value) => Some(value.wide),
+            Argument::Values(values) => Some(values.iter().any(|value| value.wide)),
+            _ => None,
+        });
+        let wide = match dtype.as_str() {
+            "f32" => true,
+            "activation" => false,
+            _ => values.fold(false, |all, wide| all || wide),
+        };
+        let shapes = match &sheet.gives {
+            Some(gives) => crate::shapes::given(gives, &args)?,
+            None => vec![Vec::new()],
+        };
+        let binds = Value::binds(&sheet.binds);
+        let mut shapes = shapes.into_iter();
+        match (shapes.next(), shapes.len()) {
+            (Some(shape), 0) => Ok(Bound::Value(Value { text: call, binds, shape, wide })),
+            (first, _) => self.several(call, first.into_iter().chain(shapes).collect(), wide),
+        }
+    }
+
+    /// Assigns the results of a call with several.
+    fn several(
+        &mut self,
+        call: String,
+        shapes: Vec<Vec<Expr>>,
+        wide: bool,
+    ) -> Result<Bound, Finding> {
+        let names: Vec<String> = shapes.iter().map(|_| self.fresh("part")).collect();
+        self.emit(crate::walk::assigned(&names.join(", "), &call));
+        let values = names.into_iter().zip(shapes);
+        let values = values.map(|(text, shape)| Value { text, binds: ATOM, shape, wide });
+        Ok(Bound::Values(values.collect()))
+    }
+}
+
+/// Fills a template of a sheet.
+fn rendered(
+    template: &str,
+    context: &BTreeMap<String, minijinja::Value>,
+    op: &str,
+    at: &Span,
+) -> Result<String, Finding> {
+    if !template.contains('{') {
+        return Ok(template.trim_end().to_owned());
+    }
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(minijinja::UndefinedBehavior::Lenient);
+    let text = environment.render_str(template, context).map_err(|error| {
+        Finding::error(at, format!("the template of the op `{op}` fails: {error}"))
+    })?;
+    Ok(text.trim_end().to_owned())
+}
+
+/// Returns a number with the other sign.
+fn negative(number: &Expr) -> Expr {
+    match &number.kind {
+        ExprKind::Int(n) => symbol::with(number, ExprKind::Int(-n)),
+        ExprKind::Float(x) => symbol::with(number, ExprKind::Float(-x)),
+        _ => {
+            let inner = Box::new(number.clone());
+            symbol::with(number, ExprKind::Unary(registry::syntax::UnaryOp::Neg, inner))
+        }
+    }
+}
+
+/// True if a pattern, in which `*` is any text, matches a name.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, rest)) => name.strip_prefix(start).is_some_and(|tail| {
+            (0..=tail.len()).any(|n| tail.is_char_boundary(n) && matches(rest, &tail[n..]))
+        }),
+    }
+}
+

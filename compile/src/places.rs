@@ -1,0 +1,145 @@
+//! Fills the places of texts: dims, scalars of the layer, weights and calls, as a class writes them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::classes::{access, parameter};
+use crate::value::{Line, Method, below, segments};
+
+/// Where a text stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// In the constructor, which has `config`.
+    Init,
+    /// In another method, which has `self`.
+    Forward,
+}
+
+/// What texts of a class read.
+pub(crate) struct Names<'m> {
+    pub(crate) methods: &'m [Method],
+    pub(crate) called: &'m BTreeMap<usize, String>,
+    /// Marked names that methods read from `self`.
+    pub(crate) attributes: BTreeSet<String>,
+    /// Scalars of the layer that the constructor reads.
+    pub(crate) params: BTreeSet<String>,
+}
+
+impl<'m> Names<'m> {
+    pub(crate) fn new(methods: &'m [Method], called: &'m BTreeMap<usize, String>) -> Self {
+        Self { methods, called, attributes: BTreeSet::new(), params: BTreeSet::new() }
+    }
+}
+
+/// A text with its places filled.
+pub(crate) struct Resolved {
+    pub(crate) text: String,
+}
+
+/// Fills the places of a text.
+pub(crate) fn resolved(text: &str, mode: Mode, path: &str, names: &mut Names<'_>) -> Resolved {
+    let text = chosen(text, mode, path, names);
+    Resolved { text: filled(&text, mode, path, names) }
+}
+
+/// Writes choices: the one text if both are the same.
+fn chosen(text: &str, mode: Mode, path: &str, names: &mut Names<'_>) -> String {
+    let Some(end) = text.find('›') else { return text.to_owned() };
+    let Some(start) = text[..end].rfind('‹') else { return text.to_owned() };
+    let inner = &text[start + '‹'.len_utf8()..end];
+    let mut parts = inner.split('¦').map(|part| filled(part, mode, path, names));
+    let (yes, condition, no) = (
+        parts.next().unwrap_or_default(),
+        parts.next().unwrap_or_default(),
+        parts.next().unwrap_or_default(),
+    );
+    let mut before = text[..start].to_owned();
+    let mut after = text[end + '›'.len_utf8()..].to_owned();
+    let one = if yes == no {
+        let called = before.trim_end_matches('(').ends_with(|c: char| c.is_alphanumeric() || "_])»".contains(c));
+        if before.ends_with('(') && after.starts_with(')') && !called {
+            before.pop();
+            after.remove(0);
+        }
+        yes
+    } else {
+        format!("{yes} if {condition} else {no}")
+    };
+    chosen(&format!("{before}{one}{after}"), mode, path, names)
+}
+
+fn filled(text: &str, mode: Mode, path: &str, names: &mut Names<'_>) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find('«') {
+        out += &rest[..start];
+        let tail = &rest[start + '«'.len_utf8()..];
+        let Some(end) = tail.find('»') else { break };
+        out += &one(&tail[..end], mode, path, names);
+        rest = &tail[end + '»'.len_utf8()..];
+    }
+    out + rest
+}
+
+fn one(place: &str, mode: Mode, path: &str, names: &mut Names<'_>) -> String {
+    let (mark, name) = place.split_once(':').unwrap_or(("", place));
+    match mark {
+        "D" if mode == Mode::Init => format!("config.{name}"),
+        "E" if mode == Mode::Init => {
+            names.params.insert(name.to_owned());
+            parameter(name)
+        }
+        "D" | "E" => {
+            names.attributes.insert(place.to_owned());
+            format!("self.{}", parameter(name))
+        }
+        "W" => reach(name, path),
+        "R" => format!("self.{name}"),
+        "C" => {
+            let number: usize = name.parse().unwrap_or_default();
+            let called = names.called.get(&number).cloned().unwrap_or_default();
+            let owner = names.methods.get(number).and_then(|method| method.owner.clone());
+            match owner.as_deref().filter(|owner| *owner != path) {
+                Some(owner) if called == "forward" => reach(owner, path),
+                Some(owner) => format!("{}.{called}", reach(owner, path)),
+                None => format!("self.{called}"),
+            }
+        }
+        _ => place.to_owned(),
+    }
+}
+
+/// Returns the code by which a class at one path reaches another.
+fn reach(name: &str, path: &str) -> String {
+    let rest = below(name, path).unwrap_or(name);
+    segments(rest).into_iter().fold("self".to_owned(), |base, segment| access(&base, segment))
+}
+
+/// Fills the places of lines, and joins branches that are the same.
+pub(crate) fn resolved_lines(
+    lines: &[Line],
+    mode: Mode,
+    path: &str,
+    names: &mut Names<'_>,
+) -> Vec<Line> {
+    let mut written = Vec::new();
+    for line in lines {
+        match line {
+            Line::Text(text) => written.push(Line::Text(resolved(text, mode, path, names).text)),
+            Line::For(head, body) => {
+                let head = resolved(head, mode, path, names).text;
+                written.push(Line::For(head, resolved_lines(body, mode, path, names)));
+            }
+            Line::If(condition, yes, no) => {
+                let yes = resolved_lines(yes, mode, path, names);
+                let no = resolved_lines(no, mode, path, names);
+                if yes == no {
+                    written.extend(yes);
+                    continue;
+                }
+                let condition = resolved(condition, mode, path, names).text;
+                written.push(Line::If(condition, yes, no));
+            }
+        }
+    }
+    written
+}

@@ -1,0 +1,135 @@
+//! The settings of the written file: dims and rotary tables as reads of config keys.
+
+use std::collections::BTreeSet;
+
+use registry::diag::Finding;
+use registry::spec::{DimSource, RopeDecl, Spec};
+use registry::syntax::{Expr, ExprKind};
+
+use crate::python::{expression, quoted};
+use crate::scalars::Scalars;
+use crate::symbol;
+use crate::value::Line;
+
+/// Settings under way.
+struct Settings<'s, 'w> {
+    spec: &'s Spec,
+    scalars: &'w mut Scalars<'s>,
+    lines: Vec<Line>,
+    done: BTreeSet<String>,
+}
+
+/// Returns the name of a rotary table in the code.
+pub(crate) fn table_name(spec: &Spec, table: &str) -> String {
+    if spec.rope.len() == 1 { "rope".to_owned() } else { format!("rope_{table}") }
+}
+
+/// Writes the settings of these names, each after those that it is made of.
+pub(crate) fn written<'s>(
+    spec: &'s Spec,
+    scalars: &mut Scalars<'s>,
+    names: &BTreeSet<String>,
+    tables: &BTreeSet<String>,
+) -> Result<(Vec<Line>, Vec<TableCode>), Finding> {
+    let mut settings = Settings { spec, scalars, lines: Vec::new(), done: BTreeSet::new() };
+    for name in spec.dims.keys().filter(|name| names.contains(*name)) {
+        settings.dim(name, 0)?;
+    }
+    let mut codes = Vec::new();
+    for (name, decl) in &spec.rope {
+        if tables.contains(&table_name(spec, name)) {
+            codes.push(settings.table(decl)?);
+        }
+    }
+    Ok((settings.lines, codes))
+}
+
+/// The construction of a rotary table.
+#[derive(Debug, Clone)]
+pub(crate) struct TableCode {
+    pub(crate) name: String,
+    pub(crate) made: String,
+}
+
+impl<'s> Settings<'s, '_> {
+    /// Writes a dim, after the dims that it is made of.
+    fn dim(&mut self, name: &str, depth: usize) -> Result<(), Finding> {
+        if !self.done.insert(name.to_owned()) || depth > 64 {
+            return Ok(());
+        }
+        let Some(dim) = self.spec.dims.get(name) else { return Ok(()) };
+        let text = self.sources(&dim.sources, depth)?;
+        for comment in crate::comments::above(&dim.name.at) {
+            self.lines.push(Line::Text(format!("# {comment}")));
+        }
+        self.lines.push(Line::Text(format!("self.{name} = {text}")));
+        Ok(())
+    }
+
+    /// Returns an expression over config keys, after writing the dims that it reads.
+    fn expr(&mut self, expr: &Expr, depth: usize) -> Result<String, Finding> {
+        let expr = self.scalars.resolve(expr, &mut Vec::new(), 0)?;
+        let mut needs = Vec::new();
+        symbol::names(&expr, &mut |name| needs.extend(name.strip_prefix("D:").map(str::to_owned)));
+        for name in needs {
+            self.dim(&name, depth + 1)?;
+        }
+        Ok(expression(&expr).0)
+    }
+
+    fn sources(&mut self, sources: &[DimSource], depth: usize) -> Result<String, Finding> {
+        let mut keys = Vec::new();
+        let mut default = None;
+        for source in sources {
+            match source {
+                DimSource::Key(key) => keys.push(quoted(&key.name)),
+                DimSource::Compute(expr) if keys.is_empty() => return self.expr(expr, depth),
+                DimSource::Compute(expr) => {
+                    default = (expr.kind != ExprKind::Null).then(|| self.expr(expr, depth)).transpose()?;
+                }
+            }
+        }
+        let has_default = sources.iter().any(|source| matches!(source, DimSource::Compute(_)));
+        Ok(match (keys.as_slice(), default) {
+            ([key], None) if !has_default && !key.contains('.') => format!("config[{key}]"),
+            (keys, None) => format!("read(config, {})", keys.join(", ")),
+            (keys, Some(default)) => format!("read(config, {}, default={default})", keys.join(", ")),
+        })
+    }
+
+    /// Writes the numbers of a rotary table, and returns its construction.
+    fn table(&mut self, decl: &RopeDecl) -> Result<TableCode, Finding> {
+        let name = table_name(self.spec, &decl.name.name);
+        let theta = self.sources(&decl.theta, 0)?;
+        self.lines.push(Line::Text(format!("self.{name}_theta = {theta}")));
+        let mut made = vec![format!("config.{name}_theta")];
+        let nothing = matches!(decl.parameters.as_slice(), [DimSource::Compute(expr)] if expr.kind == ExprKind::Null);
+        if !decl.parameters.is_empty() && !nothing {
+            let parameters = self.sources(&decl.parameters, 0)?;
+            self.lines.push(Line::Text(format!("self.{name}_parameters = {parameters} or {{}}")));
+            made.push(format!("config.{name}_parameters"));
+        }
+        if let Some(partial) = &decl.partial {
+            let text = self.expr(partial, 0)?;
+            if text != "1.0" {
+                self.lines.push(Line::Text(format!("self.{name}_partial = {text}")));
+                made.push(format!("partial=config.{name}_partial"));
+            } else {
+                made.push("partial=1.0".to_owned());
+            }
+        }
+        if let Some(context) = &decl.context {
+            let text = self.expr(context, 0)?;
+            made.push(format!("context={text}").replace("«D:", "config.").replace('»', ""));
+        }
+        if let Some(behind) = &decl.behind {
+            let text = self.expr(behind, 0)?;
+            made.push(format!("behind={text}").replace("«D:", "config.").replace('»', ""));
+        }
+        if decl.long_by_scale {
+            made.push("long_by_scale=True".to_owned());
+        }
+        let dim = self.expr(&decl.dim, 0)?.replace("«D:", "config.").replace('»', "");
+        Ok(TableCode { name, made: format!("Rotary({dim}, {})", made.join(", ")) })
+    }
+}
