@@ -1,37 +1,61 @@
-//! Writes specs for a target: `compile TARGET_DIR OUT_DIR SPEC...`.
+//! Writes the specs of fixtures for a target: `compile TARGET_DIR FIXTURES OUT [NAME...]`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use onboard_compile::{Target, compile};
+use registry::config::Config;
+use registry::diag::Finding;
 use registry::library::Library;
 use registry::ops::OpSet;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [target, out, specs @ ..] = args.as_slice() else { return };
-    let target = Target::open(Path::new(target)).map_err(show).expect("a target");
+    let [target, fixtures, out, names @ ..] = args.as_slice() else {
+        println!("compile TARGET_DIR FIXTURES OUT [NAME...]");
+        return;
+    };
+    let target = Target::open(Path::new(target)).expect("a target");
     let library = Library::builtin();
-    let kinds = BTreeSet::from(["default".to_owned()]);
-    for name in specs {
-        let spec = match library.load(name, &[]) {
-            Ok(spec) => spec,
-            Err(findings) => return show(findings),
+    let mut folders: Vec<_> = fs_err::read_dir(fixtures)
+        .expect("a folder")
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.join("config.json").is_file() && path.join("reference").is_dir())
+        .collect();
+    folders.sort();
+    let mut lines = String::new();
+    for folder in folders {
+        let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
+        if !names.is_empty() && !names.contains(&name) {
+            continue;
+        }
+        let config = Config::read(&folder.join("config.json")).expect("a config");
+        let found = library.find(&config);
+        let [spec] = found.as_slice() else {
+            println!("{name}: no spec");
+            continue;
         };
-        match compile(&spec, &OpSet::builtin(), &target, &kinds) {
+        let spec = library.load(spec, &[]).expect("a spec");
+        let words = words(&folder.join("config.json"));
+        match compile(&spec, &OpSet::builtin(), &target, &words) {
             Ok(code) => {
-                fs_err::write(Path::new(out).join(&code.name), &code.text).expect("it is written");
+                let file = Path::new(out).join(format!("{name}.py"));
+                fs_err::write(&file, &code.text).expect("it is written");
+                lines += &format!("{name} {}\n", spec.name.name);
             }
-            Err(findings) => {
-                println!("=== {name}");
-                show(findings);
-            }
+            Err(findings) => findings.iter().for_each(|one| show(&name, one)),
         }
     }
+    fs_err::write(Path::new(out).join("specs.txt"), lines).expect("it is written");
 }
 
-fn show(findings: Vec<registry::diag::Finding>) {
-    for one in findings {
-        println!("{} {}:{}", one.message, one.at.as_ref().map_or("", |at| &at.source.path), one.at.as_ref().map_or(0, |at| at.line()));
-    }
+fn words(path: &Path) -> BTreeSet<String> {
+    let text = fs_err::read_to_string(path).expect("a config");
+    text.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+fn show(name: &str, one: &Finding) {
+    let place = one.at.as_ref().map(|at| format!("{}:{}", at.source.path, at.line()));
+    println!("{name}: {} ({})", one.message, place.unwrap_or_default());
 }

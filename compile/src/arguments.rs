@@ -143,6 +143,9 @@ impl Object for Argument {
             },
             other => match &**self {
                 Self::Path(path, _) => format!("«W:{path}.{other}»").into(),
+                Self::Text(text) if other == "name" => {
+                    text.split_once(", ").map(|(_, name)| name)?.into()
+                }
                 _ => return None,
             },
         })

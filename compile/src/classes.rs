@@ -55,6 +55,8 @@ pub(crate) struct Classes<'m> {
     pub(crate) called: BTreeMap<usize, String>,
     /// Names of classes by the names of layers' kinds, say.
     pub(crate) names: IndexSet<String>,
+    /// Paths whose children have numbers with gaps between them.
+    pub(crate) gapped: BTreeSet<String>,
     /// Lines that a class's constructor gets besides: by path.
     pub(crate) extra: BTreeMap<String, Vec<Line>>,
     /// Definitions of the layer's scalars, for the class of a layer.
@@ -176,6 +178,7 @@ impl Classes<'_> {
             }
         }
         let single = wanted.len() == 1;
+        let mut taken: BTreeSet<String> = BTreeSet::new();
         for (number, _) in &own {
             let first = wanted.first().is_some_and(|one| one.method == *number);
             let called = if single && first {
@@ -184,14 +187,29 @@ impl Classes<'_> {
                 let plain = self.methods[*number].name.clone();
                 if children.contains_key(&plain) { format!("apply_{plain}") } else { plain }
             };
-            self.called.insert(*number, called);
+            let mut unique = called.clone();
+            let mut n = 1;
+            while !taken.insert(unique.clone()) {
+                n += 1;
+                unique = format!("{called}_{n}");
+            }
+            self.called.insert(*number, unique);
         }
         let mut init: Vec<(Vec<Expr>, Line)> = Vec::new();
+        let mut segments_here: BTreeSet<String> = children.keys().cloned().collect();
+        segments_here.extend(self.called.values().cloned());
+        for line in self.extra.get(path).into_iter().flatten() {
+            if let Line::Text(text) = line
+                && let Some((name, _)) = text.strip_prefix("self.").and_then(|t| t.split_once(" = "))
+            {
+                segments_here.insert(name.to_owned());
+            }
+        }
         for (segment, group) in children {
             let child = if path.is_empty() { segment.clone() } else { format!("{path}.{segment}") };
             self.child(&child, &segment, group, &mut init);
         }
-        let place = self.finish(path, name, wanted, &own, init);
+        let place = self.finish(path, name, wanted, (&own, &segments_here), init);
         self.done.len().min(place)
     }
 
@@ -231,13 +249,25 @@ impl Classes<'_> {
         let (leaves, deeper): (Vec<WeightUse>, Vec<WeightUse>) =
             group.uses.iter().cloned().partition(|one| one.path == path);
         if !leaves.is_empty() {
-            let conditions = any_of(&leaves);
-            let made = resolved(&leaves[0].made, Mode::Init, path, &mut self.reader()).text;
             let target = access("self", segment);
-            init.push((conditions.clone(), Line::Text(format!("{target} = {made}"))));
-            self.below_leaf(path, &target, &deeper, &conditions, init);
-            return;
+            let mut made: IndexMap<String, Vec<WeightUse>> = IndexMap::new();
+            for one in &leaves {
+                made.entry(one.made.clone()).or_default().push(one.clone());
+            }
+            let several = made.len() > 1 || !group.methods.is_empty();
+            for (made, uses) in made {
+                let own = uses.iter().map(|one| one.conditions.as_slice()).collect::<Vec<_>>();
+                let conditions = if several { shared(&own) } else { any_of(&uses) };
+                init.push((conditions.clone(), Line::Text(format!("{target} = {made}"))));
+                if group.methods.is_empty() {
+                    self.below_leaf(path, &target, &deeper, &conditions, init);
+                }
+            }
+            if group.methods.is_empty() {
+                return;
+            }
         }
+        let group = Group { uses: deeper, ..group };
         if let Some(line) = self.numbered(path, segment, &group) {
             init.push(line);
             return;
@@ -275,17 +305,14 @@ impl Classes<'_> {
         let mut made = BTreeSet::new();
         for one in deeper {
             let rest = segments(below(&one.path, path).unwrap_or_default());
-            let conditions = if any_of(std::slice::from_ref(one)).is_empty() {
-                Vec::new()
-            } else {
-                known.to_vec()
-            };
+            let own = any_of(std::slice::from_ref(one));
+            let conditions = if own.is_empty() { known.to_vec() } else { own };
             let mut at = target.to_owned();
             for (n, segment) in rest.iter().enumerate() {
                 at = access(&at, segment);
                 let last = n + 1 == rest.len();
                 let text = if last {
-                    resolved(&one.made, Mode::Init, path, &mut self.reader()).text
+                    one.made.clone()
                 } else {
                     "nn.Module()".to_owned()
                 };
@@ -313,7 +340,7 @@ impl Classes<'_> {
             let number = segments(below(owner, path)?).first()?.parse().ok()?;
             parts.entry(number).or_default().methods.push(one.clone());
         }
-        let gaps = parts.keys().enumerate().any(|(n, number)| n != *number);
+        let gaps = self.gapped.contains(path);
         let conditions = shared(&group.conditions());
         let mut made = Vec::new();
         for (number, mut part) in parts {
@@ -321,7 +348,7 @@ impl Classes<'_> {
             part.methods.iter_mut().for_each(|one| one.conditions.clear());
             part.uses.iter_mut().for_each(|one| one.conditions.clear());
             let text = match part.uses.iter().find(|one| one.path == child) {
-                Some(leaf) => resolved(&leaf.made, Mode::Init, path, &mut self.reader()).text,
+                Some(leaf) => leaf.made.clone(),
                 None => self.made(&child, &part),
             };
             made.push(if gaps { format!("\"{number}\": {text}") } else { text });
@@ -335,9 +362,6 @@ impl Classes<'_> {
         Some((conditions, Line::Text(format!("{} = {list}", access("self", segment)))))
     }
 
-    fn reader(&self) -> Names<'_> {
-        Names::new(self.methods, &self.called)
-    }
 
     /// Writes a class from its parts.
     fn finish(
@@ -345,10 +369,11 @@ impl Classes<'_> {
         path: &str,
         name: Option<String>,
         wanted: &[Wanted],
-        own: &[(usize, Vec<Expr>)],
+        (own, taken): (&[(usize, Vec<Expr>)], &BTreeSet<String>),
         children: Vec<(Vec<Expr>, Line)>,
     ) -> usize {
-        let mut names = self.reader();
+        let mut names = Names::new(self.methods, &self.called, &self.gapped);
+        names.taken.clone_from(taken);
         let mut methods = Vec::new();
         for (number, _) in own {
             let method = &self.methods[*number];
@@ -366,7 +391,7 @@ impl Classes<'_> {
             });
         }
         let read: Vec<String> = names.attributes.iter().cloned().collect();
-        let mut init_names = self.reader();
+        let mut init_names = Names::new(self.methods, &self.called, &self.gapped);
         let mut init = conditional(&children, path, &mut init_names);
         let extra = self.extra.get(path).cloned().unwrap_or_default();
         init.extend(resolved_lines(&extra, Mode::Init, path, &mut init_names));
@@ -378,7 +403,8 @@ impl Classes<'_> {
             if mark == "E" {
                 params.insert(plain.to_owned());
             }
-            heads.push(Line::Text(format!("self.{} = {value}", parameter(plain))));
+            let attribute = names.attribute(plain);
+            heads.push(Line::Text(format!("self.{attribute} = {value}")));
         }
         params.extend(init_names.params.iter().cloned());
         for line in &children {

@@ -17,7 +17,7 @@ use crate::python::{expression, quoted};
 use crate::scalars::{LayerScalars, Scalars, of_scalar};
 use crate::settings::{self, TableCode};
 use crate::target::Target;
-use crate::value::{Bound, Line, Method, parent};
+use crate::value::{Bound, Line, Method, parent, segments};
 use crate::walk::{Locals, Walk};
 use crate::{comments, layout, loader, trunk};
 
@@ -32,12 +32,13 @@ pub struct Code {
     pub rounds: Vec<(String, String)>,
 }
 
-/// Writes a spec for a target, or returns everything that the target lacks. `kinds` are the rotary schemes that the file is to have.
+/// Writes a spec for a target, or returns everything that the target lacks. `words` are texts of configs: of schemes and
+/// activations that are chosen by name, the file has those.
 pub fn compile(
     spec: &Spec,
     ops: &OpSet,
     target: &Target,
-    kinds: &BTreeSet<String>,
+    words: &BTreeSet<String>,
 ) -> Result<Code, Vec<Finding>> {
     let mut walk = Walk {
         spec,
@@ -66,7 +67,7 @@ pub fn compile(
     if !walk.findings.is_empty() {
         return Err(walk.findings);
     }
-    Writer { walk, root, kinds }.written().map_err(|finding| vec![finding])
+    Writer { walk, root, words }.written().map_err(|finding| vec![finding])
 }
 
 /// Walks the model. Gives the number of its method.
@@ -89,7 +90,7 @@ fn root(walk: &mut Walk<'_>) -> Result<usize, Finding> {
 struct Writer<'s, 'k> {
     walk: Walk<'s>,
     root: usize,
-    kinds: &'k BTreeSet<String>,
+    words: &'k BTreeSet<String>,
 }
 
 impl Writer<'_, '_> {
@@ -101,6 +102,8 @@ impl Writer<'_, '_> {
         let reserved: Vec<String> = self.walk.helpers.used.keys().cloned().collect();
         names.extend(reserved);
         names.extend(["Config", "Cache", "Rotary"].map(str::to_owned));
+        let gapped = gapped(&self.walk.methods);
+        biases_apart(&mut self.walk.methods);
         let mut layer_classes: Vec<(Vec<String>, Class)> = Vec::new();
         for class in self.walk.layers.classes.clone() {
             let several = self.walk.layers.classes.len() > 1;
@@ -117,6 +120,7 @@ impl Writer<'_, '_> {
                 called: BTreeMap::new(),
                 names,
                 extra: BTreeMap::new(),
+                gapped: gapped.clone(),
                 scalars: class.scalars.each.clone(),
             };
             let wanted = Wanted { method: class.method, conditions: Vec::new() };
@@ -125,6 +129,9 @@ impl Writer<'_, '_> {
             let mut built = classes.done.remove(place);
             (done, names) = (classes.done, classes.names);
             layer_head(&mut built, &class.scalars);
+            if several {
+                built.params = vec!["i".to_owned()];
+            }
             layer_classes.push((class.kinds, built));
         }
         let tables: BTreeSet<String> = self
@@ -147,6 +154,7 @@ impl Writer<'_, '_> {
             called: BTreeMap::new(),
             names,
             extra,
+            gapped,
             scalars: IndexMap::new(),
         };
         let wanted = Wanted { method: self.root, conditions: Vec::new() };
@@ -156,12 +164,12 @@ impl Writer<'_, '_> {
         let has_trunk = outer.iter().any(|class| class.name == "Model");
         if has_trunk {
             let name = format!("{family}Model");
-            for class in &mut outer {
+            for class in outer.iter_mut().chain([&mut last]) {
                 if class.name == "Model" {
                     class.name.clone_from(&name);
                 }
+                rename_made(class, " Model(config", &format!(" {name}(config"));
             }
-            rename_made(&mut last, "Model(config", &format!("{name}(config"));
             last.name = format!("{family}ForCausalLM");
         }
         let mut all = done;
@@ -169,6 +177,12 @@ impl Writer<'_, '_> {
         all.extend(outer);
         used.extend(dims_of(&all));
         used.extend(dims_of(std::slice::from_ref(&last)));
+        if let Some(Line::Text(result)) =
+            last.methods.first_mut().and_then(|method| method.body.last_mut())
+            && let Some(text) = result.strip_prefix("return ")
+        {
+            *result = format!("logits = {text}");
+        }
         self.text(&family, &all, last, used, &tables)
     }
 
@@ -187,7 +201,7 @@ impl Writer<'_, '_> {
         let segment = list.rsplit('.').next().unwrap_or_default().to_owned();
         extra.entry(place).or_default().extend(self.layer_list(&segment, layers));
         let spec = self.walk.spec;
-        let (_, made) = settings::written(spec, &mut self.walk.scalars, &BTreeSet::new(), tables)?;
+        let (_, made) = settings::written(spec, &mut self.walk.scalars, &BTreeSet::new(), tables, self.words)?;
         codes.clone_from(&made);
         for code in made {
             let line = format!("self.{} = {}", code.name, code.made);
@@ -234,7 +248,7 @@ impl Writer<'_, '_> {
         let map = Line::Text(format!("kinds = {{{}}}", kinds.join(", ")));
         let (heads, item) = match kind.and_then(is_item) {
             Some(list) => (
-                format!("for layer, kind in enumerate({}[:{count}])", expression(list).0),
+                format!("for layer, kind in enumerate({}[: {count}])", expression(list).0),
                 "kind".to_owned(),
             ),
             None => {
@@ -263,14 +277,11 @@ impl Writer<'_, '_> {
     ) -> Result<Code, Finding> {
         let spec = self.walk.spec;
         let target = self.walk.target;
-        let (settings, _) = settings::written(spec, &mut self.walk.scalars, &used, tables)?;
-        let mut names = crate::places::Names::new(&[], EMPTY.get_or_init(BTreeMap::new));
+        let (settings, _) = settings::written(spec, &mut self.walk.scalars, &used, tables, self.words)?;
+        let mut names = crate::places::Names::new(&[], EMPTY.get_or_init(BTreeMap::new), NONE.get_or_init(BTreeSet::new));
         let settings: Vec<Line> = settings
             .iter()
-            .map(|line| match line {
-                Line::Text(text) => Line::Text(text.replace("«D:", "self.").replace('»', "")),
-                other => other.clone(),
-            })
+            .map(own_dims)
             .collect();
         let settings = crate::places::resolved_lines(&settings, crate::places::Mode::Init, "", &mut names);
         let rules = loader::rules(spec, &mut self.walk.scalars, target)?;
@@ -288,9 +299,9 @@ impl Writer<'_, '_> {
                 line.push(',');
             }
         }
-        let kept: Vec<String> = spec.kept.f32.iter().map(|one| one.name.clone()).collect();
+        let kept: Vec<String> = spec.kept.f32.iter().map(|one| one.name.replace('.', "\\.").replace('*', ".*")).collect();
         let ignored: Vec<String> = spec.ignore.weights.iter().map(|one| one.name.clone()).collect();
-        let helpers = self.helpers()?;
+        let mut helpers = self.helpers()?;
         let defaults: Vec<String> = spec
             .defaults
             .values()
@@ -306,6 +317,18 @@ impl Writer<'_, '_> {
             layout::statement(&text, 0, target.width, &mut default_lines);
         }
         let width = target.width;
+        let mut bodies = String::new();
+        for class in classes.iter().chain([&last]) {
+            let methods = class.methods.iter().map(|method| &method.body);
+            for lines in std::iter::once(&class.init).chain(methods) {
+                each_text(lines, &mut |text| {
+                    bodies += text;
+                    bodies.push('\n');
+                });
+            }
+        }
+        keep_used(&mut helpers, &bodies);
+        let helpers: Vec<String> = helpers.into_iter().map(|(_, text)| text).collect();
         let written: Vec<minijinja::Value> =
             classes.iter().map(|class| class_value(class, width)).collect();
         let mut setting_lines = Vec::new();
@@ -327,7 +350,7 @@ impl Writer<'_, '_> {
             ignored,
             root,
             tables => tables.iter().cloned().collect::<Vec<_>>(),
-            kinds => self.kinds.iter().cloned().collect::<Vec<_>>(),
+            words => self.words.iter().cloned().collect::<Vec<_>>(),
             ties => self.walk.ties.iter().map(|tie| {
                 let condition = tie.condition.as_ref();
                 let condition = condition.map(|one| expression(one).0.replace("«D:", "self.config.").replace('»', ""));
@@ -337,31 +360,34 @@ impl Writer<'_, '_> {
         let text = self.rendered("file", &context)?;
         let rounds = target.ops.iter().filter_map(|(name, op)| Some((name.clone(), op.rounds.clone()?)));
         let name = target.file.replace("{name}", &spec.name.name);
-        Ok(Code { name, text: tidy(&text), rounds: rounds.collect() })
+        Ok(Code { name, text: tidy(&without_unused(&text)), rounds: rounds.collect() })
     }
 
     /// Renders the helpers that the file uses.
-    fn helpers(&self) -> Result<Vec<String>, Finding> {
-        let mut texts = Vec::new();
+    fn helpers(&self) -> Result<Vec<(String, String)>, Finding> {
+        let mut texts: Vec<(String, String)> = Vec::new();
         for (helper, variants) in self.walk.helpers.used.iter().rev() {
             for (place, variant) in variants.iter().enumerate() {
+                let all = self.walk.ops.declared().flat_map(|op| op.signature().params.clone());
+                let all = all.map(|param| (param.name.to_owned(), "never"));
                 let word = |given: &Given| match (given.some, given.null) {
                     (true, true) => "some",
                     (true, false) => "always",
                     _ => "never",
                 };
                 let given = variant.given.iter().map(|(name, given)| (name.clone(), word(given)));
-                let kinds: Vec<String> = self.kinds.iter().cloned().collect();
+                let words: Vec<String> = self.words.iter().cloned().collect();
                 let values = variant.values.iter().map(|(name, value)| (name.clone(), native(value)));
                 let own = [
                     ("name".to_owned(), minijinja::Value::from(variant_name(helper, place))),
-                    ("given".to_owned(), minijinja::Value::from_pairs(given)),
-                    ("kinds".to_owned(), minijinja::Value::from(kinds)),
+                    ("given".to_owned(), minijinja::Value::from_pairs(all.chain(given))),
+                    ("words".to_owned(), minijinja::Value::from(words)),
                 ];
                 let context = minijinja::Value::from_pairs(values.chain(own));
                 let text = self.rendered(&format!("helpers/{helper}"), &context)?;
-                if !texts.contains(&text) {
-                    texts.push(text);
+                let text = text.trim().to_owned();
+                if !text.is_empty() && !texts.iter().any(|(_, known)| *known == text) {
+                    texts.push((variant_name(helper, place), text));
                 }
             }
         }
@@ -383,6 +409,22 @@ impl Writer<'_, '_> {
         })
     }
 }
+
+/// Writes dims as attributes of the settings themselves.
+fn own_dims(line: &Line) -> Line {
+    let own = |text: &String| text.replace("«D:", "self.").replace('»', "");
+    match line {
+        Line::Text(text) => Line::Text(own(text)),
+        Line::If(condition, yes, no) => Line::If(
+            own(condition),
+            yes.iter().map(own_dims).collect(),
+            no.iter().map(own_dims).collect(),
+        ),
+        Line::For(head, body) => Line::For(own(head), body.iter().map(own_dims).collect()),
+    }
+}
+
+static NONE: std::sync::OnceLock<BTreeSet<String>> = std::sync::OnceLock::new();
 
 static EMPTY: std::sync::OnceLock<BTreeMap<usize, String>> = std::sync::OnceLock::new();
 
@@ -424,8 +466,79 @@ fn each_text(lines: &[Line], visit: &mut impl FnMut(&str)) {
 
 fn rename_made(class: &mut Class, from: &str, to: &str) {
     for line in &mut class.init {
-        if let Line::Text(text) = line {
-            *text = text.replace(from, to);
+        match line {
+            Line::Text(text) => *text = text.replace(from, to),
+            Line::If(_, yes, no) => {
+                for line in yes.iter_mut().chain(no) {
+                    if let Line::Text(text) = line {
+                        *text = text.replace(from, to);
+                    }
+                }
+            }
+            Line::For(..) => {}
+        }
+    }
+}
+
+/// Returns the paths whose children have numbers with gaps between them.
+fn gapped(methods: &[Method]) -> BTreeSet<String> {
+    let mut numbers: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
+    let uses = methods.iter().flat_map(|method| method.uses.iter().map(|one| one.path.as_str()));
+    let owners = methods.iter().filter_map(|method| method.owner.as_deref());
+    for path in uses.chain(owners) {
+        let all = segments(path);
+        for (n, segment) in all.iter().enumerate() {
+            if let Ok(number) = segment.parse() {
+                numbers.entry(all[..n].join(".")).or_default().insert(number);
+            }
+        }
+    }
+    let gaps = |found: &BTreeSet<usize>| found.iter().enumerate().any(|(n, number)| n != *number);
+    numbers.into_iter().filter(|(_, found)| gaps(found)).map(|(path, _)| path).collect()
+}
+
+/// Where a spec adds the bias of a module by itself, the module multiplies alone.
+fn biases_apart(methods: &mut [Method]) {
+    let apart: BTreeSet<String> = methods
+        .iter()
+        .flat_map(|method| &method.uses)
+        .filter(|one| one.made.starts_with("nn.Parameter"))
+        .filter_map(|one| one.path.strip_suffix(".bias").map(str::to_owned))
+        .collect();
+    for method in methods.iter_mut() {
+        for path in &apart {
+            multiplied(&mut method.body, path);
+        }
+    }
+}
+
+fn multiplied(lines: &mut [Line], path: &str) {
+    let call = format!("«W:{path}»(");
+    for line in lines {
+        match line {
+            Line::Text(text) => {
+                while let Some(start) = text.find(&call) {
+                    let inside = start + call.len();
+                    let mut depth = 1;
+                    let end = text[inside..].char_indices().find_map(|(at, letter)| {
+                        depth += match letter {
+                            '(' => 1,
+                            ')' => -1,
+                            _ => 0,
+                        };
+                        (depth == 0).then_some(inside + at)
+                    });
+                    let Some(end) = end else { break };
+                    let given = text[inside..end].to_owned();
+                    let product = format!("F.linear({given}, «W:{path}».weight)");
+                    text.replace_range(start..=end, &product);
+                }
+            }
+            Line::If(_, yes, no) => {
+                multiplied(yes, path);
+                multiplied(no, path);
+            }
+            Line::For(_, body) => multiplied(body, path),
         }
     }
 }
@@ -440,10 +553,11 @@ fn layer_head(class: &mut Class, scalars: &LayerScalars) {
             });
         }
     }
-    let mut names = crate::places::Names::new(&[], EMPTY.get_or_init(BTreeMap::new));
+    let mut names = crate::places::Names::new(&[], EMPTY.get_or_init(BTreeMap::new), NONE.get_or_init(BTreeSet::new));
     let mut lines = Vec::new();
     for (name, expr) in scalars.each.iter().filter(|(name, _)| needed.contains(*name) && *name != "i") {
-        let line = Line::Text(format!("{name} = {}", expression(expr).0));
+        let value = expression(expr).0.replace("(config, ", "(config.raw, ");
+        let line = Line::Text(format!("{name} = {value}"));
         lines.push(line);
     }
     let mut init = crate::places::resolved_lines(&lines, crate::places::Mode::Init, "", &mut names);
@@ -503,6 +617,59 @@ fn docstring(about: &[String], depth: usize, width: usize) -> Vec<String> {
     all.extend(lines.map(|line| format!("{indent}{line}")));
     all.push(format!("{indent}\"\"\""));
     all
+}
+
+/// Keeps the helpers that a text uses, and those that these use.
+fn keep_used(helpers: &mut Vec<(String, String)>, bodies: &str) {
+    let names: Vec<String> = helpers.iter().map(|(name, _)| name.clone()).collect();
+    let mut used: BTreeSet<String> = BTreeSet::new();
+    let mut texts = vec![bodies.to_owned()];
+    while let Some(text) = texts.pop() {
+        for name in &names {
+            if !used.contains(name) && mentions(&text, name) {
+                used.insert(name.clone());
+                let own = helpers.iter().filter(|(other, _)| other == name);
+                texts.extend(own.map(|(_, text)| text.clone()));
+            }
+        }
+    }
+    helpers.retain(|(name, _)| used.contains(name));
+}
+
+/// True if a text has a word.
+fn mentions(text: &str, word: &str) -> bool {
+    let letter = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(at, _)| {
+        !text[..at].ends_with(letter) && !text[at + word.len()..].starts_with(letter)
+    })
+}
+
+/// Removes imports of names that the text does not use.
+fn without_unused(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let (head, names) = match line.split_once(" import ") {
+            Some((head, names)) if head.starts_with("from ") => (format!("{head} import "), names),
+            _ => match line.strip_prefix("import ") {
+                Some(names) => ("import ".to_owned(), names),
+                None => {
+                    lines.push(line.to_owned());
+                    continue;
+                }
+            },
+        };
+        let others: String =
+            text.lines().filter(|other| *other != line).flat_map(|other| [other, "\n"]).collect();
+        let is_used = |name: &&str| {
+            let called = name.rsplit(" as ").next().unwrap_or(name);
+            *name == "torch" || mentions(&others, called)
+        };
+        let used: Vec<&str> = names.split(", ").filter(is_used).collect();
+        if !used.is_empty() {
+            lines.push(format!("{head}{}", used.join(", ")));
+        }
+    }
+    lines.join("\n")
 }
 
 /// Removes blank lines that a file should not have.

@@ -43,15 +43,6 @@ impl Walk<'_> {
         at: &Expr,
         locals: &Locals,
     ) -> Result<Bound, Finding> {
-        let spec = self.spec;
-        let Some(decl) = &spec.layers else {
-            return Err(Finding::error(&at.at, "the spec has no section `layers`"));
-        };
-        let Some(list) = decl.prefix.name.strip_suffix(".{i}") else {
-            let message = format!("layers of `{}` do not each have their own weights", decl.prefix.name);
-            return Err(Finding::error(&decl.prefix.at, message)
-                .help("code is written for prefixes that end with `{i}`"));
-        };
         let mut given: IndexMap<String, Bound> = IndexMap::new();
         let mut x = None;
         for arg in args {
@@ -63,6 +54,52 @@ impl Walk<'_> {
                 }
             }
         }
+        self.layers_with(x, given, at, locals)
+    }
+
+    /// Runs all layers with values that are there in some configs alone.
+    pub(crate) fn layers_if(
+        &mut self,
+        condition: Expr,
+        args: &[Arg],
+        at: &Expr,
+        locals: &Locals,
+    ) -> Result<Bound, Finding> {
+        let mut given: IndexMap<String, Bound> = IndexMap::new();
+        let mut x = None;
+        for arg in args {
+            let Some(name) = &arg.name else {
+                x = Some(self.eval(&arg.value, locals)?);
+                continue;
+            };
+            let (value, mut lines) =
+                self.branch(condition.clone(), |walk| walk.value(&arg.value, locals))?;
+            let text = variable(&name.name);
+            lines.push(crate::walk::assigned(&text, &value.text));
+            let no = vec![crate::walk::assigned(&text, "None")];
+            self.emit(Line::If(crate::python::expression(&condition).0, lines, no));
+            let value = Value { text, binds: ATOM, ..value };
+            given.insert(name.name.clone(), Bound::Value(value));
+        }
+        self.layers_with(x, given, at, locals)
+    }
+
+    fn layers_with(
+        &mut self,
+        x: Option<Bound>,
+        given: IndexMap<String, Bound>,
+        at: &Expr,
+        locals: &Locals,
+    ) -> Result<Bound, Finding> {
+        let spec = self.spec;
+        let Some(decl) = &spec.layers else {
+            return Err(Finding::error(&at.at, "the spec has no section `layers`"));
+        };
+        let Some(list) = decl.prefix.name.strip_suffix(".{i}") else {
+            let message = format!("layers of `{}` do not each have their own weights", decl.prefix.name);
+            return Err(Finding::error(&decl.prefix.at, message)
+                .help("code is written for prefixes that end with `{i}`"));
+        };
         let Some(Bound::Value(x)) = x else {
             return Err(Finding::error(&at.at, "`layers` takes a value"));
         };
@@ -148,6 +185,16 @@ impl Walk<'_> {
             self.methods.push(method);
             let method = self.methods.len() - 1;
             self.layers.classes.push(LayerClass { kinds, method, scalars });
+        }
+        // All classes are called alike.
+        let context: BTreeSet<String> = self
+            .layers
+            .classes
+            .iter()
+            .flat_map(|class| self.methods[class.method].context.clone())
+            .collect();
+        for class in &self.layers.classes {
+            self.methods[class.method].context.clone_from(&context);
         }
         for name in &decl.carry {
             carried.entry(name.name.clone()).or_insert_with(|| x.clone());

@@ -228,10 +228,8 @@ fn bracketed(
     let items = items(inner);
     if fits(inner, depth + 1, width) && !inside.ends_with(',') {
         out.push(format!("{}{inner}", indent(depth + 1)));
-    } else if let [only] = items.as_slice()
-        && is_comprehension(only)
-    {
-        comprehension(only, depth + 1, width, out);
+    } else if is_comprehension(inner) {
+        comprehension(inner, depth + 1, width, out);
     } else if let [only] = items.as_slice()
         && !first.starts_with("def ")
     {

@@ -112,7 +112,10 @@ fn rule<'s>(
                 }
             }
             Part::Words(list) => {
-                let other = disk.iter().find_map(|part| match part {
+                let joins = decl.steps.iter().any(|step| {
+                    target.steps.get(words_of(step).0).is_some_and(|step| step.starts_with("all"))
+                });
+                let other = disk.iter().filter(|_| !joins).find_map(|part| match part {
                     Part::Words(words) if words.len() == list.len() => Some(words),
                     _ => None,
                 });
@@ -180,7 +183,7 @@ fn change<'s>(
     let mut loops: Vec<String> = Vec::new();
     let variables = ["y", "z", "w", "v"];
     for step in &decl.steps {
-        let (name, args) = words(step);
+        let (name, args) = words_of(step);
         let template = target.steps.get(name).ok_or_else(|| {
             Finding::error(&step.at, format!("the target `{}` has no step `{name}`", target.name))
         })?;
@@ -221,7 +224,7 @@ fn change<'s>(
     Ok(Some(format!("lambda {}: {list}", if gathers { "xs" } else { "x" })))
 }
 
-fn words(step: &Expr) -> (&str, Vec<&Expr>) {
+fn words_of(step: &Expr) -> (&str, Vec<&Expr>) {
     match &step.kind {
         ExprKind::Call(name, args) => (&name.name, args.iter().map(|arg| &arg.value).collect()),
         ExprKind::Path(names) => {

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use minijinja::Environment;
 use registry::diag::{Finding, Span};
 use registry::ops::{Param, ParamKind};
+use registry::parse::parse_expr;
 use registry::scalar::Scalar;
-use registry::syntax::{Arg, BinaryOp, Expr, ExprKind, Ident};
+use registry::syntax::{Arg, BinaryOp, Expr, ExprKind};
+use registry::text::MappedText;
 
-use crate::arguments::{Argument, native};
+use crate::arguments::Argument;
 use crate::helpers::Given;
 use crate::python::binding::ATOM;
 use crate::scalars::of_scalar;
@@ -293,13 +295,19 @@ impl Walk<'_> {
             .map(|param| {
                 let arg = &args[param.name];
                 let maybe = matches!(arg, Argument::Scalar(_, true));
-                (param.name.to_owned(), Given { some: !arg.is_null(), null: arg.is_null() || maybe })
+                // A flag that is as by default is not given.
+                let usual = param.kind == ParamKind::Flag && arg.constant() == param.default;
+                let null = arg.is_null() || usual;
+                (param.name.to_owned(), Given { some: !null, null: null || maybe })
             })
             .collect();
         for (n, helper) in sheet.helpers.iter().enumerate().rev() {
             let none = BTreeMap::new();
-            let shown = self.helpers.note(helper, if n == 0 { &variant } else { &none }, &given);
-            context.insert(if n == 0 { "helper".to_owned() } else { helper.clone() }, shown.into());
+            let varies = n == 0 || helper.starts_with('*');
+            let helper = helper.trim_start_matches('*');
+            let shown = self.helpers.note(helper, if varies { &variant } else { &none }, &given);
+            let word = if n == 0 { "helper" } else { helper };
+            context.insert(word.to_owned(), shown.into());
         }
         for fresh in &sheet.fresh {
             let name = self.fresh(fresh);
@@ -338,10 +346,12 @@ impl Walk<'_> {
             "activation" => false,
             _ => values.fold(false, |all, wide| all || wide),
         };
-        let shapes = match &sheet.gives {
-            Some(gives) => crate::shapes::given(gives, &args)?,
-            None => vec![Vec::new()],
-        };
+        let gives = rendered(&sheet.gives)?;
+        let gives = parse_expr(&MappedText::whole(format!("`gives` of `{name}`"), gives));
+        let gives = gives.map_err(|findings| {
+            findings.into_iter().next().unwrap_or_else(|| Finding::error(at, "no shape"))
+        })?;
+        let shapes = crate::shapes::given(&gives, &args)?;
         let binds = Value::binds(&sheet.binds);
         let mut shapes = shapes.into_iter();
         match (shapes.next(), shapes.len()) {

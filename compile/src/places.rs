@@ -18,6 +18,10 @@ pub(crate) enum Mode {
 pub(crate) struct Names<'m> {
     pub(crate) methods: &'m [Method],
     pub(crate) called: &'m BTreeMap<usize, String>,
+    /// Paths whose children have numbers with gaps between them.
+    pub(crate) gapped: &'m BTreeSet<String>,
+    /// Names that attributes cannot have.
+    pub(crate) taken: BTreeSet<String>,
     /// Marked names that methods read from `self`.
     pub(crate) attributes: BTreeSet<String>,
     /// Scalars of the layer that the constructor reads.
@@ -25,8 +29,20 @@ pub(crate) struct Names<'m> {
 }
 
 impl<'m> Names<'m> {
-    pub(crate) fn new(methods: &'m [Method], called: &'m BTreeMap<usize, String>) -> Self {
-        Self { methods, called, attributes: BTreeSet::new(), params: BTreeSet::new() }
+    pub(crate) fn new(
+        methods: &'m [Method],
+        called: &'m BTreeMap<usize, String>,
+        gapped: &'m BTreeSet<String>,
+    ) -> Self {
+        Self { methods, called, gapped, taken: BTreeSet::new(), attributes: BTreeSet::new(), params: BTreeSet::new() }
+    }
+}
+
+impl Names<'_> {
+    /// Returns the attribute that keeps a scalar: its name, unless a module has that.
+    pub(crate) fn attribute(&self, name: &str) -> String {
+        let plain = parameter(name);
+        if self.taken.contains(&plain) { format!("{plain}_size") } else { plain }
     }
 }
 
@@ -90,17 +106,17 @@ fn one(place: &str, mode: Mode, path: &str, names: &mut Names<'_>) -> String {
         }
         "D" | "E" => {
             names.attributes.insert(place.to_owned());
-            format!("self.{}", parameter(name))
+            format!("self.{}", names.attribute(name))
         }
-        "W" => reach(name, path),
+        "W" => reach(name, path, names.gapped),
         "R" => format!("self.{name}"),
         "C" => {
             let number: usize = name.parse().unwrap_or_default();
             let called = names.called.get(&number).cloned().unwrap_or_default();
             let owner = names.methods.get(number).and_then(|method| method.owner.clone());
             match owner.as_deref().filter(|owner| *owner != path) {
-                Some(owner) if called == "forward" => reach(owner, path),
-                Some(owner) => format!("{}.{called}", reach(owner, path)),
+                Some(owner) if called == "forward" => reach(owner, path, names.gapped),
+                Some(owner) => format!("{}.{called}", reach(owner, path, names.gapped)),
                 None => format!("self.{called}"),
             }
         }
@@ -109,9 +125,15 @@ fn one(place: &str, mode: Mode, path: &str, names: &mut Names<'_>) -> String {
 }
 
 /// Returns the code by which a class at one path reaches another.
-fn reach(name: &str, path: &str) -> String {
+fn reach(name: &str, path: &str, gapped: &BTreeSet<String>) -> String {
     let rest = below(name, path).unwrap_or(name);
-    segments(rest).into_iter().fold("self".to_owned(), |base, segment| access(&base, segment))
+    let mut at = path.to_owned();
+    let mut code = "self".to_owned();
+    for segment in segments(rest) {
+        code = if gapped.contains(&at) { format!("{code}[\"{segment}\"]") } else { access(&code, segment) };
+        at = if at.is_empty() { segment.to_owned() } else { format!("{at}.{segment}") };
+    }
+    code
 }
 
 /// Fills the places of lines, and joins branches that are the same.

@@ -19,6 +19,25 @@ struct Settings<'s, 'w> {
     done: BTreeSet<String>,
 }
 
+fn null(at: &Expr) -> Expr {
+    symbol::with(at, ExprKind::Null)
+}
+
+/// True if a default may fail where a key is given, or is long.
+fn is_partial(expr: &Expr) -> bool {
+    match &expr.kind {
+        ExprKind::Comprehension { .. } | ExprKind::Index(..) | ExprKind::Slice(..) => true,
+        ExprKind::Call(name, args) => {
+            name.name == "len" || args.iter().any(|arg| is_partial(&arg.value))
+        }
+        ExprKind::Binary(_, a, b) => is_partial(a) || is_partial(b),
+        ExprKind::If { then, condition, otherwise } => {
+            [then, condition, otherwise].into_iter().any(|part| is_partial(part))
+        }
+        _ => false,
+    }
+}
+
 /// Returns the name of a rotary table in the code.
 pub(crate) fn table_name(spec: &Spec, table: &str) -> String {
     if spec.rope.len() == 1 { "rope".to_owned() } else { format!("rope_{table}") }
@@ -30,6 +49,7 @@ pub(crate) fn written<'s>(
     scalars: &mut Scalars<'s>,
     names: &BTreeSet<String>,
     tables: &BTreeSet<String>,
+    words: &BTreeSet<String>,
 ) -> Result<(Vec<Line>, Vec<TableCode>), Finding> {
     let mut settings = Settings { spec, scalars, lines: Vec::new(), done: BTreeSet::new() };
     for name in spec.dims.keys().filter(|name| names.contains(*name)) {
@@ -38,7 +58,7 @@ pub(crate) fn written<'s>(
     let mut codes = Vec::new();
     for (name, decl) in &spec.rope {
         if tables.contains(&table_name(spec, name)) {
-            codes.push(settings.table(decl)?);
+            codes.push(settings.table(decl, words)?);
         }
     }
     Ok((settings.lines, codes))
@@ -58,11 +78,24 @@ impl<'s> Settings<'s, '_> {
             return Ok(());
         }
         let Some(dim) = self.spec.dims.get(name) else { return Ok(()) };
-        let text = self.sources(&dim.sources, depth)?;
+        let lazy = dim.sources.len() > 1
+            && matches!(dim.sources.last(), Some(DimSource::Compute(expr)) if is_partial(expr));
+        let (text, default) = match (lazy, dim.sources.split_last()) {
+            (true, Some((DimSource::Compute(expr), keys))) => {
+                let keys: Vec<DimSource> =
+                    keys.iter().cloned().chain([DimSource::Compute(null(expr))]).collect();
+                (self.sources(&keys, depth)?, Some(self.expr(expr, depth)?))
+            }
+            _ => (self.sources(&dim.sources, depth)?, None),
+        };
         for comment in crate::comments::above(&dim.name.at) {
             self.lines.push(Line::Text(format!("# {comment}")));
         }
         self.lines.push(Line::Text(format!("self.{name} = {text}")));
+        if let Some(default) = default {
+            let line = Line::Text(format!("self.{name} = {default}"));
+            self.lines.push(Line::If(format!("self.{name} is None"), vec![line], Vec::new()));
+        }
         Ok(())
     }
 
@@ -98,7 +131,7 @@ impl<'s> Settings<'s, '_> {
     }
 
     /// Writes the numbers of a rotary table, and returns its construction.
-    fn table(&mut self, decl: &RopeDecl) -> Result<TableCode, Finding> {
+    fn table(&mut self, decl: &RopeDecl, words: &BTreeSet<String>) -> Result<TableCode, Finding> {
         let name = table_name(self.spec, &decl.name.name);
         let theta = self.sources(&decl.theta, 0)?;
         self.lines.push(Line::Text(format!("self.{name}_theta = {theta}")));
@@ -121,6 +154,16 @@ impl<'s> Settings<'s, '_> {
         if let Some(context) = &decl.context {
             let text = self.expr(context, 0)?;
             made.push(format!("context={text}").replace("«D:", "config.").replace('»', ""));
+        }
+        const ORIGINAL: &str = "original_max_position_embeddings";
+        let nested = decl.parameters.iter().any(|source| {
+            matches!(source, DimSource::Key(key) if key.name.contains('.'))
+        });
+        let scaled = ["yarn", "longrope", "su", "llama3"].iter().any(|kind| words.contains(*kind));
+        if words.contains(ORIGINAL) && scaled && !nested {
+            let read = format!("self.{name}_original = read(config, {})", quoted(ORIGINAL));
+            self.lines.push(Line::Text(read));
+            made.push(format!("original=config.{name}_original"));
         }
         if let Some(behind) = &decl.behind {
             let text = self.expr(behind, 0)?;

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use registry::diag::{Finding, SourceText};
 use registry::file;
-use registry::parse::parse_expr;
-use registry::syntax::Expr;
 use registry::yaml::{self, TreeReader, YamlMap, YamlNode};
 
 /// One engine that code is written for.
@@ -42,8 +40,8 @@ pub struct Target {
 /// One op of a target.
 #[derive(Debug, Clone, Default)]
 pub struct OpSheet {
-    /// Shapes of the results, over the arguments.
-    pub gives: Option<Expr>,
+    /// Shapes of the results, over the arguments: a template that gives an expression.
+    pub gives: String,
     /// `x` for that of the values, `f32`, `activation`, or a template that gives one of these.
     pub dtype: String,
     /// Constructors of modules and parameters, by parameter, or `parameter.suffix`.
@@ -171,20 +169,12 @@ fn texts(map: &YamlMap, key: &str, reader: &mut TreeReader) -> IndexMap<String, 
 
 fn op(node: &YamlNode, reader: &mut TreeReader) -> OpSheet {
     let Some(map) = reader.map(node, "an op of a target", &OP) else { return OpSheet::default() };
-    let gives = map.get("gives").and_then(|entry| reader.text(&entry.value)).cloned();
-    let gives = gives.and_then(|text| match parse_expr(&text) {
-        Ok(expr) => Some(expr),
-        Err(findings) => {
-            reader.findings.extend(findings);
-            None
-        }
-    });
     let mut words =
         |key: &str| reader.words(map, key).into_iter().map(|word| word.name).collect::<Vec<_>>();
     let (helpers, variant, fresh) = (words("helpers"), words("variant"), words("fresh"));
     let mut text = |key: &str| reader.string(map, key).unwrap_or_default();
     OpSheet {
-        gives,
+        gives: text("gives"),
         dtype: text("dtype"),
         before: text("before"),
         call: text("call"),

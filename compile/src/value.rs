@@ -124,6 +124,21 @@ pub(crate) fn common<'p>(paths: impl IntoIterator<Item = &'p str>) -> Option<Str
     Some(common.join("."))
 }
 
+/// Steps out of lists: a module whose children have numbers has no class.
+pub(crate) fn outside_lists(owner: Option<String>, paths: &[&str]) -> Option<String> {
+    let mut owner = owner?;
+    loop {
+        let numbered = paths.iter().any(|path| {
+            let rest = below(path, &owner).unwrap_or_default();
+            segments(rest).first().is_some_and(|segment| segment.parse::<usize>().is_ok())
+        });
+        if !numbered || owner.is_empty() {
+            return Some(owner);
+        }
+        owner = parent(&owner).to_owned();
+    }
+}
+
 /// Returns the segments of a path; an empty path has none.
 pub(crate) fn segments(path: &str) -> Vec<&str> {
     path.split('.').filter(|segment| !segment.is_empty()).collect()

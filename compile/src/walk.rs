@@ -219,6 +219,13 @@ impl<'s> Walk<'s> {
         otherwise: &Expr,
         locals: &Locals,
     ) -> Result<Bound, Finding> {
+        if let (ExprKind::Call(a, with), ExprKind::Call(b, without)) = (&then.kind, &otherwise.kind)
+            && a.name == "layers"
+            && b.name == "layers"
+            && without.len() == 1
+        {
+            return self.layers_if(condition, with, then, locals);
+        }
         let (yes, yes_lines) = self.branch(condition.clone(), |walk| walk.eval(then, locals))?;
         let (no, no_lines) =
             self.branch(negated(&condition), |walk| walk.eval(otherwise, locals))?;
@@ -506,7 +513,8 @@ impl<'s> Walk<'s> {
             .filter_map(|call| self.methods[call.method].owner.clone())
             .collect();
         paths.extend(owners.iter().map(String::as_str));
-        method.owner = common(paths);
+        let all: Vec<&str> = method.uses.iter().map(|one| one.path.as_str()).chain(owners.iter().map(String::as_str)).collect();
+        method.owner = crate::value::outside_lists(common(paths), &all);
         if frame.has_layers {
             let layers = self.layers.list.clone();
             method.owner = common(method.owner.iter().map(String::as_str).chain([parent(&layers)]));
@@ -695,7 +703,7 @@ fn mentions(expr: &Expr, name: &str, count: &mut usize) {
             mentions(then, name, &mut yes);
             mentions(otherwise, name, &mut no);
             mentions(condition, name, count);
-            *count += yes.max(no);
+            *count += yes + no;
         }
         ExprKind::List(items) => items.iter().for_each(|item| mentions(item, name, count)),
         _ => {}
