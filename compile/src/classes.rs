@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::{IndexMap, IndexSet};
-use registry::syntax::Expr;
+use registry::syntax::{BinaryOp, Expr, ExprKind};
 
 use crate::places::{Mode, Names, resolved, resolved_lines};
 use crate::python::{enclosed, expression};
@@ -482,12 +482,30 @@ fn place(children: &mut IndexMap<String, Group>, path: &str, one: &WeightUse) {
 
 /// Returns the conditions under which one of several is there.
 fn any_of(uses: &[WeightUse]) -> Vec<Expr> {
-    let free = uses.iter().any(|one| one.conditions.is_empty());
-    let opposed = uses.iter().any(|a| uses.iter().any(|b| contradict(&a.conditions, &b.conditions)));
-    if free || opposed {
-        return Vec::new();
+    let all: Vec<&[Expr]> = uses.iter().map(|one| one.conditions.as_slice()).collect();
+    let common = shared(&all);
+    let mut rests: Vec<Vec<Expr>> = Vec::new();
+    for one in &all {
+        let rest = without(one, &common);
+        let text = |conditions: &[Expr]| conditions.iter().map(shown).collect::<Vec<_>>();
+        if !rests.iter().any(|known| text(known) == text(&rest)) {
+            rests.push(rest);
+        }
     }
-    shared(&uses.iter().map(|one| one.conditions.as_slice()).collect::<Vec<_>>())
+    let opposed = rests.iter().any(|a| {
+        a.len() == 1 && rests.iter().any(|b| b.len() == 1 && contradict(a, b))
+    });
+    if rests.iter().any(Vec::is_empty) || opposed {
+        return common;
+    }
+    let joined = |op: BinaryOp| {
+        move |a: Expr, b: Expr| {
+            let at = a.at.clone();
+            Expr { kind: ExprKind::Binary(op, Box::new(a), Box::new(b)), at }
+        }
+    };
+    let any = rests.into_iter().filter_map(|rest| rest.into_iter().reduce(joined(BinaryOp::And)));
+    common.into_iter().chain(any.reduce(joined(BinaryOp::Or))).collect()
 }
 
 /// Writes lines under their conditions, neighbours of the same together.

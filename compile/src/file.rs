@@ -7,7 +7,8 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, context};
 use registry::diag::Finding;
 use registry::ops::OpSet;
-use registry::spec::Spec;
+use registry::spec::{DimSource, Spec};
+use registry::syntax::{Expr, ExprKind};
 
 use crate::arguments::native;
 use crate::classes::{Class, Classes, Wanted, camel};
@@ -67,7 +68,24 @@ pub fn compile(
     if !walk.findings.is_empty() {
         return Err(walk.findings);
     }
-    Writer { walk, root, words }.written().map_err(|finding| vec![finding])
+    let mut words = words.clone();
+    for source in spec.dims.values().flat_map(|dim| &dim.sources) {
+        if let DimSource::Compute(expr) = source {
+            texts(expr, &mut words);
+        }
+    }
+    Writer { walk, root, words: &words }.written().map_err(|finding| vec![finding])
+}
+
+/// Collects the texts of an expression.
+fn texts(expr: &Expr, words: &mut BTreeSet<String>) {
+    if let ExprKind::Str(text) = &expr.kind {
+        words.insert(text.clone());
+    }
+    let _: Result<Expr, ()> = crate::symbol::rebuilt(expr, &mut |part| {
+        texts(part, words);
+        Ok(part.clone())
+    });
 }
 
 /// Walks the model. Gives the number of its method.

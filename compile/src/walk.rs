@@ -177,7 +177,7 @@ impl<'s> Walk<'s> {
     /// Evaluates an expression of a program.
     pub(crate) fn eval(&mut self, expr: &Expr, locals: &Locals) -> Result<Bound, Finding> {
         match &expr.kind {
-            ExprKind::Path(names) => Ok(path(names, locals)),
+            ExprKind::Path(names) => path(names, locals, expr),
             ExprKind::Call(name, args) => self.call(name, args, expr, locals),
             ExprKind::Binary(op, left, right)
                 if matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div) =>
@@ -243,7 +243,8 @@ impl<'s> Walk<'s> {
         match (yes, no) {
             (Bound::Value(a), Bound::Value(b)) => {
                 let wide = a.wide || b.wide;
-                let shape = a.shape.clone();
+                let equal = matches!(condition.kind, ExprKind::Binary(BinaryOp::Eq, ..));
+                let shape = if equal { b.shape.clone() } else { a.shape.clone() };
                 if a.text == b.text && yes_lines.is_empty() && no_lines.is_empty() {
                     return Ok(Bound::Value(a));
                 }
@@ -473,7 +474,9 @@ impl<'s> Walk<'s> {
         }
         let about = crate::comments::above(&function.name.at);
         let method = Method { name: function.name.name.clone(), about, params, ..Method::default() };
-        let key = format!("{:?} {} {}", self.prefix, function.name.name, shown(&inner));
+        let class = self.layers.classes.len();
+        let key =
+            format!("{:?} {class} {} {}", self.prefix, function.name.name, shown(&inner));
         let (method, results) = self.walked(method, &function.program, inner)?;
         if let Some(number) = self.known.get(&key) {
             return Ok((*number, results));
@@ -642,17 +645,22 @@ pub(crate) fn negated(condition: &Expr) -> Expr {
 }
 
 /// Returns the meaning of a path in a program.
-fn path(names: &[Ident], locals: &Locals) -> Bound {
+fn path(names: &[Ident], locals: &Locals, at: &Expr) -> Result<Bound, Finding> {
     let rest: Vec<&str> = names.iter().skip(1).map(|name| name.name.as_str()).collect();
-    let Some(first) = names.first() else { return Bound::Name(String::new()) };
-    match locals.get(&first.name) {
+    let Some(first) = names.first() else { return Ok(Bound::Name(String::new())) };
+    Ok(match locals.get(&first.name) {
         Some(bound) if rest.is_empty() => bound.clone(),
         Some(Bound::Name(path)) => Bound::Name([&[path.as_str()], rest.as_slice()].concat().join(".")),
         Some(Bound::Scalar(Expr { kind: ExprKind::Str(text), .. })) => {
             Bound::Name([&[text.as_str()], rest.as_slice()].concat().join("."))
         }
-        _ => Bound::Name([&[first.name.as_str()], rest.as_slice()].concat().join(".")),
-    }
+        Some(_) => {
+            let message = format!("`{}` is a path that depends on the config", first.name);
+            return Err(Finding::error(&at.at, message)
+                .help("code is written for modules of a layer's own"));
+        }
+        None => Bound::Name([&[first.name.as_str()], rest.as_slice()].concat().join(".")),
+    })
 }
 
 fn shown(locals: &Locals) -> String {
