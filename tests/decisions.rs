@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use crate::tool::root;
 
 /// Folders of code and of pages.
-const FOLDERS: [&str; 20] = [
+const FOLDERS: [&str; 21] = [
     ".ci",
     "benches",
     "chat",
     "cli",
+    "compile",
     "converters",
     "docs",
     "endpoints",

@@ -304,6 +304,10 @@ impl Classes<'_> {
     ) {
         let mut made = BTreeSet::new();
         for one in deeper {
+            if contradict(&one.conditions, known) && made.insert(target.to_owned()) {
+                let line = Line::Text(format!("{target} = nn.Module()"));
+                init.push((any_of(std::slice::from_ref(one)), line));
+            }
             let rest = segments(below(&one.path, path).unwrap_or_default());
             let own = any_of(std::slice::from_ref(one));
             let conditions = if own.is_empty() { known.to_vec() } else { own };

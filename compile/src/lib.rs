@@ -2,6 +2,7 @@
 //!
 //! The program of a spec is written as it is, not unrolled: functions become methods of the modules whose weights they use, kinds of layers
 //! become classes, dims become reads of config keys. What a target has is data: `registry/targets/NAME` ([`Target`]).
+//! Reasons: [decision 114](../../docs/decisions/0114-code-from-programs.md).
 
 mod arguments;
 mod builtin;

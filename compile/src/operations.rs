@@ -295,8 +295,8 @@ impl Walk<'_> {
             .map(|param| {
                 let arg = &args[param.name];
                 let maybe = matches!(arg, Argument::Scalar(_, true));
-                // A flag that is as by default is not given.
-                let usual = param.kind == ParamKind::Flag && arg.constant() == param.default;
+                // What is as by default is not given.
+                let usual = param.default.is_some() && arg.constant() == param.default;
                 let null = arg.is_null() || usual;
                 (param.name.to_owned(), Given { some: !null, null: null || maybe })
             })
