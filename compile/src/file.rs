@@ -29,7 +29,11 @@ pub struct Code {
     pub name: String,
     /// The text.
     pub text: String,
-    /// Ops whose rounding differs in the target, and how.
+    /// Ops that it uses.
+    pub ops: BTreeSet<String>,
+    /// Helpers that it has.
+    pub helpers: BTreeSet<String>,
+    /// Ops of it whose rounding differs in the target, and how.
     pub rounds: Vec<(String, String)>,
 }
 
@@ -57,6 +61,7 @@ pub fn compile(
         stack: Vec::new(),
         layers: LayerClasses::default(),
         trunk: None,
+        used: BTreeSet::new(),
     };
     let root = match root(&mut walk) {
         Ok(root) => root,
@@ -346,6 +351,7 @@ impl Writer<'_, '_> {
             }
         }
         keep_used(&mut helpers, &bodies);
+        let names_of_helpers = helpers.iter().map(|(name, _)| name.clone()).collect();
         let helpers: Vec<String> = helpers.into_iter().map(|(_, text)| text).collect();
         let written: Vec<minijinja::Value> =
             classes.iter().map(|class| class_value(class, width)).collect();
@@ -376,9 +382,12 @@ impl Writer<'_, '_> {
             }).collect::<Vec<_>>(),
         };
         let text = self.rendered("file", &context)?;
-        let rounds = target.ops.iter().filter_map(|(name, op)| Some((name.clone(), op.rounds.clone()?)));
+        let ops = self.walk.used.clone();
+        let rounds = target.ops.iter().filter(|(name, _)| ops.contains(*name));
+        let rounds = rounds.filter_map(|(name, op)| Some((name.clone(), op.rounds.clone()?))).collect();
         let name = target.file.replace("{name}", &spec.name.name);
-        Ok(Code { name, text: tidy(&without_unused(&text)), rounds: rounds.collect() })
+        let text = tidy(&without_unused(&long_heads(&text, width)));
+        Ok(Code { name, text, ops, helpers: names_of_helpers, rounds })
     }
 
     /// Renders the helpers that the file uses.
@@ -660,6 +669,19 @@ fn mentions(text: &str, word: &str) -> bool {
     text.match_indices(word).any(|(at, _)| {
         !text[..at].ends_with(letter) && !text[at + word.len()..].starts_with(letter)
     })
+}
+
+/// Lays out heads of functions that are too long for a line.
+fn long_heads(text: &str, width: usize) -> String {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("def ") && line.ends_with(':') {
+            layout::statement(line, 0, width, &mut lines);
+        } else {
+            lines.push(line.to_owned());
+        }
+    }
+    lines.join("\n")
 }
 
 /// Removes imports of names that the text does not use.

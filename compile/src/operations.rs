@@ -281,6 +281,7 @@ impl Walk<'_> {
         args: Arguments,
         at: &Span,
     ) -> Result<Bound, Finding> {
+        self.used.insert(name.to_owned());
         let mut context: BTreeMap<String, minijinja::Value> = args
             .iter()
             .map(|(name, arg)| ((*name).to_owned(), minijinja::Value::from_object(arg.clone())))

@@ -139,7 +139,7 @@ impl<'s> Settings<'s, '_> {
         let nothing = matches!(decl.parameters.as_slice(), [DimSource::Compute(expr)] if expr.kind == ExprKind::Null);
         if !decl.parameters.is_empty() && !nothing {
             let parameters = self.sources(&decl.parameters, 0)?;
-            self.lines.push(Line::Text(format!("self.{name}_parameters = {parameters} or {{}}")));
+            self.lines.push(Line::Text(format!("self.{name}_parameters = {parameters}")));
             made.push(format!("config.{name}_parameters"));
         }
         if let Some(partial) = &decl.partial {

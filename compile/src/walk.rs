@@ -60,6 +60,8 @@ pub(crate) struct Walk<'s> {
     pub(crate) stack: Vec<String>,
     /// What the layers need from outside, and their class.
     pub(crate) layers: crate::layers::LayerClasses,
+    /// Ops that were written.
+    pub(crate) used: BTreeSet<String>,
     /// The trunk of the model, as a function.
     pub(crate) trunk: Option<Function>,
 }
