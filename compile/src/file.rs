@@ -316,9 +316,9 @@ impl Writer<'_, '_> {
             rule_lines.push(Line::Text(rule.text));
         }
         let mut rule_texts = Vec::new();
-        layout::lines(&rule_lines, 2, target.width - 1, &mut rule_texts);
+        layout::lines(&rule_lines, 3, target.width - 1, &mut rule_texts);
         for line in &mut rule_texts {
-            if line.ends_with(')') && (line.starts_with("        Rule(") || line.trim() == ")") {
+            if line.ends_with(')') && (line.starts_with("            Rule(") || line == "            )") {
                 line.push(',');
             }
         }
@@ -639,7 +639,11 @@ fn docstring(about: &[String], depth: usize, width: usize) -> Vec<String> {
     if one.chars().count() <= width {
         return vec![one];
     }
-    let mut lines = layout::wrapped(&text, width - indent.len() - 3).into_iter();
+    let wrapped = layout::wrapped(&text, width - indent.len() - 3);
+    if let [only] = wrapped.as_slice() {
+        return vec![format!("{indent}\"\"\"{only}\"\"\"")];
+    }
+    let mut lines = wrapped.into_iter();
     let mut all = vec![format!("{indent}\"\"\"{}", lines.next().unwrap_or_default())];
     all.extend(lines.map(|line| format!("{indent}{line}")));
     all.push(format!("{indent}\"\"\""));

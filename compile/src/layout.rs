@@ -156,7 +156,28 @@ fn expression(
     let lowest = operators.iter().map(|(_, word)| rank(word)).min();
     let count = operators.iter().filter(|(_, word)| Some(rank(word)) == lowest).count();
     let ends = expr.ends_with([')', ']', '}']);
-    let brackets = last_brackets(expr).filter(|_| ends || operators.is_empty());
+    if head.starts_with("def ") || expr.starts_with("def ") {
+        return parameters(&format!("{head}{expr}{tail}"), depth, width, out);
+    }
+    if operators.is_empty() && fluent(head, expr, tail, depth, width, out) {
+        return;
+    }
+    let commas = items(expr);
+    if operators.is_empty() && commas.len() > 1 && !head.is_empty() {
+        let last = commas[commas.len() - 1];
+        let start = expr.len() - last.len();
+        let first = breaking(head, expr, depth, width).map_or(0, |(open, _)| open);
+        if first < start || !fits(&format!("{head}{}", &expr[..=first]), depth, width) {
+            out.push(format!("{}{head}(", indent(depth)));
+            for one in commas {
+                item(one, ",", depth + 1, width, out);
+            }
+            out.push(format!("{}){tail}", indent(depth)));
+            return;
+        }
+    }
+    let found = if operators.is_empty() { breaking(head, expr, depth, width) } else { last_brackets(expr) };
+    let brackets = found.filter(|_| ends || operators.is_empty());
     let by_brackets = match brackets {
         Some((open, _)) if operators.is_empty() => Some(open),
         Some((open, _)) if count == 1 && !operators.is_empty() && lowest != Some(1) => {
@@ -168,7 +189,7 @@ fn expression(
         _ => None,
     };
     if let Some(open) = by_brackets {
-        let (_, close) = last_brackets(expr).expect("it was found");
+        let (_, close) = found.expect("it was found");
         let first = format!("{head}{}", &expr[..=open]);
         let last = format!("{}{tail}", &expr[close..]);
         bracketed(&first, &expr[open + 1..close], &last, depth, width, out);
@@ -181,6 +202,112 @@ fn expression(
     out.push(format!("{}{head}(", indent(depth)));
     operands(expr, depth + 1, width, out);
     out.push(format!("{}){tail}", indent(depth)));
+}
+
+/// Lays out the head of a function: its parameters are split, not its result.
+fn parameters(text: &str, depth: usize, width: usize, out: &mut Vec<String>) {
+    let Some((open, close)) = groups(text).into_iter().next() else {
+        out.push(format!("{}{text}", indent(depth)));
+        return;
+    };
+    bracketed(&text[..=open], &text[open + 1..close], &text[close..], depth, width, out);
+}
+
+/// Returns the first brackets whose line would be too long.
+fn breaking(head: &str, expr: &str, depth: usize, width: usize) -> Option<(usize, usize)> {
+    let all = groups(expr);
+    for (n, (open, close)) in all.iter().enumerate() {
+        let end = all.get(n + 1).map_or(expr.len(), |(next, _)| next + 1);
+        if close - open > 1 && !fits(&format!("{head}{}", &expr[..end]), depth, width) {
+            return Some((*open, *close));
+        }
+    }
+    last_brackets(expr)
+}
+
+/// Lays a chain of calls out with a call per line, if it has two or more behind the first.
+fn fluent(
+    head: &str,
+    expr: &str,
+    tail: &str,
+    depth: usize,
+    width: usize,
+    out: &mut Vec<String>,
+) -> bool {
+    if items(expr).len() > 1 {
+        return false;
+    }
+    let mut cuts = Vec::new();
+    let closes: Vec<usize> = groups(expr).into_iter().map(|(_, close)| close).collect();
+    for close in closes {
+        if expr[close + 1..].starts_with('.') {
+            cuts.push(close + 1);
+        }
+    }
+    // An attribute behind an attribute that follows a call stands in a line of its own, too.
+    if let Some(last) = cuts.last().copied()
+        && !expr[last + 1..].contains('(')
+        && expr[last + 1..].contains('.')
+    {
+        cuts.push(last + 1 + expr[last + 1..].find('.').unwrap_or(0));
+    }
+    if cuts.len() < 2 {
+        return false;
+    }
+    let inner = if head.is_empty() && tail != ":" { depth } else { depth + 1 };
+    if inner > depth {
+        out.push(format!("{}{head}(", indent(depth)));
+    }
+    if inner > depth && fits(expr, inner, width) {
+        cuts.clear();
+    }
+    let mut start = 0;
+    for (n, cut) in cuts.iter().copied().chain([expr.len()]).enumerate() {
+        let piece = &expr[start..cut];
+        let last = n == cuts.len() && inner == depth;
+        let end = if last { tail } else { "" };
+        if fits(&format!("{piece}{end}"), inner, width) {
+            out.push(format!("{}{piece}{end}", indent(inner)));
+        } else {
+            let open = piece.find(['(', '[']).unwrap_or(piece.len() - 1);
+            let close = format!("{}{end}", &piece[piece.len() - 1..]);
+            bracketed(&piece[..=open], &piece[open + 1..piece.len() - 1], &close, inner, width, out);
+        }
+        start = cut;
+    }
+    if inner > depth {
+        out.push(format!("{}){tail}", indent(depth)));
+    }
+    true
+}
+
+/// Returns the brackets of an expression that are not inside of others.
+fn groups(text: &str) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut depth = 0_i32;
+    let mut open = 0;
+    let mut quoted = None;
+    for (at, letter) in text.char_indices() {
+        match (letter, quoted) {
+            (letter, Some(quote)) if letter == quote => quoted = None,
+            (_, Some(_)) => {}
+            ('"' | '\'', None) => quoted = Some(letter),
+            ('(' | '[' | '{', None) => {
+                if depth == 0 {
+                    open = at;
+                }
+                depth += 1;
+            }
+            (')' | ']' | '}', None) => {
+                depth -= 1;
+                if depth == 0 {
+                    found.push((open, at));
+                }
+            }
+            _ => {}
+        }
+    }
+    found
 }
 
 /// Lays out operands one below the other, if they do not fit into a line.
