@@ -72,7 +72,7 @@ class Rule:
         results = []
         for holes, members in groups.items():
             if self.gathered:
-                members.sort(key=lambda member: [self.place(hole) for hole in member[0]])
+                members.sort(key=lambda one: [self.place(hole) for hole in one[0]])
             xs = [x for _, x in members]
             parts = self.change(xs if self.gathered else xs[0])
             renamed = [self.renamed[hole] for hole in holes if hole in self.renamed]

@@ -216,8 +216,7 @@ class Mamba2(nn.Module):
         return self.out_proj(y.to(self.dtype))
 
     def mamba2_scan(self, x: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
-        """Returns the gate and the f32 output of the state space, given the projection.
-        """
+        """Returns the gate and the f32 output of the state space, given the projection."""
         gate, xbc, dt = x.split(
             [
                 self.ssm_inner,
@@ -238,9 +237,17 @@ class Mamba2(nn.Module):
         )
         steps = F.softplus(dt + self.dt_bias)
         steps = limited(steps, self.dt_min, self.dt_max)
-        return gate, ssd_scan(u.unflatten(-1, (self.ssm_heads, -1)), steps, b.unflatten(-1, (self.ssm_groups, -1)), c.unflatten(-1, (self.ssm_groups, -1)), self.A_log, self.D, cache, self.layer, "recurrent").flatten(
-            -2
-        )
+        return gate, ssd_scan(
+            u.unflatten(-1, (self.ssm_heads, -1)),
+            steps,
+            b.unflatten(-1, (self.ssm_groups, -1)),
+            c.unflatten(-1, (self.ssm_groups, -1)),
+            self.A_log,
+            self.D,
+            cache,
+            self.layer,
+            "recurrent",
+        ).flatten(-2)
 
 
 class Mamba2Layer(nn.Module):
