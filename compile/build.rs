@@ -13,6 +13,7 @@ fn main() -> io::Result<()> {
     files.sort();
     let mut text = format!("pub(crate) static TARGETS: [(&str, &str); {}] = [", files.len());
     for (shown, path) in files {
+        let path = path.to_str().expect("the crate's own files have plain names");
         writeln!(text, "    ({shown:?}, include_str!({path:?})),").expect("a string");
     }
     text.push_str("];\n");
