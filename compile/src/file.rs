@@ -1,6 +1,6 @@
 //! From a spec to the text of a file.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::IndexMap;
 use minijinja::syntax::SyntaxConfig;
@@ -53,7 +53,7 @@ pub fn compile(
         layer: LayerScalars::default(),
         prefix: None,
         methods: Vec::new(),
-        known: HashMap::new(),
+        known: BTreeMap::new(),
         frames: Vec::new(),
         helpers: Helpers::default(),
         ties: Vec::new(),
@@ -269,15 +269,12 @@ impl Writer<'_, '_> {
             .collect();
         let other = layers.iter().find(|(kinds, _)| kinds.iter().any(|kind| kind == "*"));
         let map = Line::Text(format!("kinds = {{{}}}", kinds.join(", ")));
-        let (heads, item) = match kind.and_then(is_item) {
-            Some(list) => (
-                format!("for layer, kind in enumerate({}[: {count}])", expression(list).0),
-                "kind".to_owned(),
-            ),
-            None => {
-                let kind = kind.map(|kind| expression(kind).0.replace("«E:i»", "layer"));
-                (format!("for layer in range({count})"), kind.unwrap_or_default())
-            }
+        let (heads, item) = if let Some(list) = kind.and_then(is_item) { (
+            format!("for layer, kind in enumerate({}[: {count}])", expression(list).0),
+            "kind".to_owned(),
+        ) } else {
+            let kind = kind.map(|kind| expression(kind).0.replace("«E:i»", "layer"));
+            (format!("for layer in range({count})"), kind.unwrap_or_default())
         };
         let class = match other {
             Some((_, class)) => format!("kinds.get({item}, {})", class.name),
@@ -694,12 +691,9 @@ fn without_unused(text: &str) -> String {
     for line in text.lines() {
         let (head, names) = match line.split_once(" import ") {
             Some((head, names)) if head.starts_with("from ") => (format!("{head} import "), names),
-            _ => match line.strip_prefix("import ") {
-                Some(names) => ("import ".to_owned(), names),
-                None => {
-                    lines.push(line.to_owned());
-                    continue;
-                }
+            _ => if let Some(names) = line.strip_prefix("import ") { ("import ".to_owned(), names) } else {
+                lines.push(line.to_owned());
+                continue;
             },
         };
         let others: String =

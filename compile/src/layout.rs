@@ -74,7 +74,7 @@ pub(crate) fn statement(text: &str, depth: usize, width: usize, out: &mut Vec<St
 fn parts(text: &str) -> (&str, &str) {
     for word in ["return ", "if ", "for "] {
         if text.starts_with(word) {
-            let tail = if word == "return " { 0 } else { 1 };
+            let tail = usize::from(word != "return ");
             let head = if word == "for " {
                 text.find(" in ").map_or(word.len(), |at| at + 4)
             } else {

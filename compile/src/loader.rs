@@ -100,15 +100,12 @@ fn rule<'s>(
             Part::Text(text) => names += text,
             Part::Hole(name) => {
                 let free = (0..holes.len()).find(|n| holes[*n] == *name && !taken.contains(n));
-                match free {
-                    Some(n) => {
-                        taken.push(n);
-                        names += &format!("{{{n}}}");
-                    }
-                    None => {
-                        numbered = true;
-                        names += "{n}";
-                    }
+                if let Some(n) = free {
+                    taken.push(n);
+                    names += &format!("{{{n}}}");
+                } else {
+                    numbered = true;
+                    names += "{n}";
                 }
             }
             Part::Words(list) => {
@@ -119,21 +116,18 @@ fn rule<'s>(
                     Part::Words(words) if words.len() == list.len() => Some(words),
                     _ => None,
                 });
-                match other {
-                    Some(other) => {
-                        let n = holes.iter().position(|hole| *hole == other.join("|")).unwrap_or(0);
-                        taken.push(n);
-                        if other == list {
-                            names += &format!("{{{n}}}");
-                        } else {
-                            names += "{word}";
-                            pairs = Some((other.join("|"), list.join("|")));
-                        }
-                    }
-                    None => {
-                        words.clone_from(list);
+                if let Some(other) = other {
+                    let n = holes.iter().position(|hole| *hole == other.join("|")).unwrap_or(0);
+                    taken.push(n);
+                    if other == list {
+                        names += &format!("{{{n}}}");
+                    } else {
                         names += "{word}";
+                        pairs = Some((other.join("|"), list.join("|")));
                     }
+                } else {
+                    words.clone_from(list);
+                    names += "{word}";
                 }
             }
         }

@@ -71,7 +71,7 @@ pub(crate) struct TableCode {
     pub(crate) made: String,
 }
 
-impl<'s> Settings<'s, '_> {
+impl Settings<'_, '_> {
     /// Writes a dim, after the dims that it is made of.
     fn dim(&mut self, name: &str, depth: usize) -> Result<(), Finding> {
         if !self.done.insert(name.to_owned()) || depth > 64 {
@@ -144,11 +144,11 @@ impl<'s> Settings<'s, '_> {
         }
         if let Some(partial) = &decl.partial {
             let text = self.expr(partial, 0)?;
-            if text != "1.0" {
+            if text == "1.0" {
+                made.push("partial=1.0".to_owned());
+            } else {
                 self.lines.push(Line::Text(format!("self.{name}_partial = {text}")));
                 made.push(format!("partial=config.{name}_partial"));
-            } else {
-                made.push("partial=1.0".to_owned());
             }
         }
         if let Some(context) = &decl.context {

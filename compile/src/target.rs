@@ -72,7 +72,7 @@ const OP: [&str; 11] = [
 ];
 
 /// Files of one target as they are read: paths below its folder, and texts.
-pub type Files<'f> = Vec<(&'f str, &'f str)>;
+pub(crate) type Files<'f> = Vec<(&'f str, &'f str)>;
 
 impl Target {
     /// Reads a target that the program carries.

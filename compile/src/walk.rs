@@ -1,6 +1,6 @@
 //! Walks the programs of a spec and writes them as methods.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use registry::diag::{Finding, Span};
 use registry::ops::OpSet;
@@ -51,7 +51,7 @@ pub(crate) struct Walk<'s> {
     /// The prefix of weights in layers, with 0 for its holes; none outside layers.
     pub(crate) prefix: Option<String>,
     pub(crate) methods: Vec<Method>,
-    pub(crate) known: HashMap<String, usize>,
+    pub(crate) known: BTreeMap<String, usize>,
     pub(crate) frames: Vec<Frame>,
     pub(crate) helpers: Helpers,
     pub(crate) ties: Vec<Tie>,
@@ -76,7 +76,7 @@ pub(crate) fn variable(name: &str) -> String {
     if TAKEN.contains(&name) { format!("{name}_") } else { name.to_owned() }
 }
 
-impl<'s> Walk<'s> {
+impl Walk<'_> {
     pub(crate) fn frame(&mut self) -> &mut Frame {
         self.frames.last_mut().expect("a method is under way")
     }
@@ -720,7 +720,7 @@ fn mentions(expr: &Expr, name: &str, count: &mut usize) {
     }
 }
 
-impl<'s> Walk<'s> {
+impl Walk<'_> {
     /// Walks with one more function, which the spec does not have.
     pub(crate) fn with_function<T>(
         &mut self,
