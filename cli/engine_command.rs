@@ -1,20 +1,16 @@
 //! Implements `onboard engine`: list of engines, conformance test, and the module that plugins import.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use checkpoints::random::write_random_checkpoint;
 use clap::{Args, Subcommand};
 use engine::child::{ConformanceResult, conformance};
-use formats::FileDtype;
-use models::config::ConfigFile;
 use registry::dtype::Dtype;
 use registry::table::TextTable;
 use serde_json::json;
 
 use crate::engines::{EngineArgs, ResolvedEngine, catalog, python};
 use crate::findings::model_error;
-use crate::specs;
 use crate::target::parse_dtype;
 use crate::{CommandOutcome, interrupt, term};
 
@@ -162,7 +158,7 @@ impl EngineTestArgs {
         let model = if let Some(model) = &self.model {
             model.clone()
         } else {
-            tiny(files.path())?;
+            models::tiny::write(files.path()).map_err(model_error)?;
             files.path().to_owned()
         };
         let (hello, findings) = conformance(&child.launch, &model, self.dtype)?;
@@ -198,22 +194,5 @@ fn show(findings: &[ConformanceResult], failed: usize) -> Result<()> {
         0 => format!("the protocol is kept in {checks} checks"),
         failed => format!("the protocol is broken in {failed} of {checks} checks"),
     })?;
-    Ok(())
-}
-
-/// Writes a tiny random checkpoint of the most extended spec.
-fn tiny(folder: &Path) -> Result<()> {
-    const CONFIG: &str = include_str!("../engines/tiny.json");
-    let config = ConfigFile::of_text("engines/tiny.json", CONFIG).map_err(model_error)?;
-    let specs = specs::open(None)?;
-    let spec = specs
-        .matching(&config)
-        .map_err(model_error)?
-        .context("the built-in checkpoint has a spec")?;
-    let model = specs::resolve(&specs, &spec, &config, &[])?;
-    let weights: Vec<(String, Vec<usize>)> =
-        model.graph.weights.iter().map(|w| (w.name.clone(), w.shape.clone())).collect();
-    write_random_checkpoint(folder, &weights, FileDtype::F32, 0, 1 << 30)?;
-    fs_err::write(folder.join("config.json"), CONFIG)?;
     Ok(())
 }

@@ -2,56 +2,72 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it is surprised")]
 
-mod bench;
-mod bench_serve;
-mod bindings;
-mod block_types;
-mod book;
-mod calibrated;
-mod chat;
-mod commands;
-mod conversation;
-mod decisions;
-mod doors;
-mod drafts;
-mod dumps;
-mod engines;
-mod evals;
+#[path = "support/fake_hub.rs"]
 mod fake_hub;
-mod finite;
-mod foreign;
-mod formats;
-mod front;
-mod gguf_source;
-mod guards;
-mod hub;
-mod idle;
-mod imatrix;
-#[cfg(unix)]
-mod jobs;
-mod kill;
-mod launch;
-mod layering;
-mod layers;
-mod matrix;
-mod misfits;
-mod names;
-mod nvfp4;
-mod op_names;
-mod op_pages;
-mod overwrite;
-mod parts;
-mod plan;
-mod plugin;
-mod prose;
-mod quant;
-mod raised;
-mod rounded;
-mod shapes;
-mod signatures;
+#[path = "support/tensors.rs"]
+mod tensors;
+#[path = "support/tool.rs"]
 mod tool;
-mod type_names;
-mod unhashed;
-mod unproven;
-mod verify;
-mod writes;
+
+mod check {
+    mod declarations;
+    mod draft_heads;
+    mod engine_dumps;
+    mod engines;
+    mod input_rounding;
+    mod limits;
+    mod matrix;
+    mod plugin;
+    mod some_layers;
+}
+
+mod commands {
+    mod bench;
+    mod bench_serve;
+    mod chat;
+    mod evals;
+    mod finite;
+    mod formats;
+    mod hub;
+    #[cfg(unix)]
+    mod jobs;
+    mod launch;
+    mod readme;
+    mod run;
+    mod streams;
+}
+
+mod convert {
+    mod calibrated;
+    mod foreign_gguf;
+    mod gguf_source;
+    mod imatrix;
+    mod kept_inputs;
+    mod killed;
+    mod notes;
+    mod nvfp4;
+    mod outputs;
+    mod overwrite;
+    mod plan;
+    mod quantized;
+    mod target_kl;
+    mod unused_weights;
+    mod verify;
+    mod without_hashes;
+}
+
+mod repository {
+    mod bindings;
+    mod block_types;
+    mod book;
+    mod decisions;
+    mod layering;
+    mod lengths;
+    mod model_names;
+    mod op_names;
+    mod op_pages;
+    mod openings;
+    mod prose;
+    mod signatures;
+    mod type_names;
+}

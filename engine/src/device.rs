@@ -13,7 +13,7 @@ use registry::dtype::Dtype;
 
 use crate::{DeviceError, Error};
 
-pub(crate) mod blocks;
+pub mod blocks;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod product;

@@ -14,7 +14,9 @@ use crate::Error;
 mod activation;
 mod args;
 mod attend;
+mod attend_pooled;
 mod block_mean;
+mod block_pool;
 mod causal_conv;
 mod ctx;
 mod delta_rule;
@@ -59,7 +61,9 @@ pub use ctx::{ChunkRows, Ctx};
 const FILES: &[fn(&mut Kernels)] = &[
     activation::kernels,
     attend::kernels,
+    attend_pooled::kernels,
     block_mean::kernels,
+    block_pool::kernels,
     causal_conv::kernels,
     delta_rule::kernels,
     differ::kernels,

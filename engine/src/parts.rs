@@ -70,7 +70,9 @@ impl PreparedGraph {
             let input = node.inputs.first().map(|v| graph.values[v.0].dtype.resolve(activation));
             match state.kind {
                 // Keys and values are read from the state, whichever step they belong to.
-                StateKind::Attention | StateKind::Latent | StateKind::Index => true,
+                StateKind::Attention | StateKind::Latent | StateKind::Index | StateKind::Pooled => {
+                    true
+                }
                 StateKind::Conv => held == Dtype::F32 || Some(held) == input,
                 StateKind::Recurrent => held == Dtype::F32,
             }
@@ -118,9 +120,11 @@ fn copy_of(memory: &Memory) -> Option<Memory> {
         Memory::Attention(attention) if attention.keys.keeps_all() => None,
         Memory::Latent(latent) if latent.latent.keeps_all() => None,
         Memory::Index(_) => None,
-        Memory::Attention(_) | Memory::Latent(_) | Memory::Conv(_) | Memory::Recurrent(_) => {
-            Some(memory.clone())
-        }
+        Memory::Attention(_)
+        | Memory::Latent(_)
+        | Memory::Conv(_)
+        | Memory::Recurrent(_)
+        | Memory::Pooled(_) => Some(memory.clone()),
     }
 }
 

@@ -12,6 +12,7 @@ pub mod conv;
 pub mod history;
 pub mod latent;
 pub mod past;
+pub mod pooled;
 pub mod recurrent;
 pub mod saved;
 pub mod store;
@@ -21,6 +22,7 @@ use conv::Conv;
 use history::History;
 use latent::Latent;
 use past::Past;
+use pooled::Pooled;
 use recurrent::Recurrent;
 
 /// Reason that a slot cannot have the asked states.
@@ -63,6 +65,8 @@ pub enum Memory {
     Index(History),
     /// Blocks that a recurrence carries.
     Recurrent(Recurrent),
+    /// Keys of the last positions, and pooled keys of blocks.
+    Pooled(Pooled),
 }
 
 impl Memory {
@@ -74,6 +78,7 @@ impl Memory {
             Self::Latent(l) => vec![&l.latent, &l.shared],
             Self::Index(keys) => vec![keys],
             Self::Recurrent(r) => vec![r],
+            Self::Pooled(p) => vec![&p.keys, &p.blocks],
         }
     }
 
@@ -85,6 +90,7 @@ impl Memory {
             Self::Latent(l) => vec![&mut l.latent, &mut l.shared],
             Self::Index(keys) => vec![keys],
             Self::Recurrent(r) => vec![r],
+            Self::Pooled(p) => vec![&mut p.keys, &mut p.blocks],
         }
     }
 }
@@ -110,6 +116,9 @@ pub fn check(graph: &Graph) -> Result<(), Error> {
             StateKind::Index => shapes == [2] && state.window.is_none(),
             StateKind::Conv => shapes == [2],
             StateKind::Recurrent => !shapes.is_empty(),
+            StateKind::Pooled => {
+                shapes == [2, 2] && state.window.is_some() && state.block.is_some_and(|n| n > 0)
+            }
         };
         // A kernel of width 1 needs no earlier inputs, so a convolution may keep 0 columns.
         let axes = if state.kind == StateKind::Conv { 1 } else { usize::MAX };
@@ -148,6 +157,7 @@ impl Slot {
                     StateKind::Recurrent => {
                         Memory::Recurrent(Recurrent::new(state, dtype, rollback))
                     }
+                    StateKind::Pooled => Memory::Pooled(Pooled::new(state, dtype, rollback)),
                 }
             })
             .collect();
@@ -170,6 +180,7 @@ impl Slot {
                 }
                 Memory::Index(keys) => keys.place_on(queue),
                 Memory::Recurrent(r) => r.place_on(queue),
+                Memory::Pooled(p) => p.place_on(queue),
             }
         }
     }
@@ -251,6 +262,10 @@ impl Slot {
                 Memory::Index(keys) => keys.seed(position, parts[0]),
                 Memory::Conv(c) => c.seed(position, parts[0]),
                 Memory::Recurrent(r) => r.seed(position, parts.concat()),
+                Memory::Pooled(p) => {
+                    p.keys.seed(position, parts[0]);
+                    p.blocks.rows.seed(position / p.blocks.size, parts[1]);
+                }
             }
         }
         self.position = position;
@@ -287,6 +302,15 @@ impl Slot {
                     let shape = state.parts[0].shape.clone();
                     values.push(part_value(id, state, 0, shape, c.columns()));
                 }
+                Memory::Pooled(p) => {
+                    let rows = [p.keys.tail(p.keys.visible()), p.blocks.rows.tail(0)];
+                    for (part, data) in rows.into_iter().enumerate() {
+                        let width = state.parts[part].shape.iter().product::<usize>().max(1);
+                        let rows = data.len() / width;
+                        let shape = [&[rows][..], &state.parts[part].shape].concat();
+                        values.push(part_value(id, state, part, shape, data));
+                    }
+                }
                 Memory::Recurrent(r) => {
                     let mut all = r.newest();
                     for (n, part) in state.parts.iter().enumerate().rev() {
@@ -316,8 +340,10 @@ fn numbers_of<'a>(
         return Ok(&[]); // of a kernel that is one wide
     }
     let rows = value.data.len() / size;
+    let blocks = position / state.block.unwrap_or(1).max(1);
     let (least, most) = match state.kind {
         StateKind::Conv | StateKind::Recurrent => (1, 1),
+        StateKind::Pooled if part.name == state.parts[1].name => (blocks, blocks),
         _ => (state.window.map_or(position, |w| position.min(w - 1)), position),
     };
     if value.data.len() != rows * size || rows < least || rows > most {

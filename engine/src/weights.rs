@@ -1,5 +1,6 @@
 //! The weights of a session: mapped where the file's dtype serves, rounded once where not.
 
+mod integers;
 mod tensors;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,11 +9,12 @@ use checkpoints::checkpoint::Rounding;
 use checkpoints::gguf_weights::{BlockView, RowParts, RowRun};
 use checkpoints::load::WeightView as FileView;
 use formats::codec::{self, BlockType};
+use formats::safetensors::FileDtype;
 use formats::shown;
 use registry::attention_modules::AttentionModules;
 use registry::dtype::Dtype;
 use registry::graph::{Graph, Node, ScaleGranularity, Weight, WeightId};
-use registry::ops::Trait;
+use registry::ops::{INTEGERS, Trait};
 
 use crate::device::{DeviceBuffer, DeviceQueue, blocks, source};
 use crate::kernels::matmul::{MatrixParts, MatrixView, Strides};
@@ -125,6 +127,12 @@ impl SessionWeights {
         arithmetic: ProductArithmetic,
     ) -> Result<Self, Error> {
         let (matrices, experts) = matrices(graph);
+        let integers: BTreeSet<usize> = graph
+            .nodes
+            .iter()
+            .filter_map(|node| node.weights.get(INTEGERS))
+            .map(|id| id.0)
+            .collect();
         let mut held = Vec::with_capacity(graph.weights.len());
         for (n, weight) in graph.weights.iter().enumerate() {
             let run = weight.dtype.resolve(activation);
@@ -158,7 +166,12 @@ impl SessionWeights {
                 Some(file) if is_matrix && stays => WeightForm::File(file),
                 Some(_) if experts.contains(&n) => WeightForm::OnDemand(run),
                 _ => {
-                    let wide = widen(&view, &weight.name, elements)?;
+                    let wide = match view.dtype {
+                        FileDtype::I64 | FileDtype::I32 if integers.contains(&n) => {
+                            integers::widen(&view, &weight.name, elements)?
+                        }
+                        _ => widen(&view, &weight.name, elements)?,
+                    };
                     if is_matrix {
                         rounded(run, &wide)
                     } else {

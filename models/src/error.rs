@@ -28,6 +28,10 @@ pub enum Error {
     #[error(transparent)]
     Tensor(#[from] checkpoints::checkpoint::Error),
 
+    /// Random weights cannot be written.
+    #[error(transparent)]
+    Random(#[from] checkpoints::random::Error),
+
     /// A GGUF file is malformed.
     #[error(transparent)]
     Gguf(#[from] formats::gguf::Error),

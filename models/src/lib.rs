@@ -38,6 +38,7 @@ mod opened;
 pub mod plugin;
 pub mod spec_text;
 pub mod specs;
+pub mod tiny;
 
 pub use error::{Error, FindingSubject};
 pub use folder::{CheckpointFolder, folder, is_gguf};

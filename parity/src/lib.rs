@@ -8,15 +8,22 @@
 //! reproduce the reference's output up to f32 rounding. Whole runs are compared with an ensemble of the
 //! reference, which shows the effect of rounding on the model.
 //!
-//! ```no_run
+//! ```
 //! use std::path::Path;
 //!
-//! use onboard_parity::{CheckOptions, Dump, check};
+//! use engine::ModelSource;
+//! use models::open::{OpenOptions, open};
+//! use models::specs::Specs;
+//! use onboard_parity::{CheckOptions, Dump, Verdict, check};
 //!
-//! # fn run(source: &engine::ModelSource<'_>) -> Result<(), Box<dyn std::error::Error>> {
-//! let dump = Dump::open(Path::new("checkpoints/mine/reference"))?;
-//! let report = check(source, &dump, &CheckOptions::default())?;
-//! println!("{}", onboard_parity::report::text(&report));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let dir = Path::new("../fixtures/llama");
+//! let opened = open(dir, &mut Specs::builtin(), &OpenOptions::default())?;
+//! let source = ModelSource { model: opened.target.model, dir };
+//! let dump = Dump::open(&dir.join("reference"))?;
+//! let report = check(&source, &dump, &CheckOptions::default())?;
+//! assert_eq!(report.verdict(), Verdict::Pass);
+//! assert_eq!(report.unproven(), None);
 //! # Ok(())
 //! # }
 //! ```

@@ -256,7 +256,7 @@ fn recorded_states(source: &ModelSource<'_>, seen: &ExecutionOrder) -> Vec<Value
 
 /// True if a state has a row for each position.
 fn has_rows(kind: StateKind) -> bool {
-    matches!(kind, StateKind::Attention | StateKind::Latent | StateKind::Index)
+    matches!(kind, StateKind::Attention | StateKind::Latent | StateKind::Index | StateKind::Pooled)
 }
 
 /// Recording of one dtype.

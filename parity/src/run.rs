@@ -212,18 +212,27 @@ fn decode_in(
     Ok(trace)
 }
 
+/// The states that steps begin with.
+pub(crate) trait InitialStates {
+    /// True if parts of states have to be computed.
+    fn keeps_more(&self) -> bool;
+    /// Returns the states after `seen` tokens; none if some are not known. `computed`: those that the engine computed
+    /// from the reference's inputs, if parts have to be.
+    fn seed(&self, seen: usize, computed: &[StateValue]) -> Option<Vec<StateValue>>;
+}
+
 /// Runs the recorded steps of a decode phase, each on the reference's own inputs and on the states that
-/// `seed` returns for it. A step without such states continues from the step before.
+/// `states` has for it. A step without such states continues from the step before.
 pub(crate) fn steps(
     session: &mut dyn Session,
     prompt: &Prompt,
     reference: &ReferenceTaps,
     feed: InputSource,
     steer: &mut RoutingProbe<'_>,
-    seed: &dyn Fn(usize) -> Option<Vec<StateValue>>,
+    states: &dyn InitialStates,
 ) -> Result<Option<Trace>, engine::Error> {
     let mut slot = None;
-    let run = steps_in(session, &mut slot, prompt, reference, feed, steer, seed);
+    let run = steps_in(session, &mut slot, prompt, reference, feed, steer, states);
     if let Some((slot, _)) = slot {
         session.release(slot)?;
     }
@@ -237,15 +246,22 @@ fn steps_in(
     reference: &ReferenceTaps,
     feed: InputSource,
     steer: &mut RoutingProbe<'_>,
-    seed: &dyn Fn(usize) -> Option<Vec<StateValue>>,
+    states: &dyn InitialStates,
 ) -> Result<Option<Trace>, engine::Error> {
     let mut trace = Trace::default();
     let rows = prompt.positions(Phase::Decode);
     let step = DecodeStep { prompt, rows: &rows, wanted: reference, feed };
+    let computes = states.keeps_more() && session.features().states;
     for &at in &rows {
-        if let Some(mut values) = seed(at) {
+        let computed = match *slot {
+            _ if !computes => Vec::new(),
+            Some((slot, seen)) if seen == at => session.states(slot)?,
+            _ => states_after(session, prompt, at, reference, feed, steer)?,
+        };
+        if let Some(mut values) = states.seed(at, &computed) {
             if let Some(shake) = feed.shake() {
-                for value in &mut values {
+                // Computed parts follow from values that are perturbed already.
+                for value in values.iter_mut().filter(|value| !computed.contains(value)) {
                     shake.apply(&format!("{} {}", value.layer, value.part), at, &mut value.data);
                 }
             }
@@ -265,6 +281,33 @@ fn steps_in(
         }
     }
     Ok(Some(trace))
+}
+
+/// Returns the states after the first tokens of a prompt, with inputs of ops from `feed`.
+fn states_after(
+    session: &mut dyn Session,
+    prompt: &Prompt,
+    count: usize,
+    reference: &ReferenceTaps,
+    feed: InputSource,
+    steer: &mut RoutingProbe<'_>,
+) -> Result<Vec<StateValue>, engine::Error> {
+    let rows = prompt.positions(Phase::Prefill);
+    let slot = session.open_slot();
+    let mut probe = CaptureProbe {
+        wanted: &reference.prefill,
+        rows: &rows,
+        feed,
+        at: 0,
+        keep: None,
+        steer,
+        choices: (&reference.prefill_choices, 0),
+    };
+    let chunk = Chunk { slot, tokens: &prompt.tokens[..count], rows: OutputRows::Last };
+    let run = feed_masked(session, chunk, prompt.mask(count), &mut probe);
+    let states = run.and_then(|_| session.states(slot));
+    session.release(slot)?;
+    states
 }
 
 /// Single steps of a decode phase.

@@ -296,7 +296,7 @@ impl Builder {
         op: &str,
         kind: StateKind,
         parts: &[(&str, Vec<usize>)],
-        window: Option<usize>,
+        (window, block): (Option<usize>, Option<usize>),
     ) -> Result<StateId, EvalError> {
         if self.layer.is_none() {
             return Err(Finding::error(at, format!("`{op}` stands outside the layers"))
@@ -362,6 +362,7 @@ impl Builder {
         }
         self.used.insert(name.to_owned(), at.clone());
         state.window = window;
+        state.block = block;
         let id = StateId(self.graph.states.len());
         self.graph.states.push(state);
         Ok(id)

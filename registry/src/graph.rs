@@ -67,6 +67,8 @@ pub enum StateKind {
     Index,
     /// The values that a recurrence carries from one position to the next.
     Recurrent,
+    /// Keys of the last positions, which are values too, and a pooled key of each complete block of positions.
+    Pooled,
 }
 
 impl StateKind {
@@ -78,6 +80,7 @@ impl StateKind {
             Self::Latent => "latent",
             Self::Index => "index",
             Self::Recurrent => "recurrent",
+            Self::Pooled => "pooled",
         }
     }
 }
@@ -94,7 +97,8 @@ pub struct State {
     /// The parts. Attention: `k` and `v`, shape per position `[kv_heads, head_dim]`.
     /// Conv: `conv`, shape `[channels, width - 1]`. Latent: `k` and `v`, shape per position
     /// `[1, rank]` and `[1, rotated]`. Index: `index`, shape per position `[1, size]`.
-    /// Recurrent: whatever its op carries.
+    /// Recurrent: whatever its op carries. Pooled: `k`, shape per position `[1, size]`, and `pooled`,
+    /// shape per block `[1, size]`.
     pub parts: Vec<StatePart>,
     /// The dtype of the state; for an 8-bit state, the dtype of the values read from it.
     pub dtype: DtypeRule,
@@ -105,6 +109,8 @@ pub struct State {
     pub fixed: Option<[f32; 2]>,
     /// For attention: how many positions a query sees, itself included.
     pub window: Option<usize>,
+    /// For pooled keys: the positions of a block.
+    pub block: Option<usize>,
     /// The place where the spec declares the state.
     pub at: Span,
     /// The place where the spec declares the dtype.

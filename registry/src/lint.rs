@@ -41,11 +41,12 @@ pub fn lint(spec: &Spec, ops: &OpSet) -> Vec<Finding> {
                 ));
         }
         let kind = state.kind.name.as_str();
-        if !matches!(kind, "attention" | "conv" | "recurrent" | "latent" | "index") {
+        if !matches!(kind, "attention" | "conv" | "recurrent" | "latent" | "index" | "pooled") {
             let message = format!("there is no kind of state `{}`", state.kind.name);
             lint.findings.push(
-                Finding::error(&state.kind.at, message)
-                    .help("known are `attention`, `conv`, `recurrent`, `latent`, `index`"),
+                Finding::error(&state.kind.at, message).help(
+                    "known are `attention`, `conv`, `recurrent`, `latent`, `index`, `pooled`",
+                ),
             );
         }
     }

@@ -21,6 +21,7 @@ mod latent;
 mod lightning;
 mod norm;
 mod pointwise;
+mod pooled;
 mod position;
 mod project;
 mod route;
@@ -38,7 +39,7 @@ pub(crate) use infer::{Argument, PathArg};
 pub use infer::{Infer, Input};
 pub use pointwise::{DISTINCT, SCALE, WEIGHT_SCALE};
 pub use position::ZERO_FIRST;
-pub use route::WEIGHT_ADD;
+pub use route::{INTEGERS, WEIGHT_ADD};
 pub use rule::{InferShapes, OpRule};
 pub use shape::{CONCAT, HEADS, MERGE};
 
@@ -65,6 +66,7 @@ impl OpSet {
             shape::rules(),
             attention::rules(),
             latent::rules(),
+            pooled::rules(),
             conv::rules(),
             ssm::rules(),
             delta::rules(),

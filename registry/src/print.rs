@@ -60,8 +60,9 @@ pub fn states(model: &Model, activation: Dtype) -> String {
     let mut groups: Vec<(&State, Vec<usize>)> = Vec::new();
     for state in &model.graph.states {
         match groups.iter_mut().find(|(other, _): &&mut (&State, Vec<usize>)| {
-            (&other.name, other.kind, &other.parts, other.dtype, other.eight, other.window)
-                == (&state.name, state.kind, &state.parts, state.dtype, state.eight, state.window)
+            (&other.name, other.kind, &other.parts, other.dtype, other.eight)
+                == (&state.name, state.kind, &state.parts, state.dtype, state.eight)
+                && (other.window, other.block) == (state.window, state.block)
         }) {
             Some((_, layers)) => layers.push(state.layer),
             None => groups.push((state, vec![state.layer])),
@@ -93,6 +94,14 @@ pub fn states(model: &Model, activation: Dtype) -> String {
                 let slot_bytes = bytes * window.saturating_sub(1) as u128;
                 per_slot += slot_bytes;
                 format!("window {window}, {slot_bytes} bytes per slot")
+            }
+            (StateKind::Pooled, window) => {
+                let one = bytes / state.parts.len().max(1) as u128;
+                let slot_bytes = one * window.map_or(0, |window| window.saturating_sub(1)) as u128;
+                let block = state.block.unwrap_or(1).max(1);
+                per_slot += slot_bytes;
+                per_token += one.div_ceil(block as u128);
+                format!("{one} bytes per block of {block}, {slot_bytes} bytes per slot")
             }
             _ => {
                 per_slot += bytes;

@@ -16,7 +16,10 @@ use crate::library::Library;
 use crate::weight_map::{Pattern, WeightRule};
 
 /// Prefixes of tensor names in vision-language checkpoints, and the prefixes that replace them.
-const PREFIXES: [(&str, &str); 6] = [
+const PREFIXES: [(&str, &str); 8] = [
+    // Some classes read the layers under their usual names and write them under those of their encoder's.
+    ("language_model.model.encoder.layers.", "model.layers."),
+    ("language_model.model.blocks.", "model.layers."),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
     ("language_model.", ""),
@@ -152,6 +155,8 @@ mod tests {
             ("vision_tower.layers.0.w", Some("model.vision_tower.layers.0.w")),
             ("model.visual.blocks.0.w", None),
             ("language_model.model.layers.0.w", Some("model.language_model.layers.0.w")),
+            ("language_model.model.blocks.0.w", Some("model.language_model.layers.0.w")),
+            ("language_model.model.encoder.layers.0.w", Some("model.language_model.layers.0.w")),
             ("language_model.lm_head.weight", Some("lm_head.weight")),
             ("model.language_model.layers.0.w", None),
             ("model.layers.0.w", Some("model.language_model.layers.0.w")),

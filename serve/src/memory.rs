@@ -27,6 +27,13 @@ impl SlotMemory {
                 (StateKind::Attention | StateKind::Latent | StateKind::Index, _) => {
                     position = position.saturating_add(bytes);
                 }
+                (StateKind::Pooled, window) => {
+                    let part = bytes / state.parts.len().max(1) as u64;
+                    let window = window.unwrap_or(0) as u64;
+                    fixed = fixed.saturating_add(part.saturating_mul(2 * window));
+                    let block = state.block.unwrap_or(1).max(1);
+                    position = position.saturating_add(part.div_ceil(block as u64));
+                }
                 (StateKind::Conv | StateKind::Recurrent, _) => {
                     fixed = fixed.saturating_add(bytes);
                 }

@@ -8,7 +8,7 @@
 //!
 //! The library never prints. A [`ConversionObserver`] gets remarks, results and progress; `()` is the silent one.
 //!
-//! ```no_run
+//! ```
 //! use std::path::Path;
 //!
 //! use models::open::{OpenOptions, open};
@@ -16,12 +16,13 @@
 //! use onboard_converter::{ConvertOptions, convert};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let opened =
-//!     open(Path::new("checkpoints/mine"), &mut Specs::builtin(), &OpenOptions::default())?;
-//! let options = ConvertOptions::new("gguf:q4_k_m", "mine.gguf");
-//! for file in convert(&opened.target, &options, &())?.files {
-//!     println!("{}", file.display());
-//! }
+//! # let folder = tempfile::tempdir()?;
+//! let checkpoint = Path::new("../../fixtures/lfm2_256");
+//! let output = folder.path().join("model.gguf");
+//! let opened = open(checkpoint, &mut Specs::builtin(), &OpenOptions::default())?;
+//! let options = ConvertOptions::new("gguf:q4_k_m", &output);
+//! let converted = convert(&opened.target, &options, &())?;
+//! assert!(converted.files.contains(&output) && output.is_file());
 //! # Ok(())
 //! # }
 //! ```

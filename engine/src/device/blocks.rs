@@ -26,6 +26,11 @@ const TYPES: [(BlockType, u32); 7] = [
     (BlockType::Q5K, defined("Q5_K")),
 ];
 
+/// Returns the types that kernels decode.
+pub fn decoded() -> impl Iterator<Item = BlockType> {
+    TYPES.iter().map(|(ty, _)| *ty)
+}
+
 /// Returns the number of a type in kernels; none if kernels do not decode it.
 pub(crate) fn number(ty: BlockType) -> Option<u32> {
     TYPES.iter().find(|(known, _)| *known == ty).map(|(_, number)| *number)

@@ -28,6 +28,7 @@ const FILES: &[&str] = &[
     include_str!("kernels/select.cu"),
     include_str!("kernels/attend.cu"),
     include_str!("kernels/attend_selected.cu"),
+    include_str!("kernels/pooled.cu"),
     include_str!("kernels/causal_conv.cu"),
     include_str!("kernels/route.cu"),
     include_str!("kernels/experts.cu"),

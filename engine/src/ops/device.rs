@@ -7,8 +7,10 @@ use crate::value::DeviceValue;
 
 mod activation;
 mod attend;
+mod attend_pooled;
 mod attend_selected;
 mod block_mean;
+mod block_pool;
 mod causal_conv;
 mod codes;
 mod elementwise;
@@ -47,7 +49,9 @@ fn product_blocks(rows: usize, outputs: usize) -> usize {
 pub(super) const FILES: &[fn(&mut Kernels)] = &[
     activation::kernels,
     attend::kernels,
+    attend_pooled::kernels,
     block_mean::kernels,
+    block_pool::kernels,
     causal_conv::kernels,
     elementwise::kernels,
     embed::kernels,

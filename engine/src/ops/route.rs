@@ -1,6 +1,7 @@
-//! Ops that routers are made of: `softmax`, `total`, `p_norm`, `choose`, `pick`, `near_shares`.
+//! Ops that routers are made of: `softmax`, `total`, `p_norm`, `choose`, `choose_by_token`, `pick`, `near_shares`.
 
 use registry::dtype::Dtype;
+use registry::ops::INTEGERS;
 
 use super::shape::last;
 use super::{Args, Ctx, Kernel, Kernels, rows};
@@ -15,6 +16,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("total", Total::prepare);
     kernels.prepared("p_norm", PNorm::prepare);
     kernels.prepared("choose", Choose::prepare);
+    kernels.prepared("choose_by_token", ChooseByToken::prepare);
     kernels.prepared("pick", PickChosen::prepare);
     kernels.prepared("near_shares", NearShares::prepare);
 }
@@ -138,6 +140,52 @@ impl Kernel for Choose {
             }
             y.iter_mut().zip(choice.select(x)).for_each(|(y, at)| *y = at as f32);
         });
+        ctx.set(0, y)
+    }
+}
+
+/// Choices that are listed for each token; NaN for a number that is no place.
+pub(super) struct ChooseByToken {
+    /// Tokens that have choices.
+    pub(super) tokens: usize,
+    /// Choices of a token.
+    pub(super) k: usize,
+    /// Places to choose among.
+    pub(super) of: usize,
+}
+
+impl ChooseByToken {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let Some(&[tokens, k]) = args.weight(INTEGERS) else {
+            return Err(args.error("it has no list for each token"));
+        };
+        args.expect_output(k)?;
+        Ok(Self { tokens, k, of: args.count("of")? })
+    }
+
+    /// Returns the tokens of the step, which have to have lists.
+    pub(super) fn known_tokens<'a>(&self, ctx: &Ctx<'a>) -> Result<&'a [u32], Error> {
+        let tokens = ctx.tokens();
+        match tokens.iter().find(|token| **token as usize >= self.tokens) {
+            Some(token) => {
+                Err(ctx.error(format!("token {token} has no list; there are {}", self.tokens)))
+            }
+            None => Ok(tokens),
+        }
+    }
+
+    /// Returns the place that a number names.
+    fn place(&self, number: f32) -> f32 {
+        index(number, self.of).map_or(f32::NAN, |at| at as f32)
+    }
+}
+
+impl Kernel for ChooseByToken {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let lists = ctx.need_vector(INTEGERS)?;
+        let tokens = self.known_tokens(ctx)?.iter();
+        let numbers = tokens.flat_map(|token| &lists[*token as usize * self.k..][..self.k]);
+        let y = numbers.map(|number| self.place(*number)).collect();
         ctx.set(0, y)
     }
 }

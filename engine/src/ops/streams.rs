@@ -1,4 +1,5 @@
-//! Several residual streams side by side, `[streams, width]`: `mix_streams` and `outer`; and `mean`.
+//! Several residual streams side by side, `[streams, width]`: `mix_streams` and `outer`; `sinkhorn`, which normalizes a
+//! matrix between them; and `mean`.
 
 use super::shape::last;
 use super::{Args, Ctx, Kernel, Kernels, rows};
@@ -9,6 +10,7 @@ use crate::kernels::round::round;
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("mix_streams", MixStreams::prepare);
     kernels.prepared("outer", Outer::prepare);
+    kernels.prepared("sinkhorn", Sinkhorn::prepare);
     kernels.prepared("mean", Mean::prepare);
 }
 
@@ -88,6 +90,61 @@ impl Kernel for Outer {
     }
 }
 
+/// Divides a square matrix by the sums of its columns and rows in turn.
+pub(super) struct Sinkhorn {
+    /// Rows, and columns.
+    pub(super) size: usize,
+    pub(super) iterations: usize,
+    /// Added to each sum.
+    pub(super) eps: f32,
+}
+
+impl Sinkhorn {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let &[size, columns] = args.input(0)? else {
+            return Err(args.error("it takes a matrix per row"));
+        };
+        if size != columns || size == 0 {
+            return Err(args.error(format!("a matrix of {size} by {columns} is not square")));
+        }
+        args.expect_output(size * size)?;
+        Ok(Self { size, iterations: args.count("iterations")?, eps: args.number("eps")? })
+    }
+
+    fn normalize(&self, matrix: &mut [f32]) {
+        self.divide_columns(matrix);
+        for _ in 1..self.iterations {
+            for row in matrix.chunks_exact_mut(self.size) {
+                let total: f32 = row.iter().sum();
+                row.iter_mut().for_each(|x| *x /= total + self.eps);
+            }
+            self.divide_columns(matrix);
+        }
+    }
+
+    fn divide_columns(&self, matrix: &mut [f32]) {
+        for column in 0..self.size {
+            let total: f32 = matrix.iter().skip(column).step_by(self.size).sum();
+            let column = matrix.iter_mut().skip(column).step_by(self.size);
+            column.for_each(|x| *x /= total + self.eps);
+        }
+    }
+}
+
+impl Kernel for Sinkhorn {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let dtype = ctx.output_dtype(0);
+        let width = self.size * self.size;
+        let y = rows::map(&x.view(), width, width, |_, x, y| {
+            y.copy_from_slice(x);
+            self.normalize(y);
+            round(dtype, y);
+        });
+        ctx.set(0, y)
+    }
+}
+
 /// Mean of an axis, summed in f32.
 pub(super) enum Mean {
     /// Of so many numbers, which are the last axis.
@@ -147,4 +204,28 @@ fn mean_of_heads(ctx: &mut Ctx<'_>, heads: usize, size: usize) -> Result<(), Err
         round(dtype, y);
     });
     ctx.set(0, y)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_divided_first_and_last() {
+        let mut matrix = [1.0, 2.0, 3.0, 2.0];
+        Sinkhorn { size: 2, iterations: 1, eps: 0.0 }.normalize(&mut matrix);
+        assert_eq!(matrix, [0.25, 0.5, 0.75, 0.5]);
+        Sinkhorn { size: 2, iterations: 1, eps: 1.0 }.normalize(&mut matrix);
+        assert_eq!(matrix, [0.125, 0.25, 0.375, 0.25]);
+        let mut matrix = [1.0, 2.0, 3.0, 2.0];
+        Sinkhorn { size: 2, iterations: 40, eps: 0.0 }.normalize(&mut matrix);
+        for sum in [matrix[0] + matrix[1], matrix[2] + matrix[3], matrix[0] + matrix[2]] {
+            assert!((sum - 1.0).abs() < 1e-5, "{matrix:?}");
+        }
+        let mut matrix = [1.0, 2.0, 3.0, 2.0];
+        Sinkhorn { size: 2, iterations: 2, eps: 0.0 }.normalize(&mut matrix);
+        // Rows sum to 3/4 and 5/4 before, and columns to 1 behind.
+        let expected = [1.0 / 3.0 / (1.0 / 3.0 + 0.6), 2.0 / 3.0 / (2.0 / 3.0 + 0.4)];
+        assert!((matrix[0] - expected[0]).abs() < 1e-6 && (matrix[1] - expected[1]).abs() < 1e-6);
+    }
 }

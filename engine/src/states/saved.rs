@@ -77,6 +77,9 @@ pub fn fingerprint(model: &Model, states: &[State], activation: Dtype, rollback:
             format!("|{}|{}|{dtype}|{:?}|{:?}", state.name, state.layer, state.window, state.kind)
                 .as_bytes(),
         );
+        if let Some(block) = state.block {
+            fnv.add(format!("|{block}").as_bytes());
+        }
         fnv.add(state.eight.map_or("", registry::graph::ScaleGranularity::name).as_bytes());
         for scale in state.fixed.iter().flatten() {
             fnv.add(&scale.to_bits().to_le_bytes());

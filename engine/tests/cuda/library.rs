@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use checkpoints::checkpoint::{CodeType, Rounding, ScaleSharing};
 use libtest_mimic::Trial;
-use onboard_engine::device::DeviceQueue;
+use onboard_engine::device::{DeviceQueue, blocks};
 use onboard_engine::{
     Engine, ModelSource, NativeEngine, ProductArithmetic, Session, SessionOptions,
 };
@@ -28,7 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         "qwen3_next",
     ];
     let mut trials = trials::each("library::sessions", names.map(str::to_owned), long_chunks_agree);
-    let types = ["Q8_0", "Q4_K", "MXFP4"].map(str::to_owned);
+    let types = blocks::decoded().map(|ty| ty.name().to_owned());
     trials.extend(trials::each("library::blocks", types, decoded_weights_agree));
     trials.push(trials::one("library::inputs", rounded_inputs_agree));
     trials.push(trials::one("library::refused", it_is_no_library_of_the_cpu));

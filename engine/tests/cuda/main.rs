@@ -11,7 +11,7 @@ mod library;
 mod long;
 mod quantized;
 mod sessions;
-#[path = "../../../tests/trials.rs"]
+#[path = "../../../tests/support/trials.rs"]
 mod trials;
 
 fn main() {

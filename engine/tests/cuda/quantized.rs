@@ -9,6 +9,7 @@ use checkpoints::load::WeightView;
 use formats::codec::{self, BlockType};
 use formats::safetensors::FileDtype;
 use libtest_mimic::Trial;
+use onboard_engine::device::blocks;
 use onboard_engine::weights::WeightSource;
 use onboard_engine::{Error, InputRounding, NativeEngine, ProductArithmetic, SessionOptions};
 use registry::config::Config;
@@ -22,13 +23,13 @@ use crate::sessions::{compare_opened, fixture};
 use crate::{emulation, sessions, trials};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    // Types that kernels decode, and one that is decoded at upload.
-    let types = ["Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "Q3_K"];
-    let types = types.into_iter().map(str::to_owned);
+    let decoded = || blocks::decoded().map(|ty| ty.name().to_owned());
+    // One more is decoded at upload.
+    let types = decoded().chain(["Q3_K".to_owned()]);
     let mut trials =
         trials::each("quantized::blocks", types, weights_in_blocks_have_the_bits_of_the_cpu);
-    let types = ["Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"].map(str::to_owned);
-    trials.extend(trials::each("quantized::integers", types, products_in_integers_have_the_bits));
+    let integers = products_in_integers_have_the_bits;
+    trials.extend(trials::each("quantized::integers", decoded(), integers));
     trials.extend([
         trials::one("quantized::memory", blocks_take_their_own_size),
         trials::one("quantized::inputs", rounded_inputs_have_the_bits_of_the_cpu),

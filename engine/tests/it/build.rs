@@ -108,6 +108,7 @@ impl Build {
             dtype: DtypeRule::Activation,
             eight: None,
             fixed: None,
+            block: None,
             window,
             at: self.at.clone(),
             dtype_at: self.at.clone(),

@@ -16,7 +16,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 # The names that engines and other programs use.
 from .checkpoint import hash_weights, safetensors_entries
-from .classes import torch_dtype, wrapper
+from .classes import reader, speaking, torch_dtype, wrapper
 from .command import main
 from .failures import Fail
 from .files import sealed
@@ -24,4 +24,4 @@ from .runner import Runner
 from .states import conv_widths, read_states
 from .taps import Taps
 
-__all__ = ["Fail", "Runner", "Taps", "conv_widths", "hash_weights", "main", "read_states", "safetensors_entries", "sealed", "torch_dtype", "wrapper"]
+__all__ = ["Fail", "Runner", "Taps", "conv_widths", "hash_weights", "main", "read_states", "reader", "safetensors_entries", "sealed", "speaking", "torch_dtype", "wrapper"]

@@ -1,6 +1,7 @@
 """Classes that a config names: of transformers, of files that are imported, and of the checkpoint."""
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import os
@@ -46,6 +47,21 @@ def wrapper(config):
     if config.get_text_config(decoder=True) is config:
         return None
     return next((found for name in config.architectures or [] if (found := getattr(transformers, name, None)) is not None), None)
+
+
+def reader(config):
+    """The function that reads a checkpoint of this config. For a wrapper it is the one of all classes, since one of the class may want files besides weights."""
+    from transformers import AutoModelForCausalLM, PreTrainedModel
+
+    found = wrapper(config)
+    return AutoModelForCausalLM.from_pretrained if found is None else functools.partial(PreTrainedModel.from_pretrained.__func__, found)
+
+
+def speaking(model):
+    """The part of a model that computes logits: a class without a forward of its own leaves that to the model that it calls its thinker."""
+    import torch
+
+    return model if type(model).forward is not torch.nn.Module.forward else getattr(model, "thinker", model)
 
 
 def text_part(model) -> tuple[str, str] | None:

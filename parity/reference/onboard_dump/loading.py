@@ -4,20 +4,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from .checkpoint import read_config
-from .classes import torch_dtype, wrapper
+from .classes import reader, speaking, torch_dtype
 from .failures import Fail
 from .patches import cast, products_in_f32
 
 
 def load_model(folder: Path, dtype: str, trust: bool, patched: set[str]):
     """Loads the model in one dtype and returns it with notes. A tensor that the checkpoint lacks is an error: it would be random."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust)
-    loader = wrapper(config) or AutoModelForCausalLM
     notes = []
     with products_in_f32(notes, patched):
-        model, info = loader.from_pretrained(
+        model, info = reader(config)(
             folder,
             dtype=torch_dtype(dtype),
             local_files_only=True,
@@ -39,7 +38,7 @@ def load_model(folder: Path, dtype: str, trust: bool, patched: set[str]):
         notes.append(f"the checkpoint has {len(names)} tensors this class does not read: {', '.join(names[:6])}")
     if "quantization_config" in read_config(folder)[1]:
         cast(model, torch_dtype(dtype), patched)
-    return model.eval(), notes
+    return speaking(model).eval(), notes
 
 
 def decompress(model, dtype) -> None:

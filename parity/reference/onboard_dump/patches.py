@@ -17,6 +17,7 @@ PATCHES = {
     "rows_rounded_alone": 1,  # `round_rows_alone`
     "gelu_table": 1,  # `use_gelu_table`
     "linear_inputs_contiguous": 1,  # `contiguous_inputs`
+    "weights_of_the_inputs_dtype": 1,  # `equal_dtypes`
 }
 
 
@@ -158,3 +159,18 @@ def contiguous_inputs(model, patched: set[str]) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.Linear) and module.bias is not None:
             module.register_forward_pre_hook(straight)
+
+
+def equal_dtypes(model, patched: set[str]) -> None:
+    """A class may ask for f32 matrices in f16 runs and multiply f16 rows by them, which torch refuses. Such a matrix gets the dtype of its rows."""
+    import torch
+
+    def equal(module, args):
+        x, *_ = args
+        if isinstance(x, torch.Tensor) and x.dtype == torch.float16 and module.weight.dtype == torch.float32:
+            module.weight.data = module.weight.data.to(x.dtype)
+            patched.add("weights_of_the_inputs_dtype")
+
+    for module in model.modules():
+        if type(module) is torch.nn.Linear and module.weight.dtype == torch.float32:
+            module.register_forward_pre_hook(equal)

@@ -27,6 +27,14 @@ def index_rows(layer):
     return None
 
 
+def parts_of(layer) -> list[tuple[str, object]]:
+    """The keys and values that a layer keeps, `[1, heads, kept, dim]`; keys alone where the same tensor is both."""
+    keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+    if keys is None or values is None or keys.numel() + values.numel() == 0:
+        return []
+    return [("k", keys)] if values is keys else [("k", keys), ("v", values)]
+
+
 def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, str, object]]:
     """(layer, kind, part, tensor) of everything the cache holds, without the batch axis."""
     import torch
@@ -39,14 +47,12 @@ def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, st
     found += [(index, "recurrent", "recurrent", torch.cat([torch.cat([matrix[0], sums[0][..., None]], -1).flatten(1), exponent[0]], -1).contiguous())
               for index, (matrix, sums, exponent) in sorted(getattr(cache, "rnn_state", {}).items())]
     for index, layer in enumerate(getattr(cache, "layers", [])):
-        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-        if keys is not None and values is not None and keys.numel() + values.numel() > 0:
-            window = getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
-            for part, tensor in (("k", keys), ("v", values)):
-                rows = tensor[0].transpose(0, 1)  # [heads, kept, dim] -> [kept, heads, dim]
-                if window is not None:
-                    rows = rows[max(0, rows.shape[0] - (window - 1)) :]
-                found.append((index, "attention", part, rows.contiguous()))
+        window = getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
+        for part, tensor in parts_of(layer):
+            rows = tensor[0].transpose(0, 1)  # [heads, kept, dim] -> [kept, heads, dim]
+            if window is not None:
+                rows = rows[max(0, rows.shape[0] - (window - 1)) :]
+            found.append((index, "attention", part, rows.contiguous()))
         if (keys_of_index := index_rows(layer)) is not None:
             found.append((index, "attention", "index", keys_of_index.contiguous()))
         for kind, attribute in (("conv", "conv_states"), ("recurrent", "recurrent_states")):
@@ -84,10 +90,8 @@ def newest_rows(cache, absent=()) -> dict:
     for index, layer in enumerate(getattr(cache, "layers", [])):
         if index in absent:
             continue
-        keys, values = (getattr(layer, name, None) for name in ("keys", "values"))
-        if keys is not None and values is not None and keys.numel() + values.numel() > 0:
-            for part, tensor in (("k", keys), ("v", values)):
-                found[index, part] = tensor[0, :, -1:].transpose(0, 1).clone()
+        for part, tensor in parts_of(layer):
+            found[index, part] = tensor[0, :, -1:].transpose(0, 1).clone()
         if (keys_of_index := index_rows(layer)) is not None:
             found[index, "index"] = keys_of_index[-1:].clone()
     return found

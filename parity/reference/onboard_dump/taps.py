@@ -112,10 +112,12 @@ class Taps:
         self.routers = {name for name, chosen in found.items() if chosen.shape[0] == long and name not in self.shared}
         for name in a.keys() & b.keys():
             one, two = a[name].shape, b[name].shape
-            if len(one) != len(two) or one[-1] == self.too_wide:
+            # One number for each token is no row: experts with one token each give their weights so, in an order of their own.
+            if len(one) != len(two) or len(one) < 2 or one[-1] == self.too_wide:
                 continue
             axes = [axis for axis in range(len(one)) if two[axis] - one[axis] == long - short and one[axis] >= short]
-            if len(axes) == 1:
+            # Rows that grow with the prompt, such as scores of what a cache keeps, are no values of single tokens.
+            if len(axes) == 1 and all(one[axis] == two[axis] for axis in range(len(one)) if axis not in axes):
                 self.axes[name] = (axes[0], one[axes[0]] - short)
 
     def rows(self, name, tensor, count):

@@ -2,7 +2,7 @@
 import types
 
 import torch
-from onboard_dump import audit, distances, manifest, masks, members, record, states
+from onboard_dump import audit, distances, manifest, masks, members, patches, record, states
 from onboard_dump.ensemble import Ensemble, put_spread
 from onboard_dump.prompts import snapshots_of
 from onboard_dump.taps import Taps
@@ -25,7 +25,7 @@ class Sums(torch.nn.Module):
     def forward(self, tokens, layer):
         rows = self.mix(self.embed(tokens))
         layer.keys = torch.cat([layer.keys, rows[:, None]], dim=2)
-        layer.values = layer.keys
+        layer.values = layer.keys.clone()
         return self.head(layer.keys[:, 0].cumsum(1)[:, -tokens.shape[1] :])
 
 
@@ -80,7 +80,7 @@ class Recording(TensorCase):
             def forward(self, tokens, start=0, cache=None):
                 logits, cache = super().forward(tokens, start, cache)
                 if start == 4:
-                    cache.layers[0].keys = cache.layers[0].values = cache.layers[0].keys + 1
+                    cache.layers[0].keys = cache.layers[0].keys + 1
                 return logits, cache
 
         _, out, _, notes, _ = recorded(prompt_of(), Forgets())
@@ -110,6 +110,44 @@ class Recording(TensorCase):
         layer = types.SimpleNamespace(conv_states={0: torch.ones(1, 3, 2), 2: torch.ones(1, 2, dtype=torch.int64)})
         found = states.read_states(types.SimpleNamespace(base_model_prefix=""), types.SimpleNamespace(layers=[layer]), {})
         self.assertEqual([(part, tensor.shape) for _, _, part, tensor in found], [("conv", (3, 2))])
+
+    def test_keys_that_are_values_too_are_one_part(self):
+        def parts(keys, values):
+            layer = types.SimpleNamespace(keys=keys, values=values)
+            found = states.read_states(types.SimpleNamespace(base_model_prefix=""), types.SimpleNamespace(layers=[layer]), {})
+            return [part for _, _, part, _ in found], sorted(part for _, part in states.newest_rows(types.SimpleNamespace(layers=[layer])))
+
+        keys = torch.ones(1, 1, 2, 3)
+        self.assertEqual((parts(keys, keys), parts(keys, keys.clone())), ((["k"], ["k"]), (["k", "v"], ["k", "v"])))
+
+    def test_what_grows_with_the_prompt_is_no_value_of_a_token(self):
+        class Scores(torch.nn.Module):
+            def forward(self, rows):
+                return rows @ rows.transpose(1, 2)[..., : rows.shape[1] // 2]
+
+        class Scored(Sums):
+            def __init__(self):
+                super().__init__()
+                self.scores = Scores()
+
+            def forward(self, tokens, layer):
+                self.scores(self.embed(tokens))
+                return super().forward(tokens, layer)
+
+        runner = SumsRunner()
+        runner.model = Scored()
+        taps = Taps(runner, VOCAB)
+        taps.probe(runner, [1, 5, 2, 3, 6])
+        self.assertEqual(sorted(taps.axes), ["embed", "mix"])
+
+    def test_f32_matrices_take_the_dtype_of_f16_rows(self):
+        wide, narrow, patched = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).half(), set()
+        patches.equal_dtypes(torch.nn.ModuleList([wide, narrow]), patched)
+        wide(torch.ones(1, 2))
+        self.assertEqual((wide.weight.dtype, patched), (torch.float32, set()))
+        wide.bias.data = wide.bias.data.half()
+        self.assertEqual(wide(torch.ones(1, 2).half()).dtype, torch.float16)
+        self.assertEqual((wide.weight.dtype, patched), (torch.float16, {"weights_of_the_inputs_dtype"}))
 
     def test_a_matrix_and_what_is_beside_it_are_one_state(self):
         parts = (torch.arange(6.0).reshape(1, 1, 2, 3), torch.tensor([[[7.0, 8.0]]]), torch.tensor([[[9.0]]]))

@@ -1,6 +1,6 @@
 //! Checks one prompt of one run: as a whole, and each op on the reference's own inputs.
 
-use engine::{Session, StateValue};
+use engine::Session;
 
 use super::{Agreement, CheckOptions};
 use crate::compare::Comparison;
@@ -19,7 +19,6 @@ pub(super) fn compare_prompt(
     let prompt = comparison.prompt;
     let reference = comparison.own;
     let mut gates = Vec::new();
-    let mut computed = Vec::new();
     for phase in Phase::ALL {
         let features = session.features();
         if prompt.positions(phase).is_empty() || phase == Phase::Decode && !features.steps {
@@ -43,11 +42,7 @@ pub(super) fn compare_prompt(
         options.begin(|| format!("{dtype}: {place}, each op on the reference's inputs"));
         let mut steer = agreement.steer(Mode::Local, place.clone());
         let feed = InputSource::Reference;
-        let clean = run_ops(session, comparison, phase, feed, &mut steer, &computed)?;
-        let Some(clean) = clean else { continue };
-        if let (Phase::Prefill, Some(last)) = (phase, clean.states.last()) {
-            computed.clone_from(&last.values);
-        }
+        let Some(clean) = run_ops(session, comparison, phase, feed, &mut steer)? else { continue };
         session.nudge(rule::MOVED);
         let mut moved = Vec::new();
         for seed in 0..rule::MOVES {
@@ -57,7 +52,7 @@ pub(super) fn compare_prompt(
             let mut row = RouterRow::new(Mode::Local);
             let mut steer = RoutingProbe::new(agreement.routers, dtype, String::new(), &mut row);
             let feed = InputSource::Perturbed(Perturbation { units: rule::MOVED, seed });
-            moved.extend(run_ops(session, comparison, phase, feed, &mut steer, &computed)?);
+            moved.extend(run_ops(session, comparison, phase, feed, &mut steer)?);
         }
         session.nudge(0);
         gates.extend(comparison.local(phase, &clean, &moved));
@@ -65,23 +60,18 @@ pub(super) fn compare_prompt(
     Ok(gates)
 }
 
-/// Runs the ops of a phase on inputs from `feed`; none if the engine starts no step from given states. `computed`: the
-/// states that the prompt's ops left in a prefill on the reference's inputs.
+/// Runs the ops of a phase on inputs from `feed`; none if the engine starts no step from given states.
 fn run_ops(
     session: &mut dyn Session,
     comparison: &Comparison<'_>,
     phase: Phase,
     feed: InputSource,
     steer: &mut RoutingProbe<'_>,
-    computed: &[StateValue],
 ) -> Result<Option<Trace>, engine::Error> {
     let prompt = comparison.prompt;
     let taps = &comparison.own.taps;
     match phase {
         Phase::Prefill => run::prefill(session, prompt, taps, feed, steer).map(Some),
-        Phase::Decode => {
-            let seed = |at| comparison.seed(at, computed);
-            run::steps(session, prompt, taps, feed, steer, &seed)
-        }
+        Phase::Decode => run::steps(session, prompt, taps, feed, steer, comparison),
     }
 }

@@ -12,7 +12,7 @@ use super::{Comparison, PairedRows};
 use crate::dump::{DumpTensor, Phase};
 use crate::gate::{Gate, Mode, Subject};
 use crate::order::StatePlace;
-use crate::run::{StateSnapshot, Trace};
+use crate::run::{InitialStates, StateSnapshot, Trace};
 
 /// Repeats the engine's keys per query head, if the reference stores them that way.
 fn repeated(ours: &StateValue, shape: &[usize]) -> StateValue {
@@ -36,7 +36,7 @@ fn alike(ours: &[usize], theirs: &[usize]) -> bool {
 
 /// True for states with a row per position; convolutions and recurrences store one block.
 fn has_rows(kind: StateKind) -> bool {
-    matches!(kind, StateKind::Attention | StateKind::Latent | StateKind::Index)
+    matches!(kind, StateKind::Attention | StateKind::Latent | StateKind::Index | StateKind::Pooled)
 }
 
 impl Comparison<'_> {
@@ -216,18 +216,20 @@ impl Comparison<'_> {
         let states = self.dump.manifest.states.iter();
         states.flat_map(|s| s.parts.iter().map(|p| (s.layer, p.clone()))).collect()
     }
+}
 
+impl InitialStates for Comparison<'_> {
     /// True if the model keeps a part of a state that the dump lacks.
-    pub(crate) fn keeps_more(&self) -> bool {
+    fn keeps_more(&self) -> bool {
         let recorded = self.recorded_parts();
         let mut parts = self.order.states.keys();
         parts.any(|key| !recorded.contains(key))
     }
 
     /// Returns the reference's states after `seen` tokens of its decode, as the initial states of a slot. Parts that the
-    /// reference does not keep are taken from `computed`, the states after a prefill on its inputs. Returns none if the
-    /// dump does not have all others.
-    pub(crate) fn seed(&self, seen: usize, computed: &[StateValue]) -> Option<Vec<StateValue>> {
+    /// reference does not keep are taken from `computed`, the states after as many tokens on its inputs. Returns none if
+    /// the dump does not have all others.
+    fn seed(&self, seen: usize, computed: &[StateValue]) -> Option<Vec<StateValue>> {
         let mut values = Vec::new();
         let recorded = self.recorded_parts();
         if !recorded.iter().all(|key| self.order.states.contains_key(key)) {
@@ -236,7 +238,10 @@ impl Comparison<'_> {
         for (n, state) in self.model.graph.states.iter().enumerate() {
             for part in &state.parts {
                 if !recorded.contains(&(state.layer, part.name.clone())) {
-                    values.push(first_rows(StateId(n), state.kind, &part.name, seen, computed)?);
+                    let value = computed
+                        .iter()
+                        .find(|value| value.state == StateId(n) && value.part == part.name);
+                    values.push(value?.clone());
                     continue;
                 }
                 let tensor =
@@ -265,28 +270,6 @@ impl Comparison<'_> {
         }
         Some(values)
     }
-}
-
-/// Returns the rows of the first `seen` positions of a state that the reference does not keep, as its op made them of the
-/// reference's inputs. None for states without a row for each position.
-fn first_rows(
-    id: StateId,
-    kind: StateKind,
-    part: &str,
-    seen: usize,
-    computed: &[StateValue],
-) -> Option<StateValue> {
-    let value = computed.iter().find(|value| value.state == id && value.part == part)?;
-    let (&rows, row) = value.shape.split_first()?;
-    if kind != StateKind::Index || rows < seen {
-        return None;
-    }
-    let numbers = seen * row.iter().product::<usize>();
-    Some(StateValue {
-        shape: [&[seen][..], row].concat(),
-        data: value.data.get(..numbers)?.to_vec(),
-        ..value.clone()
-    })
 }
 
 /// Returns an error for positions of another shape.

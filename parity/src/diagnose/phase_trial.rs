@@ -201,13 +201,7 @@ impl<'a> PhaseTrial<'a> {
             )?),
             (Mode::Local, Phase::Decode) => {
                 let feed = InputSource::Reference;
-                let mut computed = Vec::new();
-                if comparison.keeps_more() {
-                    let prefill = run::prefill(&mut session, self.prompt, taps, feed, &mut steer)?;
-                    computed = prefill.states.into_iter().flat_map(|last| last.values).collect();
-                }
-                let seed = |at| comparison.seed(at, &computed);
-                run::steps(&mut session, self.prompt, taps, feed, &mut steer, &seed)?
+                run::steps(&mut session, self.prompt, taps, feed, &mut steer, &comparison)?
             }
             (Mode::Cumulative, Phase::Prefill) => {
                 Some(run::prefill(&mut session, self.prompt, taps, InputSource::Own, &mut steer)?)

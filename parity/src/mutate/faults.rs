@@ -371,6 +371,7 @@ fn states(graph: &Graph, places: &Places<'_>) -> Vec<Mutant> {
     for (name, kind) in [
         ("keys and values", StateKind::Attention),
         ("latents", StateKind::Latent),
+        ("pooled keys", StateKind::Pooled),
         ("conv states", StateKind::Conv),
         ("recurrent states", StateKind::Recurrent),
     ] {

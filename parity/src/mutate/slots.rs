@@ -112,7 +112,9 @@ pub(super) fn leak_state(
 pub(super) fn repeat_last(values: &mut [StateValue], graph: &Graph, position: usize) {
     for value in values {
         let state = &graph.states[value.state.0];
-        let grows = !matches!(state.kind, StateKind::Conv | StateKind::Recurrent);
+        // Pooled keys have rows of positions and of blocks.
+        let grows =
+            !matches!(state.kind, StateKind::Conv | StateKind::Recurrent | StateKind::Pooled);
         let rows = value.shape.first().copied().unwrap_or(0);
         if grows && rows > 0 {
             let width = value.data.len() / rows;

@@ -29,6 +29,11 @@ fn thresholds(model: &Model) -> BTreeSet<usize> {
             StateKind::Attention | StateKind::Latent | StateKind::Index => {
                 reaches.extend(state.window);
             }
+            StateKind::Pooled => {
+                reaches.extend(state.window);
+                // Two blocks: the second may be pooled with the first.
+                reaches.extend(state.block.map(|block| 2 * block));
+            }
             StateKind::Conv => {
                 reaches.extend(state.parts.iter().filter_map(|p| p.shape.get(1)).map(|w| w + 1));
             }

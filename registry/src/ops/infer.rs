@@ -273,11 +273,12 @@ impl<'a> Infer<'a> {
         let Some((Argument::State(name), at)) = self.args.get(param) else {
             return Err(self.missing(param));
         };
-        let window = match self.args.get("window") {
-            Some((Argument::Scalar(window), _)) => window.as_usize(),
+        let size = |name| match self.args.get(name) {
+            Some((Argument::Scalar(size), _)) => size.as_usize(),
             _ => None,
         };
-        let id = self.builder.state(name, at, self.node.op.as_str(), kind, parts, window)?;
+        let sizes = (size("window"), size("block").filter(|_| kind == StateKind::Pooled));
+        let id = self.builder.state(name, at, self.node.op.as_str(), kind, parts, sizes)?;
         self.node.state = Some(id);
         Ok(())
     }

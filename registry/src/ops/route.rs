@@ -7,10 +7,13 @@
 
 use super::arithmetic::raw_weight;
 use super::infer::join;
-use super::{Infer, OpRule, ParamKind, Trait, takes_x};
+use super::{Infer, OpRule, ParamKind, Signature, Trait, takes_x};
 use crate::dtype::{Dtype, DtypeRule};
 use crate::eval::EvalError;
 use crate::graph::show;
+
+/// The role of a weight that may be stored as integers.
+pub const INTEGERS: &str = "integers";
 
 /// A value plus a raw tensor.
 pub const WEIGHT_ADD: &str = "weight_add";
@@ -26,6 +29,12 @@ pub(super) fn rules() -> Vec<OpRule> {
         .needs("p", ParamKind::Float)
         .word("of", &["row", "heads"])
         .word("least", &["none", "epsilon"]);
+    let by_token = Signature::new()
+        .needs("tokens", ParamKind::Tokens)
+        .needs("P", ParamKind::Tensor)
+        .needs("n", ParamKind::Dim)
+        .needs("k", ParamKind::Dim)
+        .needs("of", ParamKind::Dim);
     vec![
         OpRule::new("softmax", takes_x(), infer_softmax)
             .is_a(&[Trait::RowFunction])
@@ -44,6 +53,13 @@ pub(super) fn rules() -> Vec<OpRule> {
                  of its two best, or `by='max'` its best); `mask='zero'`: the others' numbers \
                  become 0 and can be chosen",
         ),
+        OpRule::new("choose_by_token", by_token, infer_by_token)
+            .is_a(&[Trait::FromTokens])
+            .gives("`[k]`")
+            .notes(
+                "row `token` of the integers `P [n, k]`, which are below `of`; NaN for numbers that are no \
+                 such integers. P is `kept` in f32, and may be stored as integers",
+            ),
         OpRule::new("pick", takes_x().needs("chosen", ParamKind::Value), infer_pick)
             .gives("like chosen")
             .notes("the numbers of `[n]` at the places that `choose` gave"),
@@ -164,6 +180,22 @@ fn infer_choose(call: &mut Infer<'_>) -> Result<(), EvalError> {
             .into());
     }
     // Integers below 2^24, which f32 holds.
+    call.output(vec![k], DtypeRule::Fixed(Dtype::F32));
+    Ok(())
+}
+
+fn infer_by_token(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    let _tokens = call.input("tokens")?;
+    let n = call.dim("n")?;
+    let k = call.dim("k")?;
+    call.dim("of")?;
+    call.weight(INTEGERS, "P", "", &[n, k])?;
+    if call.weight_dtype(INTEGERS) != DtypeRule::Fixed(Dtype::F32) {
+        return Err(call
+            .error("P", "integers are kept in f32, which holds all below 2^24")
+            .help("add the tensor to `f32` of `kept:`")
+            .into());
+    }
     call.output(vec![k], DtypeRule::Fixed(Dtype::F32));
     Ok(())
 }

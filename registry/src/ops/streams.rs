@@ -6,6 +6,7 @@ use crate::graph::show;
 
 pub(super) fn rules() -> Vec<OpRule> {
     let two = takes_x().needs("coefficients", ParamKind::Value);
+    let sinkhorn = takes_x().needs("iterations", ParamKind::Dim).needs("eps", ParamKind::Float);
     vec![
         OpRule::new("mix_streams", two.clone(), infer_mix)
             .gives("`[m, d]`")
@@ -13,6 +14,11 @@ pub(super) fn rules() -> Vec<OpRule> {
         OpRule::new("outer", two, infer_outer)
             .gives("`[n, d]`")
             .notes("`x [d]` times each of n coefficients"),
+        OpRule::new("sinkhorn", sinkhorn, infer_sinkhorn).gives("like x").notes(
+            "Sinkhorn-Knopp normalization of `x [n, n]`: divided by the sums of its columns, each plus `eps`, \
+             then in all `iterations` but the first by the sums of its rows and again of its columns; f32 \
+             inside, one rounding",
+        ),
         OpRule::new("mean", takes_x().word("over", &["numbers", "heads"]), infer_mean)
             .gives("last axis 1")
             .notes(
@@ -44,6 +50,22 @@ fn infer_outer(call: &mut Infer<'_>) -> Result<(), EvalError> {
         return Err(call.misfit("`outer` takes two values of one axis", &x, &c).into());
     };
     call.output(vec![streams, width], x.dtype);
+    Ok(())
+}
+
+fn infer_sinkhorn(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    let x = call.input("x")?;
+    match x.shape[..] {
+        [rows, columns] if rows == columns => {}
+        _ => {
+            return Err(call
+                .error("x", "`sinkhorn` takes a square matrix")
+                .label(format!("`{}` is {}, expected [n, n]", x.name, show(&x.shape)))
+                .into());
+        }
+    }
+    call.dim("iterations")?;
+    call.output(x.shape, x.dtype);
     Ok(())
 }
 

@@ -44,12 +44,13 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, EvalErr
         "latent" => StateKind::Latent,
         "index" => StateKind::Index,
         "recurrent" => StateKind::Recurrent,
+        "pooled" => StateKind::Pooled,
         other => {
             return Err(Finding::error(
                 &decl.kind.at,
                 format!("there is no kind of state `{other}`"),
             )
-            .help("known are `attention`, `conv`, `recurrent`, `latent`, `index`")
+            .help("known are `attention`, `conv`, `recurrent`, `latent`, `index`, `pooled`")
             .into());
         }
     };
@@ -118,6 +119,7 @@ fn state(decl: &StateDecl, layer: usize, env: &dyn Env) -> Result<State, EvalErr
         eight,
         fixed: None,
         window: None,
+        block: None,
         at: decl.at.clone(),
         dtype_at: decl.dtype.at.clone(),
     })

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::dtype::Dtype;
-use crate::graph::{Graph, State, StateKind};
+use crate::graph::{Graph, State, StateId, StateKind};
 use crate::model::Model;
 use crate::ops::Trait;
 use crate::scalar::Scalar;
@@ -27,11 +27,12 @@ pub(super) const WORDS: [(&str, &[&str]); 4] = [
             "nextn",
             "mixture",
             "first_layer_attends",
+            "query_heads",
         ],
     ),
     ("chat", &["format", "tools", "reasoning"]),
-    ("has_state", &["attention", "conv", "recurrent", "latent", "index", "window"]),
-    ("state", &["attention", "window", "conv", "recurrent", "latent", "index"]),
+    ("has_state", &["attention", "conv", "recurrent", "latent", "index", "pooled", "window"]),
+    ("state", &["attention", "window", "conv", "recurrent", "latent", "index", "pooled"]),
 ];
 /// The facts of each kind of state.
 pub(super) const STATE: [&str; 7] =
@@ -103,9 +104,14 @@ pub fn facts(model: &Model, about: &FactInputs) -> ModelFacts {
         (
             "first_layer_attends",
             Scalar::Bool(graph.states.iter().any(|state: &State| {
-                state.layer == 0 && matches!(state.kind, StateKind::Attention | StateKind::Latent)
+                state.layer == 0
+                    && matches!(
+                        state.kind,
+                        StateKind::Attention | StateKind::Latent | StateKind::Pooled
+                    )
             })),
         ),
+        ("query_heads", int_or_null(query_heads(graph))),
     ];
     let chat = &about.chat;
     let chat = [
@@ -130,11 +136,19 @@ enum StateClass {
     Recurrent,
     Latent,
     Index,
+    Pooled,
 }
 
 impl StateClass {
-    const ALL: [Self; 6] =
-        [Self::Attention, Self::Window, Self::Conv, Self::Recurrent, Self::Latent, Self::Index];
+    const ALL: [Self; 7] = [
+        Self::Attention,
+        Self::Window,
+        Self::Conv,
+        Self::Recurrent,
+        Self::Latent,
+        Self::Index,
+        Self::Pooled,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -144,6 +158,7 @@ impl StateClass {
             Self::Recurrent => "recurrent",
             Self::Latent => "latent",
             Self::Index => "index",
+            Self::Pooled => "pooled",
         }
     }
 
@@ -155,6 +170,7 @@ impl StateClass {
             StateKind::Recurrent => Self::Recurrent,
             StateKind::Latent => Self::Latent,
             StateKind::Index => Self::Index,
+            StateKind::Pooled => Self::Pooled,
         }
     }
 }
@@ -210,10 +226,32 @@ impl StateTotals {
     }
 }
 
+/// Returns the greatest number that divides the heads of queries in every layer; none without attention.
+fn query_heads(graph: &Graph) -> Option<usize> {
+    let nodes = graph.nodes.iter().filter(|node| node.state.is_some_and(|id| attends(graph, id)));
+    let queries = nodes.filter_map(|node| graph.values.get(node.inputs.first()?.0));
+    queries.filter_map(|query| query.shape.first().copied()).reduce(common_divisor)
+}
+
+/// True for a state whose rows queries are compared with.
+fn attends(graph: &Graph, state: StateId) -> bool {
+    let kind = graph.states.get(state.0).map(|state| state.kind);
+    matches!(kind, Some(StateKind::Attention | StateKind::Latent))
+}
+
+/// Returns the greatest common divisor.
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
+}
+
 /// Numbers of a part on one rank. Heads and channels are shared out; a rank has at least one
 /// head. What all heads share lies on every rank.
 fn numbers(shape: &[usize], kind: StateClass, tp: u64) -> u64 {
-    let tp = if matches!(kind, StateClass::Latent | StateClass::Index) { 1 } else { tp };
+    let tp = if matches!(kind, StateClass::Latent | StateClass::Index | StateClass::Pooled) {
+        1
+    } else {
+        tp
+    };
     let Some((&first, inner)) = shape.split_first() else { return 1 };
     let first = (first as u64).div_ceil(tp);
     inner.iter().fold(first, |product, &d| product.saturating_mul(d as u64))

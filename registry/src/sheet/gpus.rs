@@ -24,15 +24,15 @@ pub struct Gpu {
 #[error(
     "there is no GPU `{name}`; {}known are {}; for another give the option `gpu-memory`, and the option `gpu-sm` if \
      rules depend on it",
-    .close.as_ref().map(|name| format!("did you mean `{name}`? ")).unwrap_or_default(),
+    if .close.is_empty() { String::new() } else { format!("did you mean `{}`? ", .close.join("` or `")) },
     .known.join(", ")
 )]
 #[non_exhaustive]
 pub struct UnknownGpu {
     /// The name.
     pub name: String,
-    /// The known name that is nearest, if one is near.
-    pub close: Option<String>,
+    /// The known names that it begins, as one name with several sizes of memory does; else the nearest, if one is near.
+    pub close: Vec<String>,
     /// All known names.
     pub known: Vec<String>,
 }
@@ -52,13 +52,23 @@ pub fn builtin() -> Vec<Gpu> {
 /// Finds an accelerator by its name, or lists the known names.
 pub fn find(name: &str) -> Result<Gpu, UnknownGpu> {
     let all = builtin();
-    let word = name.to_lowercase().replace(['-', ' '], "_");
-    if let Some(gpu) = all.iter().find(|gpu| gpu.name == word) {
+    let word = letters(name);
+    if let Some(gpu) = all.iter().find(|gpu| letters(&gpu.name) == word) {
         return Ok(gpu.clone());
     }
     let known: Vec<String> = all.into_iter().map(|gpu| gpu.name).collect();
-    let close = suggest::closest(&word, known.iter().map(String::as_str)).map(str::to_owned);
+    let mut close: Vec<String> =
+        known.iter().filter(|known| letters(known).starts_with(&word)).cloned().collect();
+    if word.is_empty() || close.is_empty() {
+        let nearest = suggest::closest(&name.to_lowercase(), known.iter().map(String::as_str));
+        close = nearest.map(str::to_owned).into_iter().collect();
+    }
     Err(UnknownGpu { name: name.to_owned(), close, known })
+}
+
+/// Returns the letters and digits of a name in lower case: people write `RTX 4090`, `rtx-4090` and `rtx4090`.
+fn letters(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
 /// Reads a table: a map of names, each with `memory` in MiB, `sm` and `source`.
@@ -105,7 +115,11 @@ mod tests {
     #[test]
     fn gpus_are_found_by_name() {
         assert_eq!(find("B200").unwrap().sm, Some(100));
-        assert_eq!(find("rtx-4090").unwrap().name, "rtx_4090");
+        for name in ["rtx-4090", "RTX 4090", "rtx4090"] {
+            assert_eq!(find(name).unwrap().name, "rtx_4090");
+        }
+        let error = find("a100").unwrap_err().to_string();
+        assert!(error.contains("did you mean `a100_40gb` or `a100_80gb`?"), "{error}");
         let error = find("b20").unwrap_err().to_string();
         assert!(
             error.contains("did you mean `b200`?") && error.contains("the option `gpu-memory`"),

@@ -201,7 +201,11 @@ pub(crate) static ROPE: KeyTable = KeyTable {
 pub(crate) static STATE: KeyTable = KeyTable {
     what: "a state",
     keys: &[
-        must("kind", KeyForm::Word, "`attention`, `conv`, `recurrent`, `latent` or `index`."),
+        must(
+            "kind",
+            KeyForm::Word,
+            "`attention`, `conv`, `recurrent`, `latent`, `index` or `pooled`.",
+        ),
         must(
             "dtype",
             KeyForm::Word,

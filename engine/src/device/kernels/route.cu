@@ -1,4 +1,5 @@
-// Ops that routers are made of: `softmax`, `total`, `p_norm`, `choose`, `pick`, `near_shares`.
+// Ops that routers are made of: `softmax`, `total`, `p_norm`, `choose`, `choose_by_token`,
+// `pick`, `near_shares`.
 
 // The most groups of scores of a row: `GROUPS` of `ops/device/route.rs`.
 #define GROUPS 256u
@@ -120,11 +121,25 @@ KERNEL(choose, const u8 *x, u32 stored, u32 width, u32 k, u32 groups, u32 size, 
     }
 }
 
-// Returns a chosen place; `count` if it is none.
-DEVICE u32 place_of(const u8 *chosen, u32 stored, u64 at, u32 count) {
-    float place = load(chosen, stored, at);
+// Returns the place that a number names; `count` if it is none.
+DEVICE u32 named_place(float place, u32 count) {
     if (!(place >= 0.0f && place < (float)count)) return count;
     return (float)(u32)place == place ? (u32)place : count;
+}
+
+DEVICE u32 place_of(const u8 *chosen, u32 stored, u64 at, u32 count) {
+    return named_place(load(chosen, stored, at), count);
+}
+
+// The `k` choices that are listed for each token, among `places`; NaN for a number that is no place.
+KERNEL(choose_by_token, const float *lists, const u32 *tokens, u32 k, u32 places, u8 *y, u32 dtype, u64 count) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < count) {
+            float place = lists[(u64)tokens[n / k] * k + n % k];
+            store(y, dtype, n, named_place(place, places) < places ? place : NOT_A_NUMBER);
+        }
+    }
 }
 
 // The numbers at chosen places; NaN where there is no such place.

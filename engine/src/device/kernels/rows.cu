@@ -1,4 +1,4 @@
-// Arithmetic of rows: `temperature`, `zero_first`, `mean`, `mix_streams`, `outer`, `heads_linear`, `gaussian_topk`,
+// Arithmetic of rows: `temperature`, `zero_first`, `mean`, `mix_streams`, `outer`, `sinkhorn`, `heads_linear`, `gaussian_topk`,
 // `xielu`, `differ`.
 
 // Rows times a factor for each.
@@ -61,6 +61,38 @@ KERNEL(outer, const u8 *x, u32 stored, const u8 *c, u32 c_dtype, u32 streams, u3
     PHASE(t) {
         u64 n = (u64)BLOCK * THREADS + t;
         if (n < count) store(y, dtype, n, load(c, c_dtype, n / width) * load(x, stored, n / width / streams * width + n % width));
+    }
+}
+
+// The most rows of a matrix of `sinkhorn`.
+#define SIDE 32u
+
+// Divides a matrix `[size, size]` by the sums of its columns, and then by those of rows and columns in turn; a block for
+// each matrix.
+KERNEL(sinkhorn, const u8 *x, u32 stored, u32 size, u32 iterations, float eps, u8 *y, u32 dtype) {
+    SHARED(float, m, SIDE * SIDE);
+    u64 first = (u64)BLOCK * size * size;
+    PHASE(t) {
+        for (u32 n = t; n < size * size; n += THREADS) m[n] = load(x, stored, first + n);
+    }
+    for (u32 n = 0; n == 0u || n < iterations; ++n) {
+        PHASE(t) {
+            if (n > 0u && t < size) {
+                float total = -0.0f;
+                for (u32 k = 0; k < size; ++k) total += m[t * size + k];
+                for (u32 k = 0; k < size; ++k) m[t * size + k] /= total + eps;
+            }
+        }
+        PHASE(t) {
+            if (t < size) {
+                float total = -0.0f;
+                for (u32 k = 0; k < size; ++k) total += m[k * size + t];
+                for (u32 k = 0; k < size; ++k) m[k * size + t] /= total + eps;
+            }
+        }
+    }
+    PHASE(t) {
+        for (u32 n = t; n < size * size; n += THREADS) store(y, dtype, first + n, m[n]);
     }
 }
 

@@ -1,4 +1,7 @@
-//! Ops that routers are made of, on a device: `softmax`, `total`, `p_norm`, `choose`, `pick`, `near_shares`.
+//! Ops that routers are made of, on a device: `softmax`, `total`, `p_norm`, `choose`, `choose_by_token`, `pick`,
+//! `near_shares`.
+
+use registry::ops::INTEGERS;
 
 use crate::Error;
 use crate::device::source::constant;
@@ -7,7 +10,7 @@ use crate::kernels::choose::TopK;
 use crate::kernels::round::round1;
 use crate::ops::device::index;
 use crate::ops::device::rows::along_last_axis;
-use crate::ops::route::{Choose, NearShares, PNorm, PickChosen, Total};
+use crate::ops::route::{Choose, ChooseByToken, NearShares, PNorm, PickChosen, Total};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::DeviceValue;
 
@@ -19,6 +22,9 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("total", |args: &Args<'_>| Total::prepare(args).map(DeviceTotal));
     kernels.prepared("p_norm", |args: &Args<'_>| PNorm::prepare(args).map(DevicePNorm));
     kernels.prepared("choose", DeviceChoose::prepare);
+    kernels.prepared("choose_by_token", |args: &Args<'_>| {
+        ChooseByToken::prepare(args).map(DeviceChooseByToken)
+    });
     kernels.prepared("pick", |args: &Args<'_>| PickChosen::prepare(args).map(|_| DevicePick));
     kernels
         .prepared("near_shares", |args: &Args<'_>| NearShares::prepare(args).map(DeviceNearShares));
@@ -113,6 +119,29 @@ impl Kernel for DeviceChoose {
             y.dtype.into(),
         ];
         ctx.queue()?.launch("choose", x.rows(), &arguments)?;
+        ctx.set_device(0, y)
+    }
+}
+
+struct DeviceChooseByToken(ChooseByToken);
+
+impl Kernel for DeviceChooseByToken {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let &ChooseByToken { k, of, .. } = &self.0;
+        let tokens = self.0.known_tokens(ctx)?;
+        let y = ctx.device_output(0, tokens.len())?;
+        let queue = ctx.queue()?;
+        let tokens = queue.upload(bytemuck::cast_slice(tokens))?;
+        let arguments = [
+            ctx.device_vector(INTEGERS).into(),
+            (&tokens).into(),
+            index(ctx, k)?.into(),
+            index(ctx, of)?.into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+            count(y.len()),
+        ];
+        queue.launch_each("choose_by_token", y.len(), &arguments)?;
         ctx.set_device(0, y)
     }
 }

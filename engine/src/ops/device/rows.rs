@@ -1,6 +1,7 @@
 //! Arithmetic of rows on a device: positions, streams, and learned functions of one value.
 
 use crate::Error;
+use crate::device::source::constant;
 use crate::device::{KernelArgument, count};
 use crate::kernels::round::round1;
 use crate::ops::device::embed::look_up;
@@ -9,10 +10,13 @@ use crate::ops::differ::Differ;
 use crate::ops::gaussian_topk::GaussianTopk;
 use crate::ops::heads_linear::HeadsLinear;
 use crate::ops::position::{PositionEmbed, Sinusoid, Temperature, ZeroFirst};
-use crate::ops::streams::{Mean, MixStreams, Outer};
+use crate::ops::streams::{Mean, MixStreams, Outer, Sinkhorn};
 use crate::ops::xielu::{Xielu, XieluParams};
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 use crate::value::{DeviceValue, stored_bytes};
+
+/// The most rows of a matrix that `sinkhorn` normalizes.
+const SIDE: usize = constant(include_str!("../../device/kernels/rows.cu"), "SIDE") as usize;
 
 pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("position_embed", |args: &Args<'_>| {
@@ -26,6 +30,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("mean", |args: &Args<'_>| Mean::prepare(args).map(DeviceMean));
     kernels.prepared("mix_streams", |args: &Args<'_>| MixStreams::prepare(args).map(DeviceMix));
     kernels.prepared("outer", |args: &Args<'_>| Outer::prepare(args).map(DeviceOuter));
+    kernels.prepared("sinkhorn", DeviceSinkhorn::prepare);
     kernels.prepared("heads_linear", |args: &Args<'_>| {
         HeadsLinear::prepare(args).map(DeviceHeadsLinear)
     });
@@ -168,6 +173,39 @@ impl Kernel for DeviceOuter {
             index(ctx, width)?.into(),
         ];
         each(ctx, "outer", &x, &more, y)
+    }
+}
+
+struct DeviceSinkhorn(Sinkhorn);
+
+impl DeviceSinkhorn {
+    fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let sinkhorn = Sinkhorn::prepare(args)?;
+        if sinkhorn.size > SIDE {
+            return Err(
+                args.error(format!("matrices beyond {SIDE} rows have no kernel on the device"))
+            );
+        }
+        Ok(Self(sinkhorn))
+    }
+}
+
+impl Kernel for DeviceSinkhorn {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let &Sinkhorn { size, iterations, eps } = &self.0;
+        let x = ctx.device_input(0)?;
+        let y = ctx.device_output(0, x.rows())?;
+        let arguments = [
+            (&*x.buffer).into(),
+            x.dtype.into(),
+            index(ctx, size)?.into(),
+            index(ctx, iterations)?.into(),
+            eps.into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+        ];
+        ctx.queue()?.launch("sinkhorn", x.rows(), &arguments)?;
+        ctx.set_device(0, y)
     }
 }
 
