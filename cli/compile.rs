@@ -105,7 +105,9 @@ impl CompileArgs {
             None => CommandOutcome::Ok,
         };
         if matches!(outcome, CommandOutcome::Differs) && !self.unproven {
-            term::note("the code differs from the dump, so nothing was written; --unproven writes it anyway");
+            term::note(
+                "the code differs from the dump, so nothing was written; --unproven writes it anyway",
+            );
             return Ok(outcome);
         }
         self.write(&target, &code, outcome)
@@ -118,8 +120,9 @@ impl CompileArgs {
                 .map_err(|findings| reported_error(&findings, "the target cannot be used"));
         }
         match Target::builtin(&self.to) {
-            Some(target) => target
-                .map_err(|findings| reported_error(&findings, "the target cannot be used")),
+            Some(target) => {
+                target.map_err(|findings| reported_error(&findings, "the target cannot be used"))
+            }
             None => bail!(
                 "there is no target `{}`; there are: {}, and folders with a sheet.yaml",
                 self.to,
@@ -138,7 +141,10 @@ impl CompileArgs {
         let _watched = crate::interrupt::watch_whole(scratch.path());
         fs_err::write(scratch.path().join(&code.name), &code.text)?;
         let driver = target.files.get(&target.driver).ok_or_else(|| {
-            anyhow!("the target `{}` has no driver, so its code cannot be proven; give --unproven", target.name)
+            anyhow!(
+                "the target `{}` has no driver, so its code cannot be proven; give --unproven",
+                target.name
+            )
         })?;
         let engine = match &self.python {
             None => {
@@ -164,7 +170,12 @@ impl CompileArgs {
     }
 
     /// Writes the folder beside its place, and renames it.
-    fn write(&self, target: &Target, code: &Code, outcome: CommandOutcome) -> Result<CommandOutcome> {
+    fn write(
+        &self,
+        target: &Target,
+        code: &Code,
+        outcome: CommandOutcome,
+    ) -> Result<CommandOutcome> {
         let part = self.output.with_extension("part");
         let text = code.text.as_bytes();
         write::atomic(&part.join(&code.name), text)?;
@@ -172,7 +183,10 @@ impl CompileArgs {
             .with_context(|| format!("cannot write `{}`", self.output.display()))?;
         let proven = match (&self.prove, outcome) {
             (Some(dump), CommandOutcome::Ok) => {
-                format!("proven against `{}` (the report above has the version of torch)", dump.display())
+                format!(
+                    "proven against `{}` (the report above has the version of torch)",
+                    dump.display()
+                )
             }
             (Some(_), _) => "NOT proven: it differs from the dump".to_owned(),
             (None, _) => "not proven".to_owned(),
@@ -200,5 +214,7 @@ fn executable(path: &Path) -> Result<()> {
 
 #[cfg(not(unix))]
 fn executable(_path: &Path) -> Result<()> {
-    bail!("--python starts a script by its first line, which this system does not do; set ONBOARD_PYTHON")
+    bail!(
+        "--python starts a script by its first line, which this system does not do; set ONBOARD_PYTHON"
+    )
 }

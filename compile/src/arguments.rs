@@ -114,7 +114,8 @@ impl Object for Argument {
             "size" => self.shape()?.last().map(|size| expression(size).0)?.into(),
             "sizes" => minijinja::Value::from(self.shape()?.iter().map(size).collect::<Vec<_>>()),
             "numbers" => {
-                let all = self.shape()?.iter().cloned().reduce(|a, b| crate::size::times(&a, &b))?;
+                let all =
+                    self.shape()?.iter().cloned().reduce(|a, b| crate::size::times(&a, &b))?;
                 expression(&all).0.into()
             }
             "items" => match &**self {

@@ -6,8 +6,8 @@ use indexmap::{IndexMap, IndexSet};
 use registry::syntax::{BinaryOp, Expr, ExprKind};
 
 use crate::places::{Mode, Names, resolved, resolved_lines};
-use crate::python::{enclosed, expression};
 use crate::python::binding::AND;
+use crate::python::{enclosed, expression};
 use crate::value::{Line, Method, WeightUse, below, segments};
 use crate::walk::negated;
 
@@ -92,9 +92,8 @@ fn contradict(a: &[Expr], b: &[Expr]) -> bool {
 
 fn shared(all: &[&[Expr]]) -> Vec<Expr> {
     let Some((first, rest)) = all.split_first() else { return Vec::new() };
-    let everywhere = |one: &&Expr| {
-        rest.iter().all(|other| other.iter().any(|two| shown(two) == shown(one)))
-    };
+    let everywhere =
+        |one: &&Expr| rest.iter().all(|other| other.iter().any(|two| shown(two) == shown(one)));
     first.iter().filter(everywhere).cloned().collect()
 }
 
@@ -159,7 +158,9 @@ impl Classes<'_> {
             }
             for call in &self.methods[*number].calls {
                 let Some(owner) = &self.methods[call.method].owner else { continue };
-                let Some(rest) = below(owner, path).filter(|rest| !rest.is_empty()) else { continue };
+                let Some(rest) = below(owner, path).filter(|rest| !rest.is_empty()) else {
+                    continue;
+                };
                 let segment = segments(rest)[0].to_owned();
                 let conditions = [conditions.as_slice(), &call.conditions].concat();
                 let group = children.entry(segment).or_default();
@@ -200,7 +201,8 @@ impl Classes<'_> {
         segments_here.extend(self.called.values().cloned());
         for line in self.extra.get(path).into_iter().flatten() {
             if let Line::Text(text) = line
-                && let Some((name, _)) = text.strip_prefix("self.").and_then(|t| t.split_once(" = "))
+                && let Some((name, _)) =
+                    text.strip_prefix("self.").and_then(|t| t.split_once(" = "))
             {
                 segments_here.insert(name.to_owned());
             }
@@ -216,9 +218,8 @@ impl Classes<'_> {
     /// Returns the methods of a class: those wanted that belong to it, and what they call of the same module.
     fn own_methods(&self, path: &str, wanted: &[Wanted]) -> Vec<(usize, Vec<Expr>)> {
         let mut own: Vec<(usize, Vec<Expr>)> = Vec::new();
-        let here = |number: usize| {
-            self.methods[number].owner.as_deref().is_none_or(|owner| owner == path)
-        };
+        let here =
+            |number: usize| self.methods[number].owner.as_deref().is_none_or(|owner| owner == path);
         for one in wanted.iter().filter(|one| here(one.method)) {
             own.push((one.method, one.conditions.clone()));
         }
@@ -315,11 +316,7 @@ impl Classes<'_> {
             for (n, segment) in rest.iter().enumerate() {
                 at = access(&at, segment);
                 let last = n + 1 == rest.len();
-                let text = if last {
-                    one.made.clone()
-                } else {
-                    "nn.Module()".to_owned()
-                };
+                let text = if last { one.made.clone() } else { "nn.Module()".to_owned() };
                 if made.insert(at.clone()) {
                     init.push((conditions.clone(), Line::Text(format!("{at} = {text}"))));
                 }
@@ -328,12 +325,7 @@ impl Classes<'_> {
     }
 
     /// Writes a child whose own children have numbers.
-    fn numbered(
-        &mut self,
-        path: &str,
-        segment: &str,
-        group: &Group,
-    ) -> Option<(Vec<Expr>, Line)> {
+    fn numbered(&mut self, path: &str, segment: &str, group: &Group) -> Option<(Vec<Expr>, Line)> {
         let mut parts: BTreeMap<usize, Group> = BTreeMap::new();
         for one in &group.uses {
             let number = segments(below(&one.path, path)?).first()?.parse().ok()?;
@@ -365,7 +357,6 @@ impl Classes<'_> {
         };
         Some((conditions, Line::Text(format!("{} = {list}", access("self", segment)))))
     }
-
 
     /// Writes a class from its parts.
     fn finish(
@@ -496,9 +487,9 @@ fn any_of(uses: &[WeightUse]) -> Vec<Expr> {
             rests.push(rest);
         }
     }
-    let opposed = rests.iter().any(|a| {
-        a.len() == 1 && rests.iter().any(|b| b.len() == 1 && contradict(a, b))
-    });
+    let opposed = rests
+        .iter()
+        .any(|a| a.len() == 1 && rests.iter().any(|b| b.len() == 1 && contradict(a, b)));
     if rests.iter().any(Vec::is_empty) || opposed {
         return common;
     }

@@ -101,9 +101,9 @@ fn root(walk: &mut Walk<'_>) -> Result<usize, Finding> {
     let params = vec![("tokens".to_owned(), "Tensor".to_owned())];
     let method = Method { name: "forward".to_owned(), params, ..Method::default() };
     let (method, _) = match &divided {
-        Some((function, program)) => walk.with_function(function, |walk| {
-            walk.walked(method, program, locals)
-        })?,
+        Some((function, program)) => {
+            walk.with_function(function, |walk| walk.walked(method, program, locals))?
+        }
         None => walk.walked(method, &spec.model, locals)?,
     };
     walk.methods.push(Method { owner: Some(String::new()), ..method });
@@ -132,11 +132,8 @@ impl Writer<'_, '_> {
             let several = self.walk.layers.classes.len() > 1;
             let kind = class.kinds.first().map(String::as_str).unwrap_or_default();
             let own = if several && kind != "*" { camel(kind) } else { String::new() };
-            let own = if own.is_empty() && several && kind != "*" {
-                "Other".to_owned()
-            } else {
-                own
-            };
+            let own =
+                if own.is_empty() && several && kind != "*" { "Other".to_owned() } else { own };
             let mut classes = Classes {
                 methods: &self.walk.methods,
                 done,
@@ -224,7 +221,8 @@ impl Writer<'_, '_> {
         let segment = list.rsplit('.').next().unwrap_or_default().to_owned();
         extra.entry(place).or_default().extend(self.layer_list(&segment, layers));
         let spec = self.walk.spec;
-        let (_, made) = settings::written(spec, &mut self.walk.scalars, &BTreeSet::new(), tables, self.words)?;
+        let (_, made) =
+            settings::written(spec, &mut self.walk.scalars, &BTreeSet::new(), tables, self.words)?;
         codes.clone_from(&made);
         for code in made {
             let line = format!("self.{} = {}", code.name, code.made);
@@ -264,15 +262,20 @@ impl Writer<'_, '_> {
         let kinds: Vec<String> = layers
             .iter()
             .flat_map(|(kinds, class)| {
-                kinds.iter().filter(|kind| *kind != "*").map(|kind| format!("{}: {}", quoted(kind), class.name))
+                kinds
+                    .iter()
+                    .filter(|kind| *kind != "*")
+                    .map(|kind| format!("{}: {}", quoted(kind), class.name))
             })
             .collect();
         let other = layers.iter().find(|(kinds, _)| kinds.iter().any(|kind| kind == "*"));
         let map = Line::Text(format!("kinds = {{{}}}", kinds.join(", ")));
-        let (heads, item) = if let Some(list) = kind.and_then(is_item) { (
-            format!("for layer, kind in enumerate({}[: {count}])", expression(list).0),
-            "kind".to_owned(),
-        ) } else {
+        let (heads, item) = if let Some(list) = kind.and_then(is_item) {
+            (
+                format!("for layer, kind in enumerate({}[: {count}])", expression(list).0),
+                "kind".to_owned(),
+            )
+        } else {
             let kind = kind.map(|kind| expression(kind).0.replace("«E:i»", "layer"));
             (format!("for layer in range({count})"), kind.unwrap_or_default())
         };
@@ -297,13 +300,16 @@ impl Writer<'_, '_> {
     ) -> Result<Code, Finding> {
         let spec = self.walk.spec;
         let target = self.walk.target;
-        let (settings, _) = settings::written(spec, &mut self.walk.scalars, &used, tables, self.words)?;
-        let mut names = crate::places::Names::new(&[], EMPTY.get_or_init(BTreeMap::new), NONE.get_or_init(BTreeSet::new));
-        let settings: Vec<Line> = settings
-            .iter()
-            .map(own_dims)
-            .collect();
-        let settings = crate::places::resolved_lines(&settings, crate::places::Mode::Init, "", &mut names);
+        let (settings, _) =
+            settings::written(spec, &mut self.walk.scalars, &used, tables, self.words)?;
+        let mut names = crate::places::Names::new(
+            &[],
+            EMPTY.get_or_init(BTreeMap::new),
+            NONE.get_or_init(BTreeSet::new),
+        );
+        let settings: Vec<Line> = settings.iter().map(own_dims).collect();
+        let settings =
+            crate::places::resolved_lines(&settings, crate::places::Mode::Init, "", &mut names);
         let rules = loader::rules(spec, &mut self.walk.scalars, target)?;
         let mut rule_lines = Vec::new();
         for rule in rules {
@@ -315,17 +321,26 @@ impl Writer<'_, '_> {
         let mut rule_texts = Vec::new();
         layout::lines(&rule_lines, 3, target.width - 1, &mut rule_texts);
         for line in &mut rule_texts {
-            if line.ends_with(')') && (line.starts_with("            Rule(") || line == "            )") {
+            if line.ends_with(')')
+                && (line.starts_with("            Rule(") || line == "            )")
+            {
                 line.push(',');
             }
         }
-        let kept: Vec<String> = spec.kept.f32.iter().map(|one| one.name.replace('.', "\\.").replace('*', ".*")).collect();
+        let kept: Vec<String> = spec
+            .kept
+            .f32
+            .iter()
+            .map(|one| one.name.replace('.', "\\.").replace('*', ".*"))
+            .collect();
         let ignored: Vec<String> = spec.ignore.weights.iter().map(|one| one.name.clone()).collect();
         let mut helpers = self.helpers()?;
         let defaults: Vec<String> = spec
             .defaults
             .values()
-            .filter_map(|entry| Some((entry.name.name.clone(), crate::symbol::constant(&entry.value)?)))
+            .filter_map(|entry| {
+                Some((entry.name.name.clone(), crate::symbol::constant(&entry.value)?))
+            })
             .map(|(key, value)| {
                 let at = &spec.defaults[&key].value;
                 format!("{}: {}", quoted(&key), expression(&of_scalar(&value, at)).0)
@@ -355,7 +370,10 @@ impl Writer<'_, '_> {
         let mut setting_lines = Vec::new();
         layout::lines(&settings, 2, width, &mut setting_lines);
         let about = comments::first(&spec.source.text);
-        let root = spec.layers.as_ref().and_then(|layers| layers.prefix.name.split('.').next().map(str::to_owned));
+        let root = spec
+            .layers
+            .as_ref()
+            .and_then(|layers| layers.prefix.name.split('.').next().map(str::to_owned));
         let context = context! {
             name => spec.name.name.clone(),
             family => family.to_owned(),
@@ -381,7 +399,8 @@ impl Writer<'_, '_> {
         let text = self.rendered("file", &context)?;
         let ops = self.walk.used.clone();
         let rounds = target.ops.iter().filter(|(name, _)| ops.contains(*name));
-        let rounds = rounds.filter_map(|(name, op)| Some((name.clone(), op.rounds.clone()?))).collect();
+        let rounds =
+            rounds.filter_map(|(name, op)| Some((name.clone(), op.rounds.clone()?))).collect();
         let name = target.file.replace("{name}", &spec.name.name);
         let text = tidy(&without_unused(&long_heads(&text, width)));
         Ok(Code { name, text, ops, helpers: names_of_helpers, rounds })
@@ -401,7 +420,8 @@ impl Writer<'_, '_> {
                 };
                 let given = variant.given.iter().map(|(name, given)| (name.clone(), word(given)));
                 let words: Vec<String> = self.words.iter().cloned().collect();
-                let values = variant.values.iter().map(|(name, value)| (name.clone(), native(value)));
+                let values =
+                    variant.values.iter().map(|(name, value)| (name.clone(), native(value)));
                 let own = [
                     ("name".to_owned(), minijinja::Value::from(variant_name(helper, place))),
                     ("given".to_owned(), minijinja::Value::from_pairs(all.chain(given))),
@@ -422,14 +442,20 @@ impl Writer<'_, '_> {
     fn rendered(&self, name: &str, context: &minijinja::Value) -> Result<String, Finding> {
         let target = self.walk.target;
         let Some(template) = target.templates.get(name) else {
-            return Err(Finding::unplaced(format!("the target `{}` has no template `{name}`", target.name)));
+            return Err(Finding::unplaced(format!(
+                "the target `{}` has no template `{name}`",
+                target.name
+            )));
         };
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.expect("the usual delimiters"));
         let text = environment.render_str(template, context);
         text.map_err(|error| {
-            Finding::unplaced(format!("the template `{name}` of `{}` fails: {error:#}", target.name))
+            Finding::unplaced(format!(
+                "the template `{name}` of `{}` fails: {error:#}",
+                target.name
+            ))
         })
     }
 }
@@ -577,9 +603,15 @@ fn layer_head(class: &mut Class, scalars: &LayerScalars) {
             });
         }
     }
-    let mut names = crate::places::Names::new(&[], EMPTY.get_or_init(BTreeMap::new), NONE.get_or_init(BTreeSet::new));
+    let mut names = crate::places::Names::new(
+        &[],
+        EMPTY.get_or_init(BTreeMap::new),
+        NONE.get_or_init(BTreeSet::new),
+    );
     let mut lines = Vec::new();
-    for (name, expr) in scalars.each.iter().filter(|(name, _)| needed.contains(*name) && *name != "i") {
+    for (name, expr) in
+        scalars.each.iter().filter(|(name, _)| needed.contains(*name) && *name != "i")
+    {
         let value = expression(expr).0.replace("(config, ", "(config.raw, ");
         let line = Line::Text(format!("{name} = {value}"));
         lines.push(line);
@@ -691,10 +723,14 @@ fn without_unused(text: &str) -> String {
     for line in text.lines() {
         let (head, names) = match line.split_once(" import ") {
             Some((head, names)) if head.starts_with("from ") => (format!("{head} import "), names),
-            _ => if let Some(names) = line.strip_prefix("import ") { ("import ".to_owned(), names) } else {
-                lines.push(line.to_owned());
-                continue;
-            },
+            _ => {
+                if let Some(names) = line.strip_prefix("import ") {
+                    ("import ".to_owned(), names)
+                } else {
+                    lines.push(line.to_owned());
+                    continue;
+                }
+            }
         };
         let others: String =
             text.lines().filter(|other| *other != line).flat_map(|other| [other, "\n"]).collect();
@@ -721,7 +757,8 @@ fn tidy(text: &str) -> String {
             continue;
         }
         let top = !line.starts_with([' ', ')', ']', '}']);
-        let starts = line.starts_with("class ") || line.starts_with("def ") || line.starts_with('@');
+        let starts =
+            line.starts_with("class ") || line.starts_with("def ") || line.starts_with('@');
         let after_decorator = out.last().is_some_and(|last| last.starts_with('@'));
         let after_block = out.last().is_some_and(|last| last.starts_with(' '));
         let wanted = if out.is_empty() || after_decorator {

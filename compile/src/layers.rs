@@ -96,7 +96,8 @@ impl Walk<'_> {
             return Err(Finding::error(&at.at, "the spec has no section `layers`"));
         };
         let Some(list) = decl.prefix.name.strip_suffix(".{i}") else {
-            let message = format!("layers of `{}` do not each have their own weights", decl.prefix.name);
+            let message =
+                format!("layers of `{}` do not each have their own weights", decl.prefix.name);
             return Err(Finding::error(&decl.prefix.at, message)
                 .help("code is written for prefixes that end with `{i}`"));
         };

@@ -176,7 +176,8 @@ fn expression(
             return;
         }
     }
-    let found = if operators.is_empty() { breaking(head, expr, depth, width) } else { last_brackets(expr) };
+    let found =
+        if operators.is_empty() { breaking(head, expr, depth, width) } else { last_brackets(expr) };
     let brackets = found.filter(|_| ends || operators.is_empty());
     let by_brackets = match brackets {
         Some((open, _)) if operators.is_empty() => Some(open),
@@ -271,7 +272,14 @@ fn fluent(
         } else {
             let open = piece.find(['(', '[']).unwrap_or(piece.len() - 1);
             let close = format!("{}{end}", &piece[piece.len() - 1..]);
-            bracketed(&piece[..=open], &piece[open + 1..piece.len() - 1], &close, inner, width, out);
+            bracketed(
+                &piece[..=open],
+                &piece[open + 1..piece.len() - 1],
+                &close,
+                inner,
+                width,
+                out,
+            );
         }
         start = cut;
     }

@@ -199,7 +199,8 @@ fn change<'s>(
         context.insert("a", minijinja::Value::from(text(0)));
         context.insert("b", minijinja::Value::from(text(1)));
         context.insert("given", minijinja::Value::from(given.len()));
-        context.insert("listed", minijinja::Value::from(given.get(1).is_some_and(|(_, list)| *list)));
+        context
+            .insert("listed", minijinja::Value::from(given.get(1).is_some_and(|(_, list)| *list)));
         let rendered = minijinja::Environment::new().render_str(template, &context);
         current = rendered.map_err(|error| {
             Finding::error(&step.at, format!("the template of the step `{name}` fails: {error}"))

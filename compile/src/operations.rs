@@ -115,8 +115,10 @@ impl Walk<'_> {
                 value = self.apply("scale", args, &expr.at, locals)?;
             }
         }
-        let args =
-            BTreeMap::from([("x", (value, x.1.clone())), ("s", (Bound::Scalar(number), y.1.clone()))]);
+        let args = BTreeMap::from([
+            ("x", (value, x.1.clone())),
+            ("s", (Bound::Scalar(number), y.1.clone())),
+        ]);
         self.apply(name, args, &expr.at, locals)
     }
 
@@ -130,8 +132,11 @@ impl Walk<'_> {
         let op = self.ops.get(name).expect("ops of operators exist").clone();
         let target = self.target;
         let Some(sheet) = target.ops.get(name) else {
-            return Err(Finding::error(at, format!("the target `{}` has no op `{name}`", target.name))
-                .help(format!("write a template for it in `registry/targets/{}/ops`", target.name)));
+            return Err(Finding::error(
+                at,
+                format!("the target `{}` has no op `{name}`", target.name),
+            )
+            .help(format!("write a template for it in `registry/targets/{}/ops`", target.name)));
         };
         // One of two modules: the op of each, by the condition.
         let params = &op.signature().params;
@@ -192,7 +197,11 @@ impl Walk<'_> {
             (ParamKind::Module, Bound::Choice(condition, yes, _)) => {
                 // Only a weight that is another's can be chosen so: `tied=`.
                 let Bound::Name(path) = *yes else { return Err(wrong()) };
-                self.ties.push(Tie { weight: String::new(), other: path, condition: Some(condition) });
+                self.ties.push(Tie {
+                    weight: String::new(),
+                    other: path,
+                    condition: Some(condition),
+                });
                 Argument::Null
             }
             (ParamKind::State, bound) => {
@@ -213,7 +222,10 @@ impl Walk<'_> {
             Bound::Name(name) => {
                 let kind = &self.spec.states.get(&name)?.kind;
                 if !self.target.states.contains(&kind.name) {
-                    let message = format!("the target `{}` keeps no state of kind `{}`", self.target.name, kind.name);
+                    let message = format!(
+                        "the target `{}` keeps no state of kind `{}`",
+                        self.target.name, kind.name
+                    );
                     let finding = Finding::error(&kind.at.clone(), message);
                     self.fail(finding);
                 }
@@ -232,8 +244,11 @@ impl Walk<'_> {
         match bound {
             Bound::Name(name) => {
                 self.spec.rope.get(&name)?;
-                let shown =
-                    if self.spec.rope.len() == 1 { "rope".to_owned() } else { format!("rope_{name}") };
+                let shown = if self.spec.rope.len() == 1 {
+                    "rope".to_owned()
+                } else {
+                    format!("rope_{name}")
+                };
                 self.frame().context.insert(shown.clone());
                 Some(shown)
             }
@@ -415,4 +430,3 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
         }),
     }
 }
-

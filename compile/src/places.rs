@@ -34,7 +34,14 @@ impl<'m> Names<'m> {
         called: &'m BTreeMap<usize, String>,
         gapped: &'m BTreeSet<String>,
     ) -> Self {
-        Self { methods, called, gapped, taken: BTreeSet::new(), attributes: BTreeSet::new(), params: BTreeSet::new() }
+        Self {
+            methods,
+            called,
+            gapped,
+            taken: BTreeSet::new(),
+            attributes: BTreeSet::new(),
+            params: BTreeSet::new(),
+        }
     }
 }
 
@@ -71,7 +78,9 @@ fn chosen(text: &str, mode: Mode, path: &str, names: &mut Names<'_>) -> String {
     let mut before = text[..start].to_owned();
     let mut after = text[end + '›'.len_utf8()..].to_owned();
     let one = if yes == no {
-        let called = before.trim_end_matches('(').ends_with(|c: char| c.is_alphanumeric() || "_])»".contains(c));
+        let called = before
+            .trim_end_matches('(')
+            .ends_with(|c: char| c.is_alphanumeric() || "_])»".contains(c));
         if before.ends_with('(') && after.starts_with(')') && !called {
             before.pop();
             after.remove(0);
@@ -130,7 +139,11 @@ fn reach(name: &str, path: &str, gapped: &BTreeSet<String>) -> String {
     let mut at = path.to_owned();
     let mut code = "self".to_owned();
     for segment in segments(rest) {
-        code = if gapped.contains(&at) { format!("{code}[\"{segment}\"]") } else { access(&code, segment) };
+        code = if gapped.contains(&at) {
+            format!("{code}[\"{segment}\"]")
+        } else {
+            access(&code, segment)
+        };
         at = if at.is_empty() { segment.to_owned() } else { format!("{at}.{segment}") };
     }
     code

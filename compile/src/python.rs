@@ -46,9 +46,7 @@ pub(crate) fn expression(expr: &Expr) -> (String, u8) {
             let path = path.join(".");
             (if path.contains(':') { format!("«{path}»") } else { path }, ATOM)
         }
-        ExprKind::Index(base, key) => {
-            (format!("{}[{}]", at(base, ATOM), expression(key).0), ATOM)
-        }
+        ExprKind::Index(base, key) => (format!("{}[{}]", at(base, ATOM), expression(key).0), ATOM),
         ExprKind::Slice(base, from, to) => {
             let bound = |part: &Option<Box<Expr>>| {
                 part.as_deref().map(|part| expression(part).0).unwrap_or_default()
@@ -58,10 +56,9 @@ pub(crate) fn expression(expr: &Expr) -> (String, u8) {
         ExprKind::Unary(UnaryOp::Neg, inner) => (format!("-{}", at(inner, UNARY)), UNARY),
         ExprKind::Unary(UnaryOp::Not, inner) => (format!("not {}", at(inner, NOT)), NOT),
         ExprKind::Binary(op, left, right) => infix(*op, left, right),
-        ExprKind::If { then, condition, otherwise } => (
-            format!("{} if {} else {}", at(then, OR), at(condition, OR), at(otherwise, IF)),
-            IF,
-        ),
+        ExprKind::If { then, condition, otherwise } => {
+            (format!("{} if {} else {}", at(then, OR), at(condition, OR), at(otherwise, IF)), IF)
+        }
         ExprKind::List(items) => (format!("[{}]", listed(items.iter())), ATOM),
         ExprKind::Comprehension { body, variable, over, filter } => {
             let filter = filter.as_ref().map(|filter| format!(" if {}", expression(filter).0));
@@ -150,9 +147,10 @@ fn call(name: &str, args: &[Arg]) -> (String, u8) {
         ("config", [key, default]) if default.kind == ExprKind::Null => {
             (format!("read(config, {})", expression(key).0), ATOM)
         }
-        ("config", [key, default]) => {
-            (format!("read(config, {}, default={})", expression(key).0, expression(default).0), ATOM)
-        }
+        ("config", [key, default]) => (
+            format!("read(config, {}, default={})", expression(key).0, expression(default).0),
+            ATOM,
+        ),
         ("has", [key]) => (format!("has(config, {})", expression(key).0), ATOM),
         ("round_up", [x, m]) => {
             (format!("-(-{} // {}) * {}", at(x, UNARY), at(m, UNARY), at(m, UNARY)), MUL)

@@ -99,7 +99,9 @@ impl<'s> Scalars<'s> {
                 let then_null = guarded != Some(&then.kind) && part(then);
                 then_null || part(otherwise)
             }
-            ExprKind::Binary(BinaryOp::And | BinaryOp::Or, left, right) => part(left) || part(right),
+            ExprKind::Binary(BinaryOp::And | BinaryOp::Or, left, right) => {
+                part(left) || part(right)
+            }
             ExprKind::Path(names) => {
                 let [name] = names.as_slice() else { return false };
                 let (mark, plain) = name.name.split_once(':').unwrap_or(("D", &name.name));
@@ -147,9 +149,7 @@ impl LayerScalars {
     /// Sets the kind of the layers, if it is the same in all.
     pub(crate) fn kind(&mut self, kinds: &[String], given: Option<Expr>, at: &Expr) {
         let expr = match (kinds, given) {
-            ([only], _) if only != "*" => {
-                symbol::with(at, ExprKind::Str(only.clone()))
-            }
+            ([only], _) if only != "*" => symbol::with(at, ExprKind::Str(only.clone())),
             (_, Some(given)) => given,
             (_, None) => symbol::with(at, ExprKind::Str("layer".to_owned())),
         };

@@ -118,7 +118,9 @@ impl Settings<'_, '_> {
                 DimSource::Key(key) => keys.push(quoted(&key.name)),
                 DimSource::Compute(expr) if keys.is_empty() => return self.expr(expr, depth),
                 DimSource::Compute(expr) => {
-                    default = (expr.kind != ExprKind::Null).then(|| self.expr(expr, depth)).transpose()?;
+                    default = (expr.kind != ExprKind::Null)
+                        .then(|| self.expr(expr, depth))
+                        .transpose()?;
                 }
             }
         }
@@ -126,7 +128,9 @@ impl Settings<'_, '_> {
         Ok(match (keys.as_slice(), default) {
             ([key], None) if !has_default && !key.contains('.') => format!("config[{key}]"),
             (keys, None) => format!("read(config, {})", keys.join(", ")),
-            (keys, Some(default)) => format!("read(config, {}, default={default})", keys.join(", ")),
+            (keys, Some(default)) => {
+                format!("read(config, {}, default={default})", keys.join(", "))
+            }
         })
     }
 
@@ -156,9 +160,10 @@ impl Settings<'_, '_> {
             made.push(format!("context={text}").replace("«D:", "config.").replace('»', ""));
         }
         const ORIGINAL: &str = "original_max_position_embeddings";
-        let nested = decl.parameters.iter().any(|source| {
-            matches!(source, DimSource::Key(key) if key.name.contains('.'))
-        });
+        let nested = decl
+            .parameters
+            .iter()
+            .any(|source| matches!(source, DimSource::Key(key) if key.name.contains('.')));
         let scaled = ["yarn", "longrope", "su", "llama3"].iter().any(|kind| words.contains(*kind));
         if words.contains(ORIGINAL) && scaled && !nested {
             let read = format!("self.{name}_original = read(config, {})", quoted(ORIGINAL));

@@ -73,7 +73,10 @@ pub(crate) fn fold(expr: Expr) -> Expr {
         ExprKind::Binary(op, left, right) => return binary(&expr, *op, left, right),
         ExprKind::Index(base, key) => match (&base.kind, &key.kind) {
             (ExprKind::List(items), ExprKind::Int(n)) => {
-                return usize::try_from(*n).ok().and_then(|n| items.get(n).cloned()).unwrap_or(expr);
+                return usize::try_from(*n)
+                    .ok()
+                    .and_then(|n| items.get(n).cloned())
+                    .unwrap_or(expr);
             }
             _ => None,
         },
@@ -158,11 +161,9 @@ pub(crate) fn rebuilt<E>(
             match decided(&condition) {
                 Some(true) => return part(then),
                 Some(false) => return part(otherwise),
-                None => ExprKind::If {
-                    then: boxed(then)?,
-                    condition,
-                    otherwise: boxed(otherwise)?,
-                },
+                None => {
+                    ExprKind::If { then: boxed(then)?, condition, otherwise: boxed(otherwise)? }
+                }
             }
         }
         ExprKind::List(items) => {

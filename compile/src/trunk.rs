@@ -42,7 +42,11 @@ pub(crate) fn divided(spec: &Spec) -> Option<(Function, Program)> {
     let in_result = divider.touches(result, &locals, 0).trunk;
     let cut = if in_result { program.body.len() } else { last? };
     let early = &program.body[..cut];
-    let known: BTreeSet<String> = early.iter().flat_map(|statement| &statement.targets).map(|target| target.name.clone()).collect();
+    let known: BTreeSet<String> = early
+        .iter()
+        .flat_map(|statement| &statement.targets)
+        .map(|target| target.name.clone())
+        .collect();
     if early.iter().any(|statement| divider.touches(&statement.value, &locals, 0).head) {
         return None;
     }
@@ -54,7 +58,10 @@ pub(crate) fn divided(spec: &Spec) -> Option<(Function, Program)> {
     let call = Expr {
         kind: ExprKind::Call(
             ident(TRUNK),
-            vec![Arg { name: None, value: Expr { kind: ExprKind::Path(vec![ident("tokens")]), at: at.clone() } }],
+            vec![Arg {
+                name: None,
+                value: Expr { kind: ExprKind::Path(vec![ident("tokens")]), at: at.clone() },
+            }],
         ),
         at: at.clone(),
     };
@@ -81,12 +88,17 @@ pub(crate) fn divided(spec: &Spec) -> Option<(Function, Program)> {
     // Nothing behind the trunk may read a variable of it.
     let mut defined = BTreeSet::from([name]);
     for statement in &body[1..] {
-        if reads(&statement.value).iter().any(|read| known.contains(read) && !defined.contains(read)) {
+        if reads(&statement.value)
+            .iter()
+            .any(|read| known.contains(read) && !defined.contains(read))
+        {
             return None;
         }
         defined.extend(statement.targets.iter().map(|target| target.name.clone()));
     }
-    if results.iter().any(|result| reads(result).iter().any(|read| known.contains(read) && !defined.contains(read))) {
+    if results.iter().any(|result| {
+        reads(result).iter().any(|read| known.contains(read) && !defined.contains(read))
+    }) {
         return None;
     }
     let function = Function {
@@ -111,7 +123,10 @@ impl Divider<'_> {
                 if name.name == "layers" {
                     add(Touches { trunk: true, head: false });
                 }
-                for arg in args.iter().filter(|arg| arg.name.as_ref().is_none_or(|name| name.name != "tied")) {
+                for arg in args
+                    .iter()
+                    .filter(|arg| arg.name.as_ref().is_none_or(|name| name.name != "tied"))
+                {
                     add(self.touches(&arg.value, locals, depth));
                 }
                 if let Some(function) = self.spec.functions.get(&name.name).filter(|_| depth < 8) {
@@ -149,7 +164,8 @@ impl Divider<'_> {
                     || spec.states.contains_key(&first.name)
                     || spec.rope.contains_key(&first.name)
                     || spec.layers.as_ref().is_some_and(|layers| {
-                        layers.each.contains_key(&first.name) || ["i", "kind"].contains(&first.name.as_str())
+                        layers.each.contains_key(&first.name)
+                            || ["i", "kind"].contains(&first.name.as_str())
                     })));
         if known {
             return Touches::default();
@@ -176,7 +192,10 @@ impl Divider<'_> {
         }
         match &expr.kind {
             ExprKind::Call(_, args) => {
-                for arg in args.iter().filter(|arg| arg.name.as_ref().is_none_or(|name| name.name != "tied")) {
+                for arg in args
+                    .iter()
+                    .filter(|arg| arg.name.as_ref().is_none_or(|name| name.name != "tied"))
+                {
                     self.collect(&arg.value, locals, parts);
                 }
             }
@@ -200,13 +219,13 @@ fn replaced(expr: &Expr, part: &Expr, by: &Expr) -> Expr {
     let kind = match &expr.kind {
         ExprKind::Call(name, args) => ExprKind::Call(
             name.clone(),
-            args.iter().map(|arg| Arg { name: arg.name.clone(), value: replaced(&arg.value, part, by) }).collect(),
+            args.iter()
+                .map(|arg| Arg { name: arg.name.clone(), value: replaced(&arg.value, part, by) })
+                .collect(),
         ),
-        ExprKind::Binary(op, a, b) => ExprKind::Binary(
-            *op,
-            Box::new(replaced(a, part, by)),
-            Box::new(replaced(b, part, by)),
-        ),
+        ExprKind::Binary(op, a, b) => {
+            ExprKind::Binary(*op, Box::new(replaced(a, part, by)), Box::new(replaced(b, part, by)))
+        }
         ExprKind::If { then, condition, otherwise } => ExprKind::If {
             then: Box::new(replaced(then, part, by)),
             condition: condition.clone(),

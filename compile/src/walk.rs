@@ -67,9 +67,8 @@ pub(crate) struct Walk<'s> {
 }
 
 /// Names of Python that variables of specs may have.
-const TAKEN: [&str; 12] = [
-    "all", "input", "open", "lambda", "is", "from", "type", "range", "sum", "max", "min", "cache",
-];
+const TAKEN: [&str; 12] =
+    ["all", "input", "open", "lambda", "is", "from", "type", "range", "sum", "max", "min", "cache"];
 
 /// Returns a name of a spec as a variable of Python.
 pub(crate) fn variable(name: &str) -> String {
@@ -415,7 +414,8 @@ impl Walk<'_> {
             return false;
         }
         let total = self.total_uses(number);
-        let passes = bound.values().any(|bound| matches!(bound, Bound::Name(name) if name.contains('.')));
+        let passes =
+            bound.values().any(|bound| matches!(bound, Bound::Name(name) if name.contains('.')));
         total <= 1 || (self.methods[number].uses.is_empty() && passes && program.result.len() == 1)
     }
 
@@ -475,10 +475,10 @@ impl Walk<'_> {
             inner.insert(name.clone(), value);
         }
         let about = crate::comments::above(&function.name.at);
-        let method = Method { name: function.name.name.clone(), about, params, ..Method::default() };
+        let method =
+            Method { name: function.name.name.clone(), about, params, ..Method::default() };
         let class = self.layers.classes.len();
-        let key =
-            format!("{:?} {class} {} {}", self.prefix, function.name.name, shown(&inner));
+        let key = format!("{:?} {class} {} {}", self.prefix, function.name.name, shown(&inner));
         let (method, results) = self.walked(method, &function.program, inner)?;
         if let Some(number) = self.known.get(&key) {
             return Ok((*number, results));
@@ -518,7 +518,12 @@ impl Walk<'_> {
             .filter_map(|call| self.methods[call.method].owner.clone())
             .collect();
         paths.extend(owners.iter().map(String::as_str));
-        let all: Vec<&str> = method.uses.iter().map(|one| one.path.as_str()).chain(owners.iter().map(String::as_str)).collect();
+        let all: Vec<&str> = method
+            .uses
+            .iter()
+            .map(|one| one.path.as_str())
+            .chain(owners.iter().map(String::as_str))
+            .collect();
         method.owner = crate::value::outside_lists(common(paths), &all);
         if frame.has_layers {
             let layers = self.layers.list.clone();
@@ -573,7 +578,8 @@ impl Walk<'_> {
                 if value.text != text {
                     self.emit_assigned(&text, &value.text);
                 }
-                locals.insert((*name).to_owned(), Bound::Value(Value { text, binds: ATOM, ..value }));
+                locals
+                    .insert((*name).to_owned(), Bound::Value(Value { text, binds: ATOM, ..value }));
             }
             (names, Bound::Values(values)) if names.len() == values.len() => {
                 let targets: Vec<String> = names.iter().map(|name| variable(name)).collect();
@@ -612,9 +618,7 @@ impl Walk<'_> {
                 return;
             }
             Some(Line::If(_, yes, no)) if passing => {
-                let ends = |lines: &[Line]| {
-                    matches!(lines.last(), Some(Line::Text(last)) if last.starts_with(&start))
-                };
+                let ends = |lines: &[Line]| matches!(lines.last(), Some(Line::Text(last)) if last.starts_with(&start));
                 if ends(yes) && ends(no) {
                     for block in [yes, no] {
                         if let Some(Line::Text(last)) = block.last_mut() {
@@ -639,8 +643,12 @@ pub(crate) fn assigned(name: &str, text: &str) -> Line {
 pub(crate) fn negated(condition: &Expr) -> Expr {
     let kind = match &condition.kind {
         ExprKind::Unary(registry::syntax::UnaryOp::Not, inner) => return (**inner).clone(),
-        ExprKind::Binary(BinaryOp::Eq, a, b) => ExprKind::Binary(BinaryOp::Ne, a.clone(), b.clone()),
-        ExprKind::Binary(BinaryOp::Ne, a, b) => ExprKind::Binary(BinaryOp::Eq, a.clone(), b.clone()),
+        ExprKind::Binary(BinaryOp::Eq, a, b) => {
+            ExprKind::Binary(BinaryOp::Ne, a.clone(), b.clone())
+        }
+        ExprKind::Binary(BinaryOp::Ne, a, b) => {
+            ExprKind::Binary(BinaryOp::Eq, a.clone(), b.clone())
+        }
         _ => ExprKind::Unary(registry::syntax::UnaryOp::Not, Box::new(condition.clone())),
     };
     symbol::with(condition, kind)
@@ -652,7 +660,9 @@ fn path(names: &[Ident], locals: &Locals, at: &Expr) -> Result<Bound, Finding> {
     let Some(first) = names.first() else { return Ok(Bound::Name(String::new())) };
     Ok(match locals.get(&first.name) {
         Some(bound) if rest.is_empty() => bound.clone(),
-        Some(Bound::Name(path)) => Bound::Name([&[path.as_str()], rest.as_slice()].concat().join(".")),
+        Some(Bound::Name(path)) => {
+            Bound::Name([&[path.as_str()], rest.as_slice()].concat().join("."))
+        }
         Some(Bound::Scalar(Expr { kind: ExprKind::Str(text), .. })) => {
             Bound::Name([&[text.as_str()], rest.as_slice()].concat().join("."))
         }
@@ -701,7 +711,9 @@ fn count(program: &Program, name: &str) -> usize {
 
 fn mentions(expr: &Expr, name: &str, count: &mut usize) {
     match &expr.kind {
-        ExprKind::Path(names) => *count += usize::from(names.first().is_some_and(|n| n.name == name)),
+        ExprKind::Path(names) => {
+            *count += usize::from(names.first().is_some_and(|n| n.name == name))
+        }
         ExprKind::Index(a, b) | ExprKind::Binary(_, a, b) => {
             mentions(a, name, count);
             mentions(b, name, count);

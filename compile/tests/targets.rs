@@ -64,14 +64,22 @@ fn every_spec_compiles_and_every_template_is_used() {
         }
     }
     // Ops that specs call under other names, or only in a refused spec.
-    let idle = ["gelu_tanh", "gelu_new", "gelu_fast", "quick_gelu", "absolute", "sign", "block_mean", "copies"];
-    let unused: Vec<&String> = target
-        .ops
-        .keys()
-        .filter(|op| !ops.contains(*op) && !idle.contains(&op.as_str()))
-        .collect();
+    let idle = [
+        "gelu_tanh",
+        "gelu_new",
+        "gelu_fast",
+        "quick_gelu",
+        "absolute",
+        "sign",
+        "block_mean",
+        "copies",
+    ];
+    let unused: Vec<&String> =
+        target.ops.keys().filter(|op| !ops.contains(*op) && !idle.contains(&op.as_str())).collect();
     assert!(unused.is_empty(), "no spec uses the templates of {unused:?}");
-    let helper_of = |name: &str| name.trim_end_matches(|c: char| c.is_numeric()).trim_end_matches('_').to_owned();
+    let helper_of = |name: &str| {
+        name.trim_end_matches(|c: char| c.is_numeric()).trim_end_matches('_').to_owned()
+    };
     let used: BTreeSet<String> = helpers.iter().map(|name| helper_of(name)).collect();
     let unused: Vec<&str> = target
         .templates
@@ -82,7 +90,8 @@ fn every_spec_compiles_and_every_template_is_used() {
     assert!(unused.is_empty(), "no spec uses the helpers {unused:?}");
 }
 
-const SHEET: &str = "target: tiny\nabout: a test\nfile: \"{name}.txt\"\nlayout: python\nstates: []\n";
+const SHEET: &str =
+    "target: tiny\nabout: a test\nfile: \"{name}.txt\"\nlayout: python\nstates: []\n";
 const OPS: &str = "\
 embed:
   gives: \"[d]\"
@@ -112,7 +121,10 @@ model: |
 ";
 
 fn tiny(spec: &str) -> Result<Code, Vec<Finding>> {
-    let target = Target::read("tiny", &vec![("sheet.yaml", SHEET), ("ops/all.yaml", OPS), ("file.jinja", FILE)])?;
+    let target = Target::read(
+        "tiny",
+        &vec![("sheet.yaml", SHEET), ("ops/all.yaml", OPS), ("file.jinja", FILE)],
+    )?;
     let mut library = Library::default();
     let name = library.add_text("small.yaml", spec);
     compile(&library.load(&name, &[])?, &OpSet::builtin(), &target, &BTreeSet::new())
@@ -128,7 +140,8 @@ fn a_target_is_data() {
 
 #[test]
 fn an_op_that_a_target_lacks_is_named_with_its_place() {
-    let findings = tiny(&SPEC.replace("linear(x, mix, hidden)", "silu(x)")).expect_err("it lacks one");
+    let findings =
+        tiny(&SPEC.replace("linear(x, mix, hidden)", "silu(x)")).expect_err("it lacks one");
     assert_eq!(findings[0].message, "the target `tiny` has no op `silu`");
     assert_eq!(findings[0].at.as_ref().expect("a place").line(), 11);
 }
