@@ -1,5 +1,7 @@
 //! Writes the specs of fixtures for a target: `compile TARGET_DIR FIXTURES OUT [NAME...]`.
 
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
+
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -31,8 +33,8 @@ fn main() {
             continue;
         }
         let config = Config::read(&folder.join("config.json")).expect("a config");
-        let found = library.find(&config);
-        let [spec] = found.as_slice() else {
+        let matches = library.find(&config);
+        let [spec] = matches.as_slice() else {
             println!("{name}: no spec");
             continue;
         };
@@ -42,7 +44,7 @@ fn main() {
             Ok(code) => {
                 let file = Path::new(out).join(format!("{name}.py"));
                 fs_err::write(&file, &code.text).expect("it is written");
-                lines += &format!("{name} {}\n", spec.name.name);
+                lines += &[&name, " ", &spec.name.name, "\n"].concat();
             }
             Err(findings) => findings.iter().for_each(|one| show(&name, one)),
         }

@@ -10,18 +10,18 @@ use registry::syntax::Expr;
 use crate::python::binding::{ADD, ATOM, COMPARE, MUL};
 use crate::python::{enclosed, expression};
 use crate::symbol;
-use crate::value::Value;
+use crate::value::CodeValue;
 
 /// An argument: its text, and what is known of it.
 ///
 /// `atom`, `mul`, `add` and `cmp` are the text in parentheses where it would not bind tightly enough; `null` says that there is none, `maybe` that
 /// this depends on the config; `const` is its value where every config has the same; values have `rank`, `size` (of the last axis), `sizes` and `wide`.
 #[derive(Debug, Clone)]
-pub(crate) enum Argument {
+pub(crate) enum OpArgument {
     /// A value.
-    Value(Value),
+    Value(CodeValue),
     /// Several values.
-    Values(Vec<Value>),
+    Values(Vec<CodeValue>),
     /// A number, word or list, and whether it may be null.
     Scalar(Expr, bool),
     /// A weight: its path, and whether it is f32 in every run.
@@ -32,7 +32,7 @@ pub(crate) enum Argument {
     Null,
 }
 
-impl Argument {
+impl OpArgument {
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Value(value) => value.text.clone(),
@@ -92,7 +92,7 @@ pub(crate) fn native(value: &Scalar) -> minijinja::Value {
     }
 }
 
-impl Object for Argument {
+impl Object for OpArgument {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Plain
     }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use indexmap::{IndexMap, IndexSet};
 use registry::syntax::{BinaryOp, Expr, ExprKind};
 
-use crate::places::{Mode, Names, resolved, resolved_lines};
+use crate::places::{NameScope, Names, resolved, resolved_lines};
 use crate::python::binding::AND;
 use crate::python::{enclosed, expression};
-use crate::value::{Line, Method, WeightUse, below, segments};
+use crate::value::{Line, Method, ModuleUse, below, segments};
 use crate::walk::negated;
 
 /// A class of the written file.
@@ -34,7 +34,7 @@ pub(crate) struct WrittenMethod {
 
 /// A method that a class is asked for, with the conditions of its calls.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct ClassMethod {
     pub(crate) method: usize,
     pub(crate) conditions: Vec<Expr>,
 }
@@ -42,8 +42,8 @@ pub(crate) struct Wanted {
 /// Parts of one module: methods and weights.
 #[derive(Debug, Clone, Default)]
 struct Group {
-    methods: Vec<Wanted>,
-    uses: Vec<WeightUse>,
+    methods: Vec<ClassMethod>,
+    uses: Vec<ModuleUse>,
 }
 
 /// Builds the classes of a file.
@@ -109,7 +109,7 @@ impl Group {
     }
 
     fn split(self, path: &str, methods: &[Method]) -> Vec<Self> {
-        let own = |one: &Wanted| methods[one.method].owner.as_deref() == Some(path);
+        let own = |one: &ClassMethod| methods[one.method].owner.as_deref() == Some(path);
         let exclusive = self.methods.iter().filter(|one| own(one)).any(|one| {
             self.methods.iter().any(|other| contradict(&one.conditions, &other.conditions))
         });
@@ -143,8 +143,8 @@ impl Classes<'_> {
         &mut self,
         path: &str,
         name: Option<String>,
-        wanted: &[Wanted],
-        outer: &[WeightUse],
+        wanted: &[ClassMethod],
+        outer: &[ModuleUse],
     ) -> usize {
         let own = self.own_methods(path, wanted);
         let mut children: IndexMap<String, Group> = IndexMap::new();
@@ -154,7 +154,7 @@ impl Classes<'_> {
         for (number, conditions) in &own {
             for one in &self.methods[*number].uses {
                 let conditions = [conditions.as_slice(), &one.conditions].concat();
-                place(&mut children, path, &WeightUse { conditions, ..one.clone() });
+                place(&mut children, path, &ModuleUse { conditions, ..one.clone() });
             }
             for call in &self.methods[*number].calls {
                 let Some(owner) = &self.methods[call.method].owner else { continue };
@@ -167,7 +167,7 @@ impl Classes<'_> {
                 if let Some(same) = group.methods.iter_mut().find(|one| one.method == call.method) {
                     same.conditions = shared(&[&same.conditions, &conditions]);
                 } else {
-                    group.methods.push(Wanted { method: call.method, conditions });
+                    group.methods.push(ClassMethod { method: call.method, conditions });
                 }
             }
         }
@@ -211,12 +211,12 @@ impl Classes<'_> {
             let child = if path.is_empty() { segment.clone() } else { format!("{path}.{segment}") };
             self.child(&child, &segment, group, &mut init);
         }
-        let place = self.finish(path, name, wanted, (&own, &segments_here), init);
+        let place = self.finish(path, name, wanted, (&own, &segments_here), &init);
         self.done.len().min(place)
     }
 
     /// Returns the methods of a class: those wanted that belong to it, and what they call of the same module.
-    fn own_methods(&self, path: &str, wanted: &[Wanted]) -> Vec<(usize, Vec<Expr>)> {
+    fn own_methods(&self, path: &str, wanted: &[ClassMethod]) -> Vec<(usize, Vec<Expr>)> {
         let mut own: Vec<(usize, Vec<Expr>)> = Vec::new();
         let here =
             |number: usize| self.methods[number].owner.as_deref().is_none_or(|owner| owner == path);
@@ -247,11 +247,11 @@ impl Classes<'_> {
         group: Group,
         init: &mut Vec<(Vec<Expr>, Line)>,
     ) {
-        let (leaves, deeper): (Vec<WeightUse>, Vec<WeightUse>) =
+        let (leaves, deeper): (Vec<ModuleUse>, Vec<ModuleUse>) =
             group.uses.iter().cloned().partition(|one| one.path == path);
         if !leaves.is_empty() {
             let target = access("self", segment);
-            let mut made: IndexMap<String, Vec<WeightUse>> = IndexMap::new();
+            let mut made: IndexMap<String, Vec<ModuleUse>> = IndexMap::new();
             for one in &leaves {
                 made.entry(one.made.clone()).or_default().push(one.clone());
             }
@@ -261,7 +261,7 @@ impl Classes<'_> {
                 let conditions = if several { shared(&own) } else { any_of(&uses) };
                 init.push((conditions.clone(), Line::Text(format!("{target} = {made}"))));
                 if group.methods.is_empty() {
-                    self.below_leaf(path, &target, &deeper, &conditions, init);
+                    below_leaf(path, &target, &deeper, &conditions, init);
                 }
             }
             if group.methods.is_empty() {
@@ -292,36 +292,6 @@ impl Classes<'_> {
         let class = &self.done[place];
         let params = class.params.iter().map(|name| format!(", {}", parameter(name)));
         format!("{}(config{})", class.name, params.collect::<String>())
-    }
-
-    /// Writes parameters that lie below a module of the target's own.
-    fn below_leaf(
-        &mut self,
-        path: &str,
-        target: &str,
-        deeper: &[WeightUse],
-        known: &[Expr],
-        init: &mut Vec<(Vec<Expr>, Line)>,
-    ) {
-        let mut made = BTreeSet::new();
-        for one in deeper {
-            if contradict(&one.conditions, known) && made.insert(target.to_owned()) {
-                let line = Line::Text(format!("{target} = nn.Module()"));
-                init.push((any_of(std::slice::from_ref(one)), line));
-            }
-            let rest = segments(below(&one.path, path).unwrap_or_default());
-            let own = any_of(std::slice::from_ref(one));
-            let conditions = if own.is_empty() { known.to_vec() } else { own };
-            let mut at = target.to_owned();
-            for (n, segment) in rest.iter().enumerate() {
-                at = access(&at, segment);
-                let last = n + 1 == rest.len();
-                let text = if last { one.made.clone() } else { "nn.Module()".to_owned() };
-                if made.insert(at.clone()) {
-                    init.push((conditions.clone(), Line::Text(format!("{at} = {text}"))));
-                }
-            }
-        }
     }
 
     /// Writes a child whose own children have numbers.
@@ -363,9 +333,9 @@ impl Classes<'_> {
         &mut self,
         path: &str,
         name: Option<String>,
-        wanted: &[Wanted],
+        wanted: &[ClassMethod],
         (own, taken): (&[(usize, Vec<Expr>)], &BTreeSet<String>),
-        children: Vec<(Vec<Expr>, Line)>,
+        children: &[(Vec<Expr>, Line)],
     ) -> usize {
         let mut names = Names::new(self.methods, &self.called, &self.gapped);
         names.taken.clone_from(taken);
@@ -382,14 +352,14 @@ impl Classes<'_> {
                 about: method.about.clone(),
                 params,
                 results: method.results,
-                body: resolved_lines(&method.body, Mode::Forward, path, &mut names),
+                body: resolved_lines(&method.body, NameScope::Forward, path, &mut names),
             });
         }
         let read: Vec<String> = names.attributes.iter().cloned().collect();
         let mut init_names = Names::new(self.methods, &self.called, &self.gapped);
-        let mut init = conditional(&children, path, &mut init_names);
+        let mut init = conditional(children, path, &mut init_names);
         let extra = self.extra.get(path).cloned().unwrap_or_default();
-        init.extend(resolved_lines(&extra, Mode::Init, path, &mut init_names));
+        init.extend(resolved_lines(&extra, NameScope::Init, path, &mut init_names));
         let mut params: IndexSet<String> = IndexSet::new();
         let mut heads = Vec::new();
         for name in &read {
@@ -402,7 +372,7 @@ impl Classes<'_> {
             heads.push(Line::Text(format!("self.{attribute} = {value}")));
         }
         params.extend(init_names.params.iter().cloned());
-        for line in &children {
+        for line in children {
             self.child_params(&line.1, &mut params);
         }
         heads.extend(init);
@@ -428,9 +398,9 @@ impl Classes<'_> {
         }
     }
 
-    fn class_name(&self, path: &str, wanted: &[Wanted]) -> String {
+    fn class_name(&self, path: &str, wanted: &[ClassMethod]) -> String {
         let segment = segments(path).into_iter().rfind(|part| part.parse::<u32>().is_err());
-        let owner = |one: &Wanted| self.methods[one.method].owner.as_deref() == Some(path);
+        let owner = |one: &ClassMethod| self.methods[one.method].owner.as_deref() == Some(path);
         match wanted {
             [one] if owner(one) => camel(&self.methods[one.method].name),
             _ => camel(segment.unwrap_or("model")),
@@ -469,14 +439,14 @@ pub(crate) fn access(base: &str, segment: &str) -> String {
 }
 
 /// Puts a weight under the child that it lies in.
-fn place(children: &mut IndexMap<String, Group>, path: &str, one: &WeightUse) {
+fn place(children: &mut IndexMap<String, Group>, path: &str, one: &ModuleUse) {
     let Some(rest) = below(&one.path, path).filter(|rest| !rest.is_empty()) else { return };
     let group = children.entry(segments(rest)[0].to_owned()).or_default();
     group.uses.push(one.clone());
 }
 
 /// Returns the conditions under which one of several is there.
-fn any_of(uses: &[WeightUse]) -> Vec<Expr> {
+fn any_of(uses: &[ModuleUse]) -> Vec<Expr> {
     let all: Vec<&[Expr]> = uses.iter().map(|one| one.conditions.as_slice()).collect();
     let common = shared(&all);
     let mut rests: Vec<Vec<Expr>> = Vec::new();
@@ -508,7 +478,7 @@ fn conditional(lines: &[(Vec<Expr>, Line)], path: &str, names: &mut Names<'_>) -
     let mut written: Vec<Line> = Vec::new();
     let mut last: Option<(String, String)> = None;
     for (conditions, line) in lines {
-        let line = resolved_lines(std::slice::from_ref(line), Mode::Init, path, names);
+        let line = resolved_lines(std::slice::from_ref(line), NameScope::Init, path, names);
         if conditions.is_empty() {
             written.extend(line);
             last = None;
@@ -530,11 +500,40 @@ fn conditional(lines: &[(Vec<Expr>, Line)], path: &str, names: &mut Names<'_>) -
             }
             (Some((_, other)), Some(Line::If(_, _, no))) if *other == own => no.extend(line),
             _ => {
-                let shown = resolved(&own, Mode::Init, path, names).text;
+                let shown = resolved(&own, NameScope::Init, path, names).text;
                 written.push(Line::If(shown, line, Vec::new()));
                 last = Some((own, opposite));
             }
         }
     }
     written
+}
+
+/// Writes parameters that lie below a module of the target's own.
+fn below_leaf(
+    path: &str,
+    target: &str,
+    deeper: &[ModuleUse],
+    known: &[Expr],
+    init: &mut Vec<(Vec<Expr>, Line)>,
+) {
+    let mut made = BTreeSet::new();
+    for one in deeper {
+        if contradict(&one.conditions, known) && made.insert(target.to_owned()) {
+            let line = Line::Text(format!("{target} = nn.Module()"));
+            init.push((any_of(std::slice::from_ref(one)), line));
+        }
+        let rest = segments(below(&one.path, path).unwrap_or_default());
+        let own = any_of(std::slice::from_ref(one));
+        let conditions = if own.is_empty() { known.to_vec() } else { own };
+        let mut at = target.to_owned();
+        for (n, segment) in rest.iter().enumerate() {
+            at = access(&at, segment);
+            let last = n + 1 == rest.len();
+            let text = if last { one.made.clone() } else { "nn.Module()".to_owned() };
+            if made.insert(at.clone()) {
+                init.push((conditions.clone(), Line::Text(format!("{at} = {text}"))));
+            }
+        }
+    }
 }

@@ -7,7 +7,7 @@ use registry::scalar::Scalar;
 
 /// How often an argument is given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct ArgumentPresence {
     /// In some call it may be there.
     pub(crate) some: bool,
     /// In some call it may be null.
@@ -18,7 +18,7 @@ pub(crate) struct Given {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Variant {
     pub(crate) values: BTreeMap<String, Scalar>,
-    pub(crate) given: BTreeMap<String, Given>,
+    pub(crate) given: BTreeMap<String, ArgumentPresence>,
 }
 
 /// All helpers of a file, in the order of their first use.
@@ -33,7 +33,7 @@ impl Helpers {
         &mut self,
         helper: &str,
         values: &BTreeMap<String, Scalar>,
-        given: &[(String, Given)],
+        given: &[(String, ArgumentPresence)],
     ) -> String {
         let variants = self.used.entry(helper.to_owned()).or_default();
         let known = variants.iter().position(|variant| variant.values == *values);

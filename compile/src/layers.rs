@@ -9,7 +9,7 @@ use registry::syntax::{Arg, Expr, ExprKind, Ident};
 use crate::python::binding::ATOM;
 use crate::scalars::LayerScalars;
 use crate::symbol;
-use crate::value::{Bound, Line, Method, Value};
+use crate::value::{BoundCode, CodeValue, Line, Method};
 use crate::walk::{Locals, Walk, variable};
 
 /// One class of layers.
@@ -42,8 +42,8 @@ impl Walk<'_> {
         args: &[Arg],
         at: &Expr,
         locals: &Locals,
-    ) -> Result<Bound, Finding> {
-        let mut given: IndexMap<String, Bound> = IndexMap::new();
+    ) -> Result<BoundCode, Finding> {
+        let mut given: IndexMap<String, BoundCode> = IndexMap::new();
         let mut x = None;
         for arg in args {
             let bound = self.eval(&arg.value, locals)?;
@@ -54,18 +54,18 @@ impl Walk<'_> {
                 }
             }
         }
-        self.layers_with(x, given, at, locals)
+        self.layers_with(x, &given, at, locals)
     }
 
     /// Runs all layers with values that are there in some configs alone.
     pub(crate) fn layers_if(
         &mut self,
-        condition: Expr,
+        condition: &Expr,
         args: &[Arg],
         at: &Expr,
         locals: &Locals,
-    ) -> Result<Bound, Finding> {
-        let mut given: IndexMap<String, Bound> = IndexMap::new();
+    ) -> Result<BoundCode, Finding> {
+        let mut given: IndexMap<String, BoundCode> = IndexMap::new();
         let mut x = None;
         for arg in args {
             let Some(name) = &arg.name else {
@@ -77,20 +77,20 @@ impl Walk<'_> {
             let text = variable(&name.name);
             lines.push(crate::walk::assigned(&text, &value.text));
             let no = vec![crate::walk::assigned(&text, "None")];
-            self.emit(Line::If(crate::python::expression(&condition).0, lines, no));
-            let value = Value { text, binds: ATOM, ..value };
-            given.insert(name.name.clone(), Bound::Value(value));
+            self.emit(Line::If(crate::python::expression(condition).0, lines, no));
+            let value = CodeValue { text, binds: ATOM, ..value };
+            given.insert(name.name.clone(), BoundCode::Value(value));
         }
-        self.layers_with(x, given, at, locals)
+        self.layers_with(x, &given, at, locals)
     }
 
     fn layers_with(
         &mut self,
-        x: Option<Bound>,
-        given: IndexMap<String, Bound>,
+        x: Option<BoundCode>,
+        given: &IndexMap<String, BoundCode>,
         at: &Expr,
         locals: &Locals,
-    ) -> Result<Bound, Finding> {
+    ) -> Result<BoundCode, Finding> {
         let spec = self.spec;
         let Some(decl) = &spec.layers else {
             return Err(Finding::error(&at.at, "the spec has no section `layers`"));
@@ -101,7 +101,7 @@ impl Walk<'_> {
             return Err(Finding::error(&decl.prefix.at, message)
                 .help("code is written for prefixes that end with `{i}`"));
         };
-        let Some(Bound::Value(x)) = x else {
+        let Some(BoundCode::Value(x)) = x else {
             return Err(Finding::error(&at.at, "`layers` takes a value"));
         };
         let count = match &decl.count {
@@ -110,17 +110,17 @@ impl Walk<'_> {
         };
         self.layers.list = list.to_owned();
         self.layers.count = Some(count);
-        let carried = self.classes(&x, &given, at)?;
-        self.loop_lines(&x, &given, &carried)
+        let carried = self.classes(&x, given, at)?;
+        Ok(self.loop_lines(&x, given, &carried))
     }
 
     /// Walks the program of each class. Gives the values that layers hand on.
     fn classes(
         &mut self,
-        x: &Value,
-        given: &IndexMap<String, Bound>,
+        x: &CodeValue,
+        given: &IndexMap<String, BoundCode>,
         at: &Expr,
-    ) -> Result<IndexMap<String, Value>, Finding> {
+    ) -> Result<IndexMap<String, CodeValue>, Finding> {
         let spec = self.spec;
         let decl = spec.layers.as_ref().expect("the caller has looked");
         let mut groups: Vec<(Vec<String>, &registry::syntax::Program)> = Vec::new();
@@ -131,15 +131,15 @@ impl Walk<'_> {
                 None => groups.push((vec![kind.clone()], &layer.program)),
             }
         }
-        let mut carried: IndexMap<String, Value> = IndexMap::new();
+        let mut carried: IndexMap<String, CodeValue> = IndexMap::new();
         for (kinds, program) in groups {
             let scalars = self.layer_scalars(&kinds, at)?;
             self.layer = scalars.clone();
             self.prefix = Some(decl.prefix.name.replace("{i}", "0"));
             let mut inner = Locals::new();
             let mut params = vec![("x".to_owned(), "Tensor".to_owned())];
-            let own = Value { text: "x".to_owned(), binds: ATOM, ..x.clone() };
-            inner.insert("x".to_owned(), Bound::Value(own));
+            let own = CodeValue { text: "x".to_owned(), binds: ATOM, ..x.clone() };
+            inner.insert("x".to_owned(), BoundCode::Value(own));
             let names: BTreeSet<&str> = decl.carry.iter().map(|name| name.name.as_str()).collect();
             for name in decl.carry.iter().map(|name| &name.name).chain(given.keys()) {
                 let text = variable(name);
@@ -147,23 +147,23 @@ impl Walk<'_> {
                     continue;
                 }
                 let known = carried.get(name).cloned().or_else(|| match given.get(name) {
-                    Some(Bound::Value(value)) => Some(value.clone()),
+                    Some(BoundCode::Value(value)) => Some(value.clone()),
                     _ => None,
                 });
                 let optional = names.contains(name.as_str()) && !given.contains_key(name);
                 let ty = if optional { "Tensor | None" } else { "Tensor" };
                 params.push((text.clone(), ty.to_owned()));
                 match (known, given.get(name)) {
-                    (_, Some(Bound::Tokens)) => {
-                        inner.insert(name.clone(), Bound::Tokens);
+                    (_, Some(BoundCode::Tokens)) => {
+                        inner.insert(name.clone(), BoundCode::Tokens);
                     }
                     (Some(value), _) => {
-                        let value = Value { text, binds: ATOM, ..value };
-                        inner.insert(name.clone(), Bound::Value(value));
+                        let value = CodeValue { text, binds: ATOM, ..value };
+                        inner.insert(name.clone(), BoundCode::Value(value));
                     }
                     (None, _) => {
-                        let value = Value { text, binds: ATOM, ..x.clone() };
-                        inner.insert(name.clone(), Bound::Value(value));
+                        let value = CodeValue { text, binds: ATOM, ..x.clone() };
+                        inner.insert(name.clone(), BoundCode::Value(value));
                     }
                 }
             }
@@ -226,10 +226,10 @@ impl Walk<'_> {
     /// Writes the loop over layers.
     fn loop_lines(
         &mut self,
-        x: &Value,
-        given: &IndexMap<String, Bound>,
-        carried: &IndexMap<String, Value>,
-    ) -> Result<Bound, Finding> {
+        x: &CodeValue,
+        given: &IndexMap<String, BoundCode>,
+        carried: &IndexMap<String, CodeValue>,
+    ) -> BoundCode {
         let mut context = BTreeSet::new();
         for class in &self.layers.classes {
             context.extend(self.methods[class.method].context.iter().cloned());
@@ -249,7 +249,7 @@ impl Walk<'_> {
         let mut names = vec![out.clone()];
         for name in carried.keys() {
             let first = match given.get(name) {
-                Some(Bound::Value(value)) => value.text.clone(),
+                Some(BoundCode::Value(value)) => value.text.clone(),
                 _ => "None".to_owned(),
             };
             if first != variable(name) {
@@ -260,7 +260,7 @@ impl Walk<'_> {
         let mut passed = names.clone();
         for (name, bound) in given.iter().filter(|(name, _)| !carried.contains_key(*name)) {
             match bound {
-                Bound::Value(value) => {
+                BoundCode::Value(value) => {
                     let text = variable(name);
                     if value.text != text {
                         self.emit(crate::walk::assigned(&text, &value.text));
@@ -275,16 +275,16 @@ impl Walk<'_> {
         let call = format!("{} = layer({})", names.join(", "), passed.join(", "));
         self.emit(Line::For(format!("layer in «W:{list}»"), vec![Line::Text(call)]));
         self.frame().names.extend(names.iter().cloned());
-        let value = Value { text: out, binds: ATOM, ..x.clone() };
+        let value = CodeValue { text: out, binds: ATOM, ..x.clone() };
         if carried.is_empty() {
-            return Ok(Bound::Value(value));
+            return BoundCode::Value(value);
         }
-        let others = carried.iter().map(|(name, value)| Value {
+        let others = carried.iter().map(|(name, value)| CodeValue {
             text: variable(name),
             binds: ATOM,
             ..value.clone()
         });
-        Ok(Bound::Values(std::iter::once(value).chain(others).collect()))
+        BoundCode::Values(std::iter::once(value).chain(others).collect())
     }
 }
 
@@ -293,7 +293,8 @@ fn hand_on(method: &mut Method, carry: &[Ident]) {
     if method.results == 1 && !carry.is_empty() {
         if let Some(Line::Text(last)) = method.body.last_mut() {
             for name in carry {
-                *last += &format!(", {}", variable(&name.name));
+                last.push_str(", ");
+                last.push_str(&variable(&name.name));
             }
         }
         method.results += carry.len();

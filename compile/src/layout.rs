@@ -115,7 +115,6 @@ fn top_level(text: &str) -> Vec<(usize, &'static str)> {
     for (at, letter) in text.char_indices() {
         match (letter, quoted) {
             (letter, Some(quote)) if letter == quote => quoted = None,
-            (_, Some(_)) => {}
             ('"' | '\'', None) => quoted = Some(letter),
             ('(' | '[' | '{', None) => depth += 1,
             (')' | ']' | '}', None) => depth -= 1,
@@ -298,7 +297,6 @@ fn groups(text: &str) -> Vec<(usize, usize)> {
     for (at, letter) in text.char_indices() {
         match (letter, quoted) {
             (letter, Some(quote)) if letter == quote => quoted = None,
-            (_, Some(_)) => {}
             ('"' | '\'', None) => quoted = Some(letter),
             ('(' | '[' | '{', None) => {
                 if depth == 0 {
@@ -454,7 +452,6 @@ fn items(text: &str) -> Vec<&str> {
     for (at, letter) in text.char_indices() {
         match (letter, quoted) {
             (letter, Some(quote)) if letter == quote => quoted = None,
-            (_, Some(_)) => {}
             ('"' | '\'', None) => quoted = Some(letter),
             ('(' | '[' | '{', None) => depth += 1,
             (')' | ']' | '}', None) => depth -= 1,
@@ -481,7 +478,6 @@ fn last_brackets(text: &str) -> Option<(usize, usize)> {
     for (at, letter) in text.char_indices() {
         match (letter, quoted) {
             (letter, Some(quote)) if letter == quote => quoted = None,
-            (_, Some(_)) => {}
             ('"' | '\'', None) => quoted = Some(letter),
             ('(' | '[' | '{', None) => {
                 if depth == 0 {

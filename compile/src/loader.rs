@@ -85,7 +85,7 @@ fn rule<'s>(
                 holes.push(name.clone());
             }
             Part::Words(words) => {
-                regex += &format!("({})", words.join("|"));
+                regex += &["(", &words.join("|"), ")"].concat();
                 holes.push(words.join("|"));
             }
         }
@@ -93,7 +93,6 @@ fn rule<'s>(
     let mut names = String::new();
     let mut words: Vec<String> = Vec::new();
     let mut pairs: Option<(String, String)> = None;
-    let mut numbered = false;
     let mut taken: Vec<usize> = Vec::new();
     for part in &weight {
         match part {
@@ -102,9 +101,8 @@ fn rule<'s>(
                 let free = (0..holes.len()).find(|n| holes[*n] == *name && !taken.contains(n));
                 if let Some(n) = free {
                     taken.push(n);
-                    names += &format!("{{{n}}}");
+                    names += &["{", &n.to_string(), "}"].concat();
                 } else {
-                    numbered = true;
                     names += "{n}";
                 }
             }
@@ -120,7 +118,7 @@ fn rule<'s>(
                     let n = holes.iter().position(|hole| *hole == other.join("|")).unwrap_or(0);
                     taken.push(n);
                     if other == list {
-                        names += &format!("{{{n}}}");
+                        names += &["{", &n.to_string(), "}"].concat();
                     } else {
                         names += "{word}";
                         pairs = Some((other.join("|"), list.join("|")));
@@ -137,22 +135,22 @@ fn rule<'s>(
     let mut text = format!("r{}, {}", quoted(&regex).replace("\\\\", "\\"), quoted(&names));
     if !words.is_empty() {
         let list: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-        text += &format!(", words=[{}]", list.join(", "));
+        text += &[", words=[", &list.join(", "), "]"].concat();
     }
     if let Some((from, to)) = pairs {
         let pairs = from.split('|').zip(to.split('|'));
         let pairs: Vec<String> =
             pairs.map(|(from, to)| format!("{}: {}", quoted(from), quoted(to))).collect();
-        text += &format!(", renamed={{{}}}", pairs.join(", "));
+        text += &[", renamed={", &pairs.join(", "), "}"].concat();
     }
     if !gathered.is_empty() {
         let order: Vec<String> = gathered.iter().map(ToString::to_string).collect();
-        text += &format!(", gathered=[{}]", order.join(", "));
+        text += &[", gathered=[", &order.join(", "), "]"].concat();
     }
     if let Some(change) = change {
-        text += &format!(", change={change}");
+        text += ", change=";
+        text += &change;
     }
-    let _ = numbered;
     Ok(RuleCode { text: format!("Rule({text})"), comment: crate::comments::above(&decl.at) })
 }
 
@@ -193,7 +191,7 @@ fn change<'s>(
         if many && kind != "all" {
             let next = variables.get(loops.len()).copied().unwrap_or("u");
             loops.push(format!("for {next} in {current}"));
-            current = next.to_owned();
+            next.clone_into(&mut current);
         }
         context.insert("x", minijinja::Value::from(current.as_str()));
         context.insert("a", minijinja::Value::from(text(0)));

@@ -10,17 +10,17 @@ use registry::scalar::Scalar;
 use registry::syntax::{Arg, BinaryOp, Expr, ExprKind};
 use registry::text::MappedText;
 
-use crate::arguments::Argument;
-use crate::helpers::Given;
+use crate::arguments::OpArgument;
+use crate::helpers::ArgumentPresence;
 use crate::python::binding::ATOM;
 use crate::scalars::of_scalar;
 use crate::symbol;
 use crate::target::OpSheet;
-use crate::value::{Bound, Line, Value, WeightUse};
+use crate::value::{BoundCode, CodeValue, Line, ModuleUse};
 use crate::walk::{Locals, Tie, Walk, negated};
 
 /// Arguments of one call, by parameter.
-type Arguments = BTreeMap<&'static str, Argument>;
+type Arguments = BTreeMap<&'static str, OpArgument>;
 
 impl Walk<'_> {
     /// Binds the arguments of a call of an op, and applies it.
@@ -30,17 +30,17 @@ impl Walk<'_> {
         args: &[Arg],
         at: &Span,
         locals: &Locals,
-    ) -> Result<Bound, Finding> {
+    ) -> Result<BoundCode, Finding> {
         let op = self.ops.get(name).expect("the caller has looked").clone();
         let params = &op.signature().params;
-        let mut given: BTreeMap<&'static str, (Bound, Expr)> = BTreeMap::new();
+        let mut given: BTreeMap<&'static str, (BoundCode, Expr)> = BTreeMap::new();
         if let [Param { name, kind: ParamKind::Values, .. }] = params.as_slice() {
             let mut values = Vec::new();
             for arg in args {
                 values.push(self.value(&arg.value, locals)?);
             }
             let empty = Expr { kind: ExprKind::Null, at: at.clone() };
-            given.insert(name, (Bound::Values(values), empty));
+            given.insert(name, (BoundCode::Values(values), empty));
         } else {
             for (n, arg) in args.iter().enumerate() {
                 let param = match &arg.name {
@@ -51,38 +51,37 @@ impl Walk<'_> {
                 given.insert(param.name, (self.eval(&arg.value, locals)?, arg.value.clone()));
             }
         }
-        self.apply(name, given, at, locals)
+        self.apply(name, given, at)
     }
 
     /// Applies an operator.
     pub(crate) fn operator(
         &mut self,
         op: BinaryOp,
-        (left, left_at): (Bound, &Expr),
-        (right, right_at): (Bound, &Expr),
+        (left, left_at): (BoundCode, &Expr),
+        (right, right_at): (BoundCode, &Expr),
         expr: &Expr,
-        locals: &Locals,
-    ) -> Result<Bound, Finding> {
+    ) -> Result<BoundCode, Finding> {
         let word = match op {
             BinaryOp::Add => "add",
             BinaryOp::Sub => "sub",
             BinaryOp::Mul => "mul",
             _ => "div",
         };
-        let is_value = |bound: &Bound| matches!(bound, Bound::Value(_));
+        let is_value = |bound: &BoundCode| matches!(bound, BoundCode::Value(_));
         let (name, x, y) = match (is_value(&left), is_value(&right)) {
             (true, true) => {
                 let args = BTreeMap::from([
                     ("x", (left, left_at.clone())),
                     ("y", (right, right_at.clone())),
                 ]);
-                return self.apply(word, args, &expr.at, locals);
+                return self.apply(word, args, &expr.at);
             }
             (false, false) => {
-                let left = Box::new(self.as_scalar(left, left_at, locals)?);
-                let right = Box::new(self.as_scalar(right, right_at, locals)?);
+                let left = Box::new(self.as_scalar(left, left_at)?);
+                let right = Box::new(self.as_scalar(right, right_at)?);
                 let kind = ExprKind::Binary(op, left, right);
-                return Ok(Bound::Scalar(symbol::fold(symbol::with(expr, kind))));
+                return Ok(BoundCode::Scalar(symbol::fold(symbol::with(expr, kind))));
             }
             (true, false) => {
                 let name = match op {
@@ -101,7 +100,7 @@ impl Walk<'_> {
                 (name, (right, right_at), (left, left_at))
             }
         };
-        let mut number = self.as_scalar(y.0, y.1, locals)?;
+        let mut number = self.as_scalar(y.0, y.1)?;
         let mut value = x.0;
         if op == BinaryOp::Sub {
             if is_value(&value) && std::ptr::eq(x.1, left_at) {
@@ -110,25 +109,24 @@ impl Walk<'_> {
                 let minus = of_scalar(&Scalar::Float(-1.0), expr);
                 let args = BTreeMap::from([
                     ("x", (value, x.1.clone())),
-                    ("s", (Bound::Scalar(minus), expr.clone())),
+                    ("s", (BoundCode::Scalar(minus), expr.clone())),
                 ]);
-                value = self.apply("scale", args, &expr.at, locals)?;
+                value = self.apply("scale", args, &expr.at)?;
             }
         }
         let args = BTreeMap::from([
             ("x", (value, x.1.clone())),
-            ("s", (Bound::Scalar(number), y.1.clone())),
+            ("s", (BoundCode::Scalar(number), y.1.clone())),
         ]);
-        self.apply(name, args, &expr.at, locals)
+        self.apply(name, args, &expr.at)
     }
 
     fn apply(
         &mut self,
         name: &str,
-        mut given: BTreeMap<&'static str, (Bound, Expr)>,
+        mut given: BTreeMap<&'static str, (BoundCode, Expr)>,
         at: &Span,
-        locals: &Locals,
-    ) -> Result<Bound, Finding> {
+    ) -> Result<BoundCode, Finding> {
         let op = self.ops.get(name).expect("ops of operators exist").clone();
         let target = self.target;
         let Some(sheet) = target.ops.get(name) else {
@@ -144,14 +142,15 @@ impl Walk<'_> {
             let chooses = matches!(param.kind, ParamKind::Module | ParamKind::Tensor)
                 && param.default.is_none();
             let choice = given.get(param.name).filter(|(bound, _)| {
-                matches!(bound, Bound::Choice(..)) && (chooses || param.kind == ParamKind::Tensor)
+                matches!(bound, BoundCode::Choice(..))
+                    && (chooses || param.kind == ParamKind::Tensor)
             });
-            if let Some((Bound::Choice(condition, yes, no), expr)) = choice.cloned() {
+            if let Some((BoundCode::Choice(condition, yes, no), expr)) = choice.cloned() {
                 let mut other = given.clone();
                 given.insert(param.name, (*yes, expr.clone()));
                 other.insert(param.name, (*no, expr.clone()));
-                let yes = self.branch(condition.clone(), |w| w.apply(name, given, at, locals))?;
-                let no = self.branch(negated(&condition), |w| w.apply(name, other, at, locals))?;
+                let yes = self.branch(condition.clone(), |w| w.apply(name, given, at))?;
+                let no = self.branch(negated(&condition), |w| w.apply(name, other, at))?;
                 return self.chosen(condition, yes, no, &expr);
             }
         }
@@ -160,66 +159,65 @@ impl Walk<'_> {
         for param in params {
             let (bound, expr) = given.remove(param.name).unwrap_or_else(|| {
                 let default = param.default.clone().unwrap_or(Scalar::Null);
-                (Bound::Scalar(of_scalar(&default, &empty)), empty.clone())
+                (BoundCode::Scalar(of_scalar(&default, &empty)), empty.clone())
             });
-            let argument = self.argument(param, bound, &expr, locals)?;
+            let argument = self.argument(param, bound, &expr)?;
             args.insert(param.name, argument);
         }
         self.tie(params, &args);
-        self.written(name, sheet, params, args, at)
+        self.written(name, sheet, params, &args, at)
     }
 
     fn argument(
         &mut self,
         param: &Param,
-        bound: Bound,
+        bound: BoundCode,
         expr: &Expr,
-        locals: &Locals,
-    ) -> Result<Argument, Finding> {
-        if let Bound::Scalar(scalar) = &bound
+    ) -> Result<OpArgument, Finding> {
+        if let BoundCode::Scalar(scalar) = &bound
             && scalar.kind == ExprKind::Null
         {
-            return Ok(Argument::Null);
+            return Ok(OpArgument::Null);
         }
         let wrong = || Finding::error(&expr.at, format!("`{}` is something else", param.name));
         Ok(match (param.kind, bound) {
-            (ParamKind::Tokens, Bound::Tokens) => Argument::Text("tokens".to_owned()),
-            (ParamKind::Value, Bound::Value(value)) => Argument::Value(value),
-            (ParamKind::Value, Bound::Values(values)) if !values.is_empty() => {
-                Argument::Value(values[0].clone())
+            (ParamKind::Tokens, BoundCode::Tokens) => OpArgument::Text("tokens".to_owned()),
+            (ParamKind::Value, BoundCode::Value(value)) => OpArgument::Value(value),
+            (ParamKind::Value, BoundCode::Values(values)) if !values.is_empty() => {
+                OpArgument::Value(values[0].clone())
             }
-            (ParamKind::Values, Bound::Values(values)) => Argument::Values(values),
-            (ParamKind::Module | ParamKind::Tensor, Bound::Name(path)) => {
+            (ParamKind::Values, BoundCode::Values(values)) => OpArgument::Values(values),
+            (ParamKind::Module | ParamKind::Tensor, BoundCode::Name(path)) => {
                 let suffix = if param.kind == ParamKind::Module { ".weight" } else { "" };
                 let wide = self.is_wide(&format!("{path}{suffix}"));
-                Argument::Path(path, wide)
+                OpArgument::Path(path, wide)
             }
-            (ParamKind::Module, Bound::Choice(condition, yes, _)) => {
+            (ParamKind::Module, BoundCode::Choice(condition, yes, _)) => {
                 // Only a weight that is another's can be chosen so: `tied=`.
-                let Bound::Name(path) = *yes else { return Err(wrong()) };
+                let BoundCode::Name(path) = *yes else { return Err(wrong()) };
                 self.ties.push(Tie {
                     weight: String::new(),
                     other: path,
                     condition: Some(condition),
                 });
-                Argument::Null
+                OpArgument::Null
             }
             (ParamKind::State, bound) => {
                 self.frame().context.insert("cache".to_owned());
-                Argument::Text(format!("«E:i», {}", self.state_name(bound).ok_or_else(wrong)?))
+                OpArgument::Text(format!("«E:i», {}", self.state_name(bound).ok_or_else(wrong)?))
             }
-            (ParamKind::Rope, bound) => Argument::Text(self.table(bound).ok_or_else(wrong)?),
+            (ParamKind::Rope, bound) => OpArgument::Text(self.table(bound).ok_or_else(wrong)?),
             (_, bound) => {
-                let scalar = self.as_scalar(bound, expr, locals)?;
+                let scalar = self.as_scalar(bound, expr)?;
                 let nullable = self.scalars.nullable(&scalar, &self.layer.clone());
-                Argument::Scalar(scalar, nullable)
+                OpArgument::Scalar(scalar, nullable)
             }
         })
     }
 
-    fn state_name(&mut self, bound: Bound) -> Option<String> {
+    fn state_name(&mut self, bound: BoundCode) -> Option<String> {
         match bound {
-            Bound::Name(name) => {
+            BoundCode::Name(name) => {
                 let kind = &self.spec.states.get(&name)?.kind;
                 if !self.target.states.contains(&kind.name) {
                     let message = format!(
@@ -231,7 +229,7 @@ impl Walk<'_> {
                 }
                 Some(crate::python::quoted(&name))
             }
-            Bound::Choice(condition, a, b) => {
+            BoundCode::Choice(condition, a, b) => {
                 let (a, b) = (self.state_name(*a)?, self.state_name(*b)?);
                 let condition = crate::python::expression(&condition).0;
                 Some(format!("{a} if {condition} else {b}"))
@@ -240,9 +238,9 @@ impl Walk<'_> {
         }
     }
 
-    fn table(&mut self, bound: Bound) -> Option<String> {
+    fn table(&mut self, bound: BoundCode) -> Option<String> {
         match bound {
-            Bound::Name(name) => {
+            BoundCode::Name(name) => {
                 self.spec.rope.get(&name)?;
                 let shown = if self.spec.rope.len() == 1 {
                     "rope".to_owned()
@@ -252,7 +250,7 @@ impl Walk<'_> {
                 self.frame().context.insert(shown.clone());
                 Some(shown)
             }
-            Bound::Choice(condition, a, b) => {
+            BoundCode::Choice(condition, a, b) => {
                 let (a, b) = (self.table(*a)?, self.table(*b)?);
                 let condition = crate::python::expression(&condition).0;
                 Some(format!("{a} if {condition} else {b}"))
@@ -274,14 +272,14 @@ impl Walk<'_> {
     fn tie(&mut self, params: &[Param], args: &Arguments) {
         let modules = || params.iter().filter(|param| param.kind == ParamKind::Module);
         let Some(own) = modules().find(|param| param.default.is_none()) else { return };
-        let Some(Argument::Path(weight, _)) = args.get(own.name) else { return };
+        let Some(OpArgument::Path(weight, _)) = args.get(own.name) else { return };
         if let Some(tie) = self.ties.last_mut()
             && tie.weight.is_empty()
         {
             tie.weight.clone_from(weight);
         }
         let other = modules().find(|param| param.default.is_some());
-        if let Some(Argument::Path(other, _)) = other.and_then(|param| args.get(param.name)) {
+        if let Some(OpArgument::Path(other, _)) = other.and_then(|param| args.get(param.name)) {
             let (weight, other) = (weight.clone(), other.clone());
             self.ties.push(Tie { weight, other, condition: None });
         }
@@ -293,9 +291,9 @@ impl Walk<'_> {
         name: &str,
         sheet: &OpSheet,
         params: &[Param],
-        args: Arguments,
+        args: &Arguments,
         at: &Span,
-    ) -> Result<Bound, Finding> {
+    ) -> Result<BoundCode, Finding> {
         self.used.insert(name.to_owned());
         let mut context: BTreeMap<String, minijinja::Value> = args
             .iter()
@@ -303,18 +301,18 @@ impl Walk<'_> {
             .collect();
         let mut variant = BTreeMap::new();
         for param in &sheet.variant {
-            let value = args.get(param.as_str()).and_then(Argument::constant);
+            let value = args.get(param.as_str()).and_then(OpArgument::constant);
             variant.insert(param.clone(), value.unwrap_or(Scalar::Str("any".to_owned())));
         }
-        let given: Vec<(String, Given)> = params
+        let given: Vec<(String, ArgumentPresence)> = params
             .iter()
             .map(|param| {
                 let arg = &args[param.name];
-                let maybe = matches!(arg, Argument::Scalar(_, true));
+                let maybe = matches!(arg, OpArgument::Scalar(_, true));
                 // What is as by default is not given.
                 let usual = param.default.is_some() && arg.constant() == param.default;
                 let null = arg.is_null() || usual;
-                (param.name.to_owned(), Given { some: !null, null: null || maybe })
+                (param.name.to_owned(), ArgumentPresence { some: !null, null: null || maybe })
             })
             .collect();
         for (n, helper) in sheet.helpers.iter().enumerate().rev() {
@@ -340,54 +338,49 @@ impl Walk<'_> {
         for (param, template) in &sheet.modules {
             let (root, suffix) = param.split_once('.').unwrap_or((param, ""));
             let text = rendered(template)?;
-            if let (Some(Argument::Path(path, _)), false) = (args.get(root), text.is_empty()) {
+            if let (Some(OpArgument::Path(path, _)), false) = (args.get(root), text.is_empty()) {
                 let dot = if suffix.is_empty() { "" } else { "." };
                 made.push((format!("{path}{dot}{suffix}"), text));
             }
         }
         for (path, made) in made {
             let conditions = self.frame().conditions.clone();
-            self.frame().uses.push(WeightUse { path, made, conditions });
+            self.frame().uses.push(ModuleUse { path, made, conditions });
         }
         for line in before.lines().filter(|line| !line.trim().is_empty()) {
             self.emit(Line::Text(line.to_owned()));
         }
         let values = args.values().filter_map(|arg| match arg {
-            Argument::Value(value) => Some(value.wide),
-            Argument::Values(values) => Some(values.iter().any(|value| value.wide)),
+            OpArgument::Value(value) => Some(value.wide),
+            OpArgument::Values(values) => Some(values.iter().any(|value| value.wide)),
             _ => None,
         });
         let wide = match dtype.as_str() {
             "f32" => true,
             "activation" => false,
-            _ => values.fold(false, |all, wide| all || wide),
+            _ => { values }.any(|wide| wide),
         };
         let gives = rendered(&sheet.gives)?;
         let gives = parse_expr(&MappedText::whole(format!("`gives` of `{name}`"), gives));
         let gives = gives.map_err(|findings| {
             findings.into_iter().next().unwrap_or_else(|| Finding::error(at, "no shape"))
         })?;
-        let shapes = crate::shapes::given(&gives, &args)?;
-        let binds = Value::binds(&sheet.binds);
+        let shapes = crate::shapes::given(&gives, args)?;
+        let binds = CodeValue::binds(&sheet.binds);
         let mut shapes = shapes.into_iter();
         match (shapes.next(), shapes.len()) {
-            (Some(shape), 0) => Ok(Bound::Value(Value { text: call, binds, shape, wide })),
-            (first, _) => self.several(call, first.into_iter().chain(shapes).collect(), wide),
+            (Some(shape), 0) => Ok(BoundCode::Value(CodeValue { text: call, binds, shape, wide })),
+            (first, _) => Ok(self.several(&call, first.into_iter().chain(shapes).collect(), wide)),
         }
     }
 
     /// Assigns the results of a call with several.
-    fn several(
-        &mut self,
-        call: String,
-        shapes: Vec<Vec<Expr>>,
-        wide: bool,
-    ) -> Result<Bound, Finding> {
+    fn several(&mut self, call: &str, shapes: Vec<Vec<Expr>>, wide: bool) -> BoundCode {
         let names: Vec<String> = shapes.iter().map(|_| self.fresh("part")).collect();
-        self.emit(crate::walk::assigned(&names.join(", "), &call));
+        self.emit(crate::walk::assigned(&names.join(", "), call));
         let values = names.into_iter().zip(shapes);
-        let values = values.map(|(text, shape)| Value { text, binds: ATOM, shape, wide });
-        Ok(Bound::Values(values.collect()))
+        let values = values.map(|(text, shape)| CodeValue { text, binds: ATOM, shape, wide });
+        BoundCode::Values(values.collect())
     }
 }
 

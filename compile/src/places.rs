@@ -7,7 +7,7 @@ use crate::value::{Line, Method, below, segments};
 
 /// Where a text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum NameScope {
     /// In the constructor, which has `config`.
     Init,
     /// In another method, which has `self`.
@@ -59,13 +59,13 @@ pub(crate) struct Resolved {
 }
 
 /// Fills the places of a text.
-pub(crate) fn resolved(text: &str, mode: Mode, path: &str, names: &mut Names<'_>) -> Resolved {
+pub(crate) fn resolved(text: &str, mode: NameScope, path: &str, names: &mut Names<'_>) -> Resolved {
     let text = chosen(text, mode, path, names);
     Resolved { text: filled(&text, mode, path, names) }
 }
 
 /// Writes choices: the one text if both are the same.
-fn chosen(text: &str, mode: Mode, path: &str, names: &mut Names<'_>) -> String {
+fn chosen(text: &str, mode: NameScope, path: &str, names: &mut Names<'_>) -> String {
     let Some(end) = text.find('›') else { return text.to_owned() };
     let Some(start) = text[..end].rfind('‹') else { return text.to_owned() };
     let inner = &text[start + '‹'.len_utf8()..end];
@@ -92,7 +92,7 @@ fn chosen(text: &str, mode: Mode, path: &str, names: &mut Names<'_>) -> String {
     chosen(&format!("{before}{one}{after}"), mode, path, names)
 }
 
-fn filled(text: &str, mode: Mode, path: &str, names: &mut Names<'_>) -> String {
+fn filled(text: &str, mode: NameScope, path: &str, names: &mut Names<'_>) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(start) = rest.find('«') {
@@ -105,11 +105,11 @@ fn filled(text: &str, mode: Mode, path: &str, names: &mut Names<'_>) -> String {
     out + rest
 }
 
-fn one(place: &str, mode: Mode, path: &str, names: &mut Names<'_>) -> String {
+fn one(place: &str, mode: NameScope, path: &str, names: &mut Names<'_>) -> String {
     let (mark, name) = place.split_once(':').unwrap_or(("", place));
     match mark {
-        "D" if mode == Mode::Init => format!("config.{name}"),
-        "E" if mode == Mode::Init => {
+        "D" if mode == NameScope::Init => format!("config.{name}"),
+        "E" if mode == NameScope::Init => {
             names.params.insert(name.to_owned());
             parameter(name)
         }
@@ -152,7 +152,7 @@ fn reach(name: &str, path: &str, gapped: &BTreeSet<String>) -> String {
 /// Fills the places of lines, and joins branches that are the same.
 pub(crate) fn resolved_lines(
     lines: &[Line],
-    mode: Mode,
+    mode: NameScope,
     path: &str,
     names: &mut Names<'_>,
 ) -> Vec<Line> {

@@ -113,8 +113,7 @@ impl<'s> Scalars<'s> {
             }
             ExprKind::Call(name, args) => match (name.name.as_str(), args.as_slice()) {
                 ("config", [_]) => true,
-                ("config", [_, default]) => part(&default.value),
-                ("get", [_, _, default]) => part(&default.value),
+                ("config", [_, default]) | ("get", [_, _, default]) => part(&default.value),
                 _ => false,
             },
             _ => false,
@@ -160,7 +159,7 @@ impl LayerScalars {
 /// Returns a constant as an expression.
 pub(crate) fn of_scalar(value: &Scalar, at: &Expr) -> Expr {
     let kind = match value {
-        Scalar::Null => ExprKind::Null,
+        Scalar::Null | Scalar::Map(_) => ExprKind::Null,
         Scalar::Bool(flag) => ExprKind::Bool(*flag),
         Scalar::Int(n) => ExprKind::Int(*n),
         Scalar::Float(x) => ExprKind::Float(*x),
@@ -168,7 +167,6 @@ pub(crate) fn of_scalar(value: &Scalar, at: &Expr) -> Expr {
         Scalar::List(items) => {
             ExprKind::List(items.iter().map(|item| of_scalar(item, at)).collect())
         }
-        Scalar::Map(_) => ExprKind::Null,
     };
     symbol::with(at, kind)
 }

@@ -11,6 +11,9 @@ use crate::scalars::Scalars;
 use crate::symbol;
 use crate::value::Line;
 
+/// The key of the context of which a scaled table knows.
+const ORIGINAL: &str = "original_max_position_embeddings";
+
 /// Settings under way.
 struct Settings<'s, 'w> {
     spec: &'s Spec,
@@ -159,7 +162,6 @@ impl Settings<'_, '_> {
             let text = self.expr(context, 0)?;
             made.push(format!("context={text}").replace("«D:", "config.").replace('»', ""));
         }
-        const ORIGINAL: &str = "original_max_position_embeddings";
         let nested = decl
             .parameters
             .iter()

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use registry::diag::Finding;
 use registry::syntax::{Expr, ExprKind};
 
-use crate::arguments::Argument;
+use crate::arguments::OpArgument;
 use crate::size::{minus, over, plus, times};
 use crate::symbol;
 
-type Arguments = BTreeMap<&'static str, Argument>;
+type Arguments = BTreeMap<&'static str, OpArgument>;
 
 /// What an expression of shapes is.
 enum Shaped {
@@ -49,11 +49,11 @@ fn shaped(expr: &Expr, args: &Arguments) -> Result<Shaped, Finding> {
         ExprKind::Path(names) => {
             let name = names.first().map(|name| name.name.as_str()).unwrap_or_default();
             match args.get(name).ok_or_else(unknown)? {
-                Argument::Value(value) => Ok(Shaped::List(value.shape.clone())),
-                Argument::Values(values) => {
+                OpArgument::Value(value) => Ok(Shaped::List(value.shape.clone())),
+                OpArgument::Values(values) => {
                     Ok(Shaped::Many(values.iter().map(|value| value.shape.clone()).collect()))
                 }
-                Argument::Scalar(scalar, _) => Ok(match &scalar.kind {
+                OpArgument::Scalar(scalar, _) => Ok(match &scalar.kind {
                     ExprKind::List(items) => Shaped::List(items.clone()),
                     _ => Shaped::Size(scalar.clone()),
                 }),

@@ -132,9 +132,3 @@ fn quotient(dividend: &Sum, taken: &[String], by: i64) -> Option<Sum> {
     }
     Some(quotient)
 }
-
-/// True if two sizes are the same in every config.
-pub(crate) fn equal(left: &Expr, right: &Expr) -> bool {
-    let mut factors = Factors::default();
-    factors.sum(left) == factors.sum(right)
-}

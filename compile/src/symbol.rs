@@ -92,8 +92,10 @@ fn binary(expr: &Expr, op: BinaryOp, left: &Expr, right: &Expr) -> Expr {
     let values = (constant(left), constant(right));
     match (op, decided(left), decided(right)) {
         (BinaryOp::And, Some(true), _) | (BinaryOp::Or, Some(false), _) => return right.clone(),
-        (BinaryOp::And, Some(false), _) | (BinaryOp::Or, Some(true), _) => return left.clone(),
-        (BinaryOp::And, _, Some(true)) | (BinaryOp::Or, _, Some(false)) => return left.clone(),
+        (BinaryOp::And, Some(false), _)
+        | (BinaryOp::Or, Some(true), _)
+        | (BinaryOp::And, _, Some(true))
+        | (BinaryOp::Or, _, Some(false)) => return left.clone(),
         _ => {}
     }
     let kind = match (op, values) {
@@ -206,13 +208,17 @@ pub(crate) fn names<'e>(expr: &'e Expr, visit: &mut impl FnMut(&'e str)) {
         ExprKind::Unary(_, a) => names(a, visit),
         ExprKind::Call(_, args) => args.iter().for_each(|arg| names(&arg.value, visit)),
         ExprKind::If { then, condition, otherwise } => {
-            [then, condition, otherwise].into_iter().for_each(|part| names(part, visit));
+            for part in [then, condition, otherwise] {
+                names(part, visit);
+            }
         }
         ExprKind::List(items) => items.iter().for_each(|item| names(item, visit)),
         ExprKind::Comprehension { body, over, filter, .. } => {
             names(body, visit);
             names(over, visit);
-            filter.iter().for_each(|part| names(part, visit));
+            if let Some(filter) = filter {
+                names(filter, visit);
+            }
         }
         _ => {}
     }

@@ -124,7 +124,7 @@ impl Target {
                 target.templates.insert(name.to_owned(), (*text).to_owned());
                 continue;
             }
-            if !path.ends_with(".yaml") {
+            if Path::new(path).extension().is_none_or(|extension| extension != "yaml") {
                 target.files.insert((*path).to_owned(), (*text).to_owned());
                 continue;
             }

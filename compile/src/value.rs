@@ -12,7 +12,7 @@ use crate::python::enclosed;
 
 /// A value of the model in the code.
 #[derive(Debug, Clone)]
-pub(crate) struct Value {
+pub(crate) struct CodeValue {
     /// The expression.
     pub(crate) text: String,
     /// How tightly it binds.
@@ -23,7 +23,7 @@ pub(crate) struct Value {
     pub(crate) wide: bool,
 }
 
-impl Value {
+impl CodeValue {
     /// Encloses the text in parentheses where it stands in a product, say.
     pub(crate) fn at(&self, least: u8) -> String {
         enclosed(&(self.text.clone(), self.binds), least)
@@ -41,11 +41,11 @@ impl Value {
 
 /// The meaning of a name or an argument.
 #[derive(Debug, Clone)]
-pub(crate) enum Bound {
+pub(crate) enum BoundCode {
     /// A value.
-    Value(Value),
+    Value(CodeValue),
     /// Results of a call with several.
-    Values(Vec<Value>),
+    Values(Vec<CodeValue>),
     /// A number, a text, a list.
     Scalar(Expr),
     /// A name that no variable has: a path of weights, a dim, a state or a rotary table.
@@ -69,7 +69,7 @@ pub(crate) enum Line {
 
 /// A weight or module that a method uses.
 #[derive(Debug, Clone)]
-pub(crate) struct WeightUse {
+pub(crate) struct ModuleUse {
     /// Its path below the root class.
     pub(crate) path: String,
     /// The expression that makes it.
@@ -101,7 +101,7 @@ pub(crate) struct Method {
     /// The number of results.
     pub(crate) results: usize,
     /// Weights that the body uses itself.
-    pub(crate) uses: Vec<WeightUse>,
+    pub(crate) uses: Vec<ModuleUse>,
     /// Methods that the body calls.
     pub(crate) calls: Vec<MethodCall>,
     /// Rotary tables that it takes, and `cache`.
