@@ -104,9 +104,9 @@ impl CompileArgs {
             Some(dump) => self.proven(&target, &code, dump)?,
             None => CommandOutcome::Ok,
         };
-        if matches!(outcome, CommandOutcome::Differs) && !self.unproven {
+        if !matches!(outcome, CommandOutcome::Ok) && !self.unproven {
             term::note(
-                "the code differs from the dump, so nothing was written; --unproven writes it anyway",
+                "the code is not proven, so nothing was written; --unproven writes it anyway",
             );
             return Ok(outcome);
         }
@@ -188,7 +188,7 @@ impl CompileArgs {
                     dump.display()
                 )
             }
-            (Some(_), _) => "NOT proven: it differs from the dump".to_owned(),
+            (Some(_), _) => "NOT proven: see the report above".to_owned(),
             (None, _) => "not proven".to_owned(),
         };
         term::print(&format!(

@@ -14,7 +14,7 @@
 //! # fn main() -> Result<(), Vec<registry::diag::Finding>> {
 //! let library = Library::builtin();
 //! let target = Target::builtin("torch").expect("it is built in")?;
-//! # let config = registry::config::Config::read(std::path::Path::new("../fixtures/llama/config.json"))?;
+//! # let config = registry::config::Config::read(std::path::Path::new("../fixtures/llama/config.json")).map_err(|one| vec![one])?;
 //! # let name = library.find(&config).remove(0);
 //! let spec = library.load(&name, &[])?;
 //! let code = compile(&spec, &OpSet::builtin(), &target, &BTreeSet::new())?;
