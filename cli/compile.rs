@@ -21,7 +21,7 @@ use crate::{CommandOutcome, specs, term, write};
 Examples:
   onboard compile MODEL --to torch -o DIR --prove MODEL/reference
   onboard compile MODEL --to torch -o DIR --prove DUMP --python venv/bin/python
-  onboard compile llama --to torch -o DIR --unproven       the family, of which no checkpoint is at hand
+  onboard compile SPEC --to torch -o DIR --unproven        the family, of which no checkpoint is at hand
   onboard compile MODEL --to ./my_target -o DIR --unproven a target of yours: a folder (onboard help compile)
 
 The code is for the family at any size: functions of the spec are methods, kinds of layers are classes, sizes are read
