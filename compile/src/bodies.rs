@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::classes::Class;
 use crate::places::{NameScope, Names, resolved_lines};
 use crate::python::expression;
-use crate::scalars::LayerScalars;
-use crate::value::{Line, Method, segments};
+use crate::scalars::LayerSymbols;
+use crate::value::{CodeLine, Method, segments};
 
 /// What places are filled with where no class has methods yet.
 #[derive(Default)]
@@ -40,15 +40,15 @@ pub(crate) fn dims_of(classes: &[Class]) -> BTreeSet<String> {
     dims
 }
 
-pub(crate) fn each_text(lines: &[Line], visit: &mut impl FnMut(&str)) {
+pub(crate) fn each_text(lines: &[CodeLine], visit: &mut impl FnMut(&str)) {
     for line in lines {
         match line {
-            Line::Text(text) => visit(text),
-            Line::For(head, body) => {
+            CodeLine::Text(text) => visit(text),
+            CodeLine::For(head, body) => {
                 visit(head);
                 each_text(body, visit);
             }
-            Line::If(condition, yes, no) => {
+            CodeLine::If(condition, yes, no) => {
                 visit(condition);
                 each_text(yes, visit);
                 each_text(no, visit);
@@ -60,15 +60,15 @@ pub(crate) fn each_text(lines: &[Line], visit: &mut impl FnMut(&str)) {
 pub(crate) fn rename_made(class: &mut Class, from: &str, to: &str) {
     for line in &mut class.init {
         match line {
-            Line::Text(text) => *text = text.replace(from, to),
-            Line::If(_, yes, no) => {
+            CodeLine::Text(text) => *text = text.replace(from, to),
+            CodeLine::If(_, yes, no) => {
                 for line in yes.iter_mut().chain(no) {
-                    if let Line::Text(text) = line {
+                    if let CodeLine::Text(text) = line {
                         *text = text.replace(from, to);
                     }
                 }
             }
-            Line::For(..) => {}
+            CodeLine::For(..) => {}
         }
     }
 }
@@ -105,11 +105,11 @@ pub(crate) fn biases_apart(methods: &mut [Method]) {
     }
 }
 
-pub(crate) fn multiplied(lines: &mut [Line], path: &str) {
+pub(crate) fn multiplied(lines: &mut [CodeLine], path: &str) {
     let call = format!("«W:{path}»(");
     for line in lines {
         match line {
-            Line::Text(text) => {
+            CodeLine::Text(text) => {
                 while let Some(start) = text.find(&call) {
                     let inside = start + call.len();
                     let mut depth = 1;
@@ -127,17 +127,17 @@ pub(crate) fn multiplied(lines: &mut [Line], path: &str) {
                     text.replace_range(start..=end, &product);
                 }
             }
-            Line::If(_, yes, no) => {
+            CodeLine::If(_, yes, no) => {
                 multiplied(yes, path);
                 multiplied(no, path);
             }
-            Line::For(_, body) => multiplied(body, path),
+            CodeLine::For(_, body) => multiplied(body, path),
         }
     }
 }
 
 /// Computes the scalars of a layer at the beginning of its constructor, from its number.
-pub(crate) fn layer_head(class: &mut Class, scalars: &LayerScalars) {
+pub(crate) fn layer_head(class: &mut Class, scalars: &LayerSymbols) {
     let mut needed: BTreeSet<String> = class.params.iter().cloned().collect();
     for (name, expr) in scalars.each.iter().rev() {
         if needed.contains(name) && name != "i" {
@@ -153,7 +153,7 @@ pub(crate) fn layer_head(class: &mut Class, scalars: &LayerScalars) {
         scalars.each.iter().filter(|(name, _)| needed.contains(*name) && *name != "i")
     {
         let value = expression(expr).0.replace("(config, ", "(config.raw, ");
-        let line = Line::Text(format!("{name} = {value}"));
+        let line = CodeLine::Text(format!("{name} = {value}"));
         lines.push(line);
     }
     let mut init = resolved_lines(&lines, NameScope::Init, "", &mut names);

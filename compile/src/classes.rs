@@ -8,7 +8,7 @@ use registry::syntax::{BinaryOp, Expr, ExprKind};
 use crate::places::{NameScope, Names, resolved, resolved_lines};
 use crate::python::binding::AND;
 use crate::python::{enclosed, expression};
-use crate::value::{Line, Method, ModuleUse, below, segments};
+use crate::value::{CodeLine, Method, ModuleUse, below, segments};
 use crate::walk::negated;
 
 /// A class of the written file.
@@ -18,7 +18,7 @@ pub(crate) struct Class {
     pub(crate) about: Vec<String>,
     /// Scalars of the layer that its constructor takes.
     pub(crate) params: Vec<String>,
-    pub(crate) init: Vec<Line>,
+    pub(crate) init: Vec<CodeLine>,
     pub(crate) methods: Vec<WrittenMethod>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct WrittenMethod {
     pub(crate) about: Vec<String>,
     pub(crate) params: Vec<(String, String)>,
     pub(crate) results: usize,
-    pub(crate) body: Vec<Line>,
+    pub(crate) body: Vec<CodeLine>,
 }
 
 /// A method that a class is asked for, with the conditions of its calls.
@@ -58,7 +58,7 @@ pub(crate) struct Classes<'m> {
     /// Paths whose children have numbers with gaps between them.
     pub(crate) gapped: BTreeSet<String>,
     /// Lines that a class's constructor gets besides: by path.
-    pub(crate) extra: BTreeMap<String, Vec<Line>>,
+    pub(crate) extra: BTreeMap<String, Vec<CodeLine>>,
     /// Definitions of the layer's scalars, for the class of a layer.
     pub(crate) scalars: IndexMap<String, Expr>,
 }
@@ -196,11 +196,11 @@ impl Classes<'_> {
             }
             self.called.insert(*number, unique);
         }
-        let mut init: Vec<(Vec<Expr>, Line)> = Vec::new();
+        let mut init: Vec<(Vec<Expr>, CodeLine)> = Vec::new();
         let mut segments_here: BTreeSet<String> = children.keys().cloned().collect();
         segments_here.extend(self.called.values().cloned());
         for line in self.extra.get(path).into_iter().flatten() {
-            if let Line::Text(text) = line
+            if let CodeLine::Text(text) = line
                 && let Some((name, _)) =
                     text.strip_prefix("self.").and_then(|t| t.split_once(" = "))
             {
@@ -245,7 +245,7 @@ impl Classes<'_> {
         path: &str,
         segment: &str,
         group: Group,
-        init: &mut Vec<(Vec<Expr>, Line)>,
+        init: &mut Vec<(Vec<Expr>, CodeLine)>,
     ) {
         let (leaves, deeper): (Vec<ModuleUse>, Vec<ModuleUse>) =
             group.uses.iter().cloned().partition(|one| one.path == path);
@@ -259,7 +259,7 @@ impl Classes<'_> {
             for (made, uses) in made {
                 let own = uses.iter().map(|one| one.conditions.as_slice()).collect::<Vec<_>>();
                 let conditions = if several { shared(&own) } else { any_of(&uses) };
-                init.push((conditions.clone(), Line::Text(format!("{target} = {made}"))));
+                init.push((conditions.clone(), CodeLine::Text(format!("{target} = {made}"))));
                 if group.methods.is_empty() {
                     below_leaf(path, &target, &deeper, &conditions, init);
                 }
@@ -282,7 +282,10 @@ impl Classes<'_> {
                 one.conditions = without(&one.conditions, &conditions);
             }
             let made = self.made(path, &group);
-            init.push((conditions, Line::Text(format!("{} = {made}", access("self", segment)))));
+            init.push((
+                conditions,
+                CodeLine::Text(format!("{} = {made}", access("self", segment))),
+            ));
         }
     }
 
@@ -295,7 +298,12 @@ impl Classes<'_> {
     }
 
     /// Writes a child whose own children have numbers.
-    fn numbered(&mut self, path: &str, segment: &str, group: &Group) -> Option<(Vec<Expr>, Line)> {
+    fn numbered(
+        &mut self,
+        path: &str,
+        segment: &str,
+        group: &Group,
+    ) -> Option<(Vec<Expr>, CodeLine)> {
         let mut parts: BTreeMap<usize, Group> = BTreeMap::new();
         for one in &group.uses {
             let number = segments(below(&one.path, path)?).first()?.parse().ok()?;
@@ -325,7 +333,7 @@ impl Classes<'_> {
         } else {
             format!("nn.ModuleList([{made}])")
         };
-        Some((conditions, Line::Text(format!("{} = {list}", access("self", segment)))))
+        Some((conditions, CodeLine::Text(format!("{} = {list}", access("self", segment)))))
     }
 
     /// Writes a class from its parts.
@@ -335,7 +343,7 @@ impl Classes<'_> {
         name: Option<String>,
         wanted: &[ClassMethod],
         (own, taken): (&[(usize, Vec<Expr>)], &BTreeSet<String>),
-        children: &[(Vec<Expr>, Line)],
+        children: &[(Vec<Expr>, CodeLine)],
     ) -> usize {
         let mut names = Names::new(self.methods, &self.called, &self.gapped);
         names.taken.clone_from(taken);
@@ -369,7 +377,7 @@ impl Classes<'_> {
                 params.insert(plain.to_owned());
             }
             let attribute = names.attribute(plain);
-            heads.push(Line::Text(format!("self.{attribute} = {value}")));
+            heads.push(CodeLine::Text(format!("self.{attribute} = {value}")));
         }
         params.extend(init_names.params.iter().cloned());
         for line in children {
@@ -389,8 +397,8 @@ impl Classes<'_> {
     }
 
     /// Adds the parameters of the classes that a line of a constructor makes.
-    fn child_params(&self, line: &Line, params: &mut IndexSet<String>) {
-        let Line::Text(text) = line else { return };
+    fn child_params(&self, line: &CodeLine, params: &mut IndexSet<String>) {
+        let CodeLine::Text(text) = line else { return };
         for class in &self.done {
             if text.contains(&format!("{}(config", class.name)) {
                 params.extend(class.params.iter().cloned());
@@ -474,8 +482,12 @@ fn any_of(uses: &[ModuleUse]) -> Vec<Expr> {
 }
 
 /// Writes lines under their conditions, neighbours of the same together.
-fn conditional(lines: &[(Vec<Expr>, Line)], path: &str, names: &mut Names<'_>) -> Vec<Line> {
-    let mut written: Vec<Line> = Vec::new();
+fn conditional(
+    lines: &[(Vec<Expr>, CodeLine)],
+    path: &str,
+    names: &mut Names<'_>,
+) -> Vec<CodeLine> {
+    let mut written: Vec<CodeLine> = Vec::new();
     let mut last: Option<(String, String)> = None;
     for (conditions, line) in lines {
         let line = resolved_lines(std::slice::from_ref(line), NameScope::Init, path, names);
@@ -495,13 +507,13 @@ fn conditional(lines: &[(Vec<Expr>, Line)], path: &str, names: &mut Names<'_>) -
             _ => String::new(),
         };
         match (&last, written.last_mut()) {
-            (Some((condition, _)), Some(Line::If(_, yes, _))) if *condition == own => {
+            (Some((condition, _)), Some(CodeLine::If(_, yes, _))) if *condition == own => {
                 yes.extend(line);
             }
-            (Some((_, other)), Some(Line::If(_, _, no))) if *other == own => no.extend(line),
+            (Some((_, other)), Some(CodeLine::If(_, _, no))) if *other == own => no.extend(line),
             _ => {
                 let shown = resolved(&own, NameScope::Init, path, names).text;
-                written.push(Line::If(shown, line, Vec::new()));
+                written.push(CodeLine::If(shown, line, Vec::new()));
                 last = Some((own, opposite));
             }
         }
@@ -515,12 +527,12 @@ fn below_leaf(
     target: &str,
     deeper: &[ModuleUse],
     known: &[Expr],
-    init: &mut Vec<(Vec<Expr>, Line)>,
+    init: &mut Vec<(Vec<Expr>, CodeLine)>,
 ) {
     let mut made = BTreeSet::new();
     for one in deeper {
         if contradict(&one.conditions, known) && made.insert(target.to_owned()) {
-            let line = Line::Text(format!("{target} = nn.Module()"));
+            let line = CodeLine::Text(format!("{target} = nn.Module()"));
             init.push((any_of(std::slice::from_ref(one)), line));
         }
         let rest = segments(below(&one.path, path).unwrap_or_default());
@@ -532,7 +544,7 @@ fn below_leaf(
             let last = n + 1 == rest.len();
             let text = if last { one.made.clone() } else { "nn.Module()".to_owned() };
             if made.insert(at.clone()) {
-                init.push((conditions.clone(), Line::Text(format!("{at} = {text}"))));
+                init.push((conditions.clone(), CodeLine::Text(format!("{at} = {text}"))));
             }
         }
     }

@@ -13,11 +13,11 @@ use crate::classes::{Class, ClassMethod, Classes, camel};
 use crate::helpers::Helpers;
 use crate::layers::{LayerClasses, is_item};
 use crate::python::{expression, quoted};
-use crate::scalars::{LayerScalars, Scalars};
+use crate::scalars::{LayerSymbols, Scalars};
 use crate::settings::{self, TableCode};
 use crate::target::Target;
 use crate::trunk;
-use crate::value::{BoundCode, Line, Method, parent};
+use crate::value::{BoundCode, CodeLine, Method, parent};
 use crate::walk::{Locals, Walk};
 
 /// A written file.
@@ -48,7 +48,7 @@ pub fn compile(
         ops,
         target,
         scalars: Scalars::new(spec),
-        layer: LayerScalars::default(),
+        layer: LayerSymbols::default(),
         prefix: None,
         methods: Vec::new(),
         known: BTreeMap::new(),
@@ -196,7 +196,7 @@ impl CodeWriter<'_, '_> {
         all.extend(outer);
         used.extend(dims_of(&all));
         used.extend(dims_of(std::slice::from_ref(&last)));
-        if let Some(Line::Text(result)) =
+        if let Some(CodeLine::Text(result)) =
             last.methods.first_mut().and_then(|method| method.body.last_mut())
             && let Some(text) = result.strip_prefix("return ")
         {
@@ -211,8 +211,8 @@ impl CodeWriter<'_, '_> {
         layers: &[(Vec<String>, Class)],
         tables: &BTreeSet<String>,
         codes: &mut Vec<TableCode>,
-    ) -> Result<BTreeMap<String, Vec<Line>>, Finding> {
-        let mut extra: BTreeMap<String, Vec<Line>> = BTreeMap::new();
+    ) -> Result<BTreeMap<String, Vec<CodeLine>>, Finding> {
+        let mut extra: BTreeMap<String, Vec<CodeLine>> = BTreeMap::new();
         let holder = self.walk.methods.iter().rfind(|method| method.has_layers);
         let holder = holder.and_then(|method| method.owner.clone()).unwrap_or_default();
         let list = self.walk.layers.list.clone();
@@ -225,16 +225,17 @@ impl CodeWriter<'_, '_> {
         codes.clone_from(&made);
         for code in made {
             let line = format!("self.{} = {}", code.name, code.made);
-            extra.entry(holder.clone()).or_default().push(Line::Text(line));
+            extra.entry(holder.clone()).or_default().push(CodeLine::Text(line));
         }
         let mut seen = BTreeSet::new();
         for tie in &self.walk.ties {
             if !seen.insert((tie.weight.clone(), tie.other.clone())) {
                 continue;
             }
-            let line = Line::Text(format!("«W:{}».weight = «W:{}».weight", tie.weight, tie.other));
+            let line =
+                CodeLine::Text(format!("«W:{}».weight = «W:{}».weight", tie.weight, tie.other));
             let line = match &tie.condition {
-                Some(condition) => Line::If(expression(condition).0, vec![line], Vec::new()),
+                Some(condition) => CodeLine::If(expression(condition).0, vec![line], Vec::new()),
                 None => line,
             };
             extra.entry(String::new()).or_default().push(line);
@@ -243,7 +244,7 @@ impl CodeWriter<'_, '_> {
     }
 
     /// Writes the list of layers.
-    fn layer_list(&self, segment: &str, layers: &[(Vec<String>, Class)]) -> Vec<Line> {
+    fn layer_list(&self, segment: &str, layers: &[(Vec<String>, Class)]) -> Vec<CodeLine> {
         let count = self.walk.layers.count.as_ref().map(|count| expression(count).0);
         let count = count.unwrap_or_default();
         let made = |class: &Class| {
@@ -252,7 +253,7 @@ impl CodeWriter<'_, '_> {
         };
         if let [(_, class)] = layers {
             let variable = if class.params.is_empty() { "_" } else { "layer" };
-            return vec![Line::Text(format!(
+            return vec![CodeLine::Text(format!(
                 "self.{segment} = nn.ModuleList([{} for {variable} in range({count})])",
                 made(class)
             ))];
@@ -268,7 +269,7 @@ impl CodeWriter<'_, '_> {
             })
             .collect();
         let other = layers.iter().find(|(kinds, _)| kinds.iter().any(|kind| kind == "*"));
-        let map = Line::Text(format!("kinds = {{{}}}", kinds.join(", ")));
+        let map = CodeLine::Text(format!("kinds = {{{}}}", kinds.join(", ")));
         let (heads, item) = if let Some(list) = kind.and_then(is_item) {
             (
                 format!("for layer, kind in enumerate({}[: {count}])", expression(list).0),
@@ -284,7 +285,9 @@ impl CodeWriter<'_, '_> {
         };
         vec![
             map,
-            Line::Text(format!("self.{segment} = nn.ModuleList([{class}(config, layer) {heads}])")),
+            CodeLine::Text(format!(
+                "self.{segment} = nn.ModuleList([{class}(config, layer) {heads}])"
+            )),
         ]
     }
 }

@@ -7,7 +7,7 @@ use registry::syntax::{Arg, Expr, ExprKind, Function, Program};
 
 use crate::python::binding::ATOM;
 use crate::python::expression;
-use crate::value::{BoundCode, CodeValue, Line, Method, MethodCall, common, parent};
+use crate::value::{BoundCode, CodeLine, CodeValue, Method, MethodCall, common, parent};
 use crate::walk::{Locals, MethodFrame, Walk, assigned, variable};
 
 impl Walk<'_> {
@@ -205,7 +205,7 @@ impl Walk<'_> {
         let results = results?;
         method.body = frame.blocks.pop().unwrap_or_default();
         let texts: Vec<&str> = results.iter().map(|value| value.text.as_str()).collect();
-        method.body.push(Line::Text(format!("return {}", texts.join(", "))));
+        method.body.push(CodeLine::Text(format!("return {}", texts.join(", "))));
         method.results = results.len();
         method.uses = frame.uses;
         method.calls = frame.calls;
@@ -241,7 +241,7 @@ impl Walk<'_> {
             for comment in crate::comments::above(
                 statement.targets.first().map_or(&statement.value.at, |target| &target.at),
             ) {
-                self.emit(Line::Text(format!("# {comment}")));
+                self.emit(CodeLine::Text(format!("# {comment}")));
             }
             let names: Vec<&str> =
                 statement.targets.iter().map(|target| target.name.as_str()).collect();
@@ -250,7 +250,7 @@ impl Walk<'_> {
         }
         if let Some(first) = program.result.first() {
             for comment in crate::comments::above(&first.at) {
-                self.emit(Line::Text(format!("# {comment}")));
+                self.emit(CodeLine::Text(format!("# {comment}")));
             }
         }
         if let [one] = program.result.as_slice() {
@@ -319,15 +319,15 @@ impl Walk<'_> {
         let lines = self.frame().blocks.last_mut().expect("a block is under way");
         let start = format!("{text} = ");
         match lines.last_mut() {
-            Some(Line::Text(last)) if passing && last.starts_with(&start) => {
+            Some(CodeLine::Text(last)) if passing && last.starts_with(&start) => {
                 *last = format!("{joined} = {}", &last[start.len()..]);
                 return;
             }
-            Some(Line::If(_, yes, no)) if passing => {
-                let ends = |lines: &[Line]| matches!(lines.last(), Some(Line::Text(last)) if last.starts_with(&start));
+            Some(CodeLine::If(_, yes, no)) if passing => {
+                let ends = |lines: &[CodeLine]| matches!(lines.last(), Some(CodeLine::Text(last)) if last.starts_with(&start));
                 if ends(yes) && ends(no) {
                     for block in [yes, no] {
-                        if let Some(Line::Text(last)) = block.last_mut() {
+                        if let Some(CodeLine::Text(last)) = block.last_mut() {
                             *last = format!("{joined} = {}", &last[start.len()..]);
                         }
                     }

@@ -7,9 +7,9 @@ use registry::diag::Finding;
 use registry::syntax::{Arg, Expr, ExprKind, Ident};
 
 use crate::python::binding::ATOM;
-use crate::scalars::LayerScalars;
+use crate::scalars::LayerSymbols;
 use crate::symbol;
-use crate::value::{BoundCode, CodeValue, Line, Method};
+use crate::value::{BoundCode, CodeLine, CodeValue, Method};
 use crate::walk::{Locals, Walk, variable};
 
 /// One class of layers.
@@ -20,7 +20,7 @@ pub(crate) struct LayerClass {
     /// The method that runs it.
     pub(crate) method: usize,
     /// Its scalars.
-    pub(crate) scalars: LayerScalars,
+    pub(crate) scalars: LayerSymbols,
 }
 
 /// All classes of layers, and what they need.
@@ -77,7 +77,7 @@ impl Walk<'_> {
             let text = variable(&name.name);
             lines.push(crate::walk::assigned(&text, &value.text));
             let no = vec![crate::walk::assigned(&text, "None")];
-            self.emit(Line::If(crate::python::expression(condition).0, lines, no));
+            self.emit(CodeLine::If(crate::python::expression(condition).0, lines, no));
             let value = CodeValue { text, binds: ATOM, ..value };
             given.insert(name.name.clone(), BoundCode::Value(value));
         }
@@ -169,7 +169,7 @@ impl Walk<'_> {
             }
             let method = Method { name: "forward".to_owned(), params, ..Method::default() };
             let walked = self.walked(method, program, inner);
-            self.layer = LayerScalars::default();
+            self.layer = LayerSymbols::default();
             self.prefix = None;
             let (mut method, results) = match walked {
                 Ok(walked) => walked,
@@ -203,10 +203,10 @@ impl Walk<'_> {
         Ok(carried)
     }
 
-    fn layer_scalars(&mut self, kinds: &[String], at: &Expr) -> Result<LayerScalars, Finding> {
+    fn layer_scalars(&mut self, kinds: &[String], at: &Expr) -> Result<LayerSymbols, Finding> {
         let spec = self.spec;
         let decl = spec.layers.as_ref().expect("the caller has looked");
-        let mut scalars = LayerScalars::default();
+        let mut scalars = LayerSymbols::default();
         scalars.each.insert("i".to_owned(), symbol::marked("E", "i", at));
         self.layer = scalars.clone();
         let kind = match &decl.kind {
@@ -235,7 +235,7 @@ impl Walk<'_> {
             context.extend(self.methods[class.method].context.iter().cloned());
         }
         for table in context.iter().filter(|name| *name != "cache") {
-            self.emit(Line::Text(format!(
+            self.emit(CodeLine::Text(format!(
                 "{table} = «R:{table}»(cache.length, tokens.shape[1], tokens.device)"
             )));
         }
@@ -273,7 +273,7 @@ impl Walk<'_> {
         passed.extend(context);
         let list = self.layers.list.clone();
         let call = format!("{} = layer({})", names.join(", "), passed.join(", "));
-        self.emit(Line::For(format!("layer in «W:{list}»"), vec![Line::Text(call)]));
+        self.emit(CodeLine::For(format!("layer in «W:{list}»"), vec![CodeLine::Text(call)]));
         self.frame().names.extend(names.iter().cloned());
         let value = CodeValue { text: out, binds: ATOM, ..x.clone() };
         if carried.is_empty() {
@@ -291,7 +291,7 @@ impl Walk<'_> {
 /// A layer that gives `x` alone leaves what is carried as it is.
 fn hand_on(method: &mut Method, carry: &[Ident]) {
     if method.results == 1 && !carry.is_empty() {
-        if let Some(Line::Text(last)) = method.body.last_mut() {
+        if let Some(CodeLine::Text(last)) = method.body.last_mut() {
             for name in carry {
                 last.push_str(", ");
                 last.push_str(&variable(&name.name));

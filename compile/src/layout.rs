@@ -1,18 +1,18 @@
 //! Lays statements of Python out as formatters do: a line that is too long is split at its last brackets, at operators, or at commas.
 
-use crate::value::Line;
+use crate::value::CodeLine;
 
 /// Lays out lines at a depth of indentation.
-pub(crate) fn lines(lines: &[Line], depth: usize, width: usize, out: &mut Vec<String>) {
+pub(crate) fn lines(lines: &[CodeLine], depth: usize, width: usize, out: &mut Vec<String>) {
     for line in lines {
         match line {
-            Line::Text(text) if text.starts_with('#') => comment(text, depth, width, out),
-            Line::Text(text) => statement(text, depth, width, out),
-            Line::For(head, body) => {
+            CodeLine::Text(text) if text.starts_with('#') => comment(text, depth, width, out),
+            CodeLine::Text(text) => statement(text, depth, width, out),
+            CodeLine::For(head, body) => {
                 statement(&format!("for {head}:"), depth, width, out);
                 self::lines(body, depth + 1, width, out);
             }
-            Line::If(condition, yes, no) => {
+            CodeLine::If(condition, yes, no) => {
                 statement(&format!("if {condition}:"), depth, width, out);
                 self::lines(yes, depth + 1, width, out);
                 if !no.is_empty() {

@@ -16,11 +16,11 @@ use crate::python::binding::ATOM;
 use crate::scalars::of_scalar;
 use crate::symbol;
 use crate::target::OpSheet;
-use crate::value::{BoundCode, CodeValue, Line, ModuleUse};
+use crate::value::{BoundCode, CodeLine, CodeValue, ModuleUse};
 use crate::walk::{Locals, Tie, Walk, negated};
 
 /// Arguments of one call, by parameter.
-type Arguments = BTreeMap<&'static str, OpArgument>;
+pub(crate) type OpArguments = BTreeMap<&'static str, OpArgument>;
 
 impl Walk<'_> {
     /// Binds the arguments of a call of an op, and applies it.
@@ -154,7 +154,7 @@ impl Walk<'_> {
                 return self.chosen(condition, yes, no, &expr);
             }
         }
-        let mut args = Arguments::new();
+        let mut args = OpArguments::new();
         let empty = Expr { kind: ExprKind::Null, at: at.clone() };
         for param in params {
             let (bound, expr) = given.remove(param.name).unwrap_or_else(|| {
@@ -269,7 +269,7 @@ impl Walk<'_> {
     }
 
     /// Notes a weight that is another's: the optional module of an op is that whose weight its first module takes.
-    fn tie(&mut self, params: &[Param], args: &Arguments) {
+    fn tie(&mut self, params: &[Param], args: &OpArguments) {
         let modules = || params.iter().filter(|param| param.kind == ParamKind::Module);
         let Some(own) = modules().find(|param| param.default.is_none()) else { return };
         let Some(OpArgument::Path(weight, _)) = args.get(own.name) else { return };
@@ -291,7 +291,7 @@ impl Walk<'_> {
         name: &str,
         sheet: &OpSheet,
         params: &[Param],
-        args: &Arguments,
+        args: &OpArguments,
         at: &Span,
     ) -> Result<BoundCode, Finding> {
         self.used.insert(name.to_owned());
@@ -348,7 +348,7 @@ impl Walk<'_> {
             self.frame().uses.push(ModuleUse { path, made, conditions });
         }
         for line in before.lines().filter(|line| !line.trim().is_empty()) {
-            self.emit(Line::Text(line.to_owned()));
+            self.emit(CodeLine::Text(line.to_owned()));
         }
         let values = args.values().filter_map(|arg| match arg {
             OpArgument::Value(value) => Some(value.wide),

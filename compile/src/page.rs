@@ -15,7 +15,7 @@ use crate::helpers::{ArgumentPresence, variant_name};
 use crate::places::{NameScope, resolved_lines};
 use crate::python::{expression, quoted};
 use crate::scalars::of_scalar;
-use crate::value::Line;
+use crate::value::CodeLine;
 use crate::{comments, layout, loader, settings};
 
 impl CodeWriter<'_, '_> {
@@ -34,7 +34,7 @@ impl CodeWriter<'_, '_> {
             settings::written(spec, &mut self.walk.scalars, used, tables, self.words)?;
         let empty = NoMethods::default();
         let mut names = empty.names();
-        let settings: Vec<Line> = settings.iter().map(own_dims).collect();
+        let settings: Vec<CodeLine> = settings.iter().map(own_dims).collect();
         let settings = resolved_lines(&settings, NameScope::Init, "", &mut names);
         let rule_texts = self.rule_texts()?;
         let kept: Vec<String> = spec
@@ -97,9 +97,9 @@ impl CodeWriter<'_, '_> {
         let mut rule_lines = Vec::new();
         for rule in rules {
             for comment in &rule.comment {
-                rule_lines.push(Line::Text(format!("# {comment}")));
+                rule_lines.push(CodeLine::Text(format!("# {comment}")));
             }
-            rule_lines.push(Line::Text(rule.text));
+            rule_lines.push(CodeLine::Text(rule.text));
         }
         let mut rule_texts = Vec::new();
         layout::lines(&rule_lines, 3, target.width - 1, &mut rule_texts);
@@ -202,16 +202,16 @@ fn bodies_of<'c>(classes: impl Iterator<Item = &'c Class>) -> String {
 }
 
 /// Writes dims as attributes of the settings themselves.
-fn own_dims(line: &Line) -> Line {
+fn own_dims(line: &CodeLine) -> CodeLine {
     let own = |text: &String| text.replace("«D:", "self.").replace('»', "");
     match line {
-        Line::Text(text) => Line::Text(own(text)),
-        Line::If(condition, yes, no) => Line::If(
+        CodeLine::Text(text) => CodeLine::Text(own(text)),
+        CodeLine::If(condition, yes, no) => CodeLine::If(
             own(condition),
             yes.iter().map(own_dims).collect(),
             no.iter().map(own_dims).collect(),
         ),
-        Line::For(head, body) => Line::For(own(head), body.iter().map(own_dims).collect()),
+        CodeLine::For(head, body) => CodeLine::For(own(head), body.iter().map(own_dims).collect()),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::classes::{access, parameter};
-use crate::value::{Line, Method, below, segments};
+use crate::value::{CodeLine, Method, below, segments};
 
 /// Where a text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,20 +151,22 @@ fn reach(name: &str, path: &str, gapped: &BTreeSet<String>) -> String {
 
 /// Fills the places of lines, and joins branches that are the same.
 pub(crate) fn resolved_lines(
-    lines: &[Line],
+    lines: &[CodeLine],
     mode: NameScope,
     path: &str,
     names: &mut Names<'_>,
-) -> Vec<Line> {
+) -> Vec<CodeLine> {
     let mut written = Vec::new();
     for line in lines {
         match line {
-            Line::Text(text) => written.push(Line::Text(resolved(text, mode, path, names).text)),
-            Line::For(head, body) => {
-                let head = resolved(head, mode, path, names).text;
-                written.push(Line::For(head, resolved_lines(body, mode, path, names)));
+            CodeLine::Text(text) => {
+                written.push(CodeLine::Text(resolved(text, mode, path, names).text));
             }
-            Line::If(condition, yes, no) => {
+            CodeLine::For(head, body) => {
+                let head = resolved(head, mode, path, names).text;
+                written.push(CodeLine::For(head, resolved_lines(body, mode, path, names)));
+            }
+            CodeLine::If(condition, yes, no) => {
                 let yes = resolved_lines(yes, mode, path, names);
                 let no = resolved_lines(no, mode, path, names);
                 if yes == no {
@@ -172,7 +174,7 @@ pub(crate) fn resolved_lines(
                     continue;
                 }
                 let condition = resolved(condition, mode, path, names).text;
-                written.push(Line::If(condition, yes, no));
+                written.push(CodeLine::If(condition, yes, no));
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::symbol::{self, constant, marked, rebuilt};
 
 /// Scalars of one class of layers, resolved as far as they are the same in all of them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LayerScalars {
+pub(crate) struct LayerSymbols {
     /// Expressions by name, in order; `i` and `kind` are among them.
     pub(crate) each: IndexMap<String, Expr>,
 }
@@ -83,11 +83,11 @@ impl<'s> Scalars<'s> {
     }
 
     /// True if an expression may be null in some config.
-    pub(crate) fn nullable(&self, expr: &Expr, layer: &LayerScalars) -> bool {
+    pub(crate) fn nullable(&self, expr: &Expr, layer: &LayerSymbols) -> bool {
         self.may_be_null(expr, layer, 0)
     }
 
-    fn may_be_null(&self, expr: &Expr, layer: &LayerScalars, depth: usize) -> bool {
+    fn may_be_null(&self, expr: &Expr, layer: &LayerSymbols, depth: usize) -> bool {
         if depth > MAX_CHAIN {
             return true;
         }
@@ -132,7 +132,7 @@ fn guarded(condition: &Expr) -> Option<&ExprKind> {
     }
 }
 
-impl LayerScalars {
+impl LayerSymbols {
     /// Returns what stands for a scalar of the layer: a constant or an expression over dims, else its marked name.
     pub(crate) fn meant(&self, name: &str, at: &Expr) -> Option<Expr> {
         let expr = self.each.get(name)?;

@@ -9,7 +9,7 @@ use registry::syntax::{Expr, ExprKind};
 use crate::python::{expression, quoted};
 use crate::scalars::Scalars;
 use crate::symbol;
-use crate::value::Line;
+use crate::value::CodeLine;
 
 /// The key of the context of which a scaled table knows.
 const ORIGINAL: &str = "original_max_position_embeddings";
@@ -18,7 +18,7 @@ const ORIGINAL: &str = "original_max_position_embeddings";
 struct Settings<'s, 'w> {
     spec: &'s Spec,
     scalars: &'w mut Scalars<'s>,
-    lines: Vec<Line>,
+    lines: Vec<CodeLine>,
     done: BTreeSet<String>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn written<'s>(
     names: &BTreeSet<String>,
     tables: &BTreeSet<String>,
     words: &BTreeSet<String>,
-) -> Result<(Vec<Line>, Vec<TableCode>), Finding> {
+) -> Result<(Vec<CodeLine>, Vec<TableCode>), Finding> {
     let mut settings = Settings { spec, scalars, lines: Vec::new(), done: BTreeSet::new() };
     for name in spec.dims.keys().filter(|name| names.contains(*name)) {
         settings.dim(name, 0)?;
@@ -92,12 +92,12 @@ impl Settings<'_, '_> {
             _ => (self.sources(&dim.sources, depth)?, None),
         };
         for comment in crate::comments::above(&dim.name.at) {
-            self.lines.push(Line::Text(format!("# {comment}")));
+            self.lines.push(CodeLine::Text(format!("# {comment}")));
         }
-        self.lines.push(Line::Text(format!("self.{name} = {text}")));
+        self.lines.push(CodeLine::Text(format!("self.{name} = {text}")));
         if let Some(default) = default {
-            let line = Line::Text(format!("self.{name} = {default}"));
-            self.lines.push(Line::If(format!("self.{name} is None"), vec![line], Vec::new()));
+            let line = CodeLine::Text(format!("self.{name} = {default}"));
+            self.lines.push(CodeLine::If(format!("self.{name} is None"), vec![line], Vec::new()));
         }
         Ok(())
     }
@@ -141,12 +141,12 @@ impl Settings<'_, '_> {
     fn table(&mut self, decl: &RopeDecl, words: &BTreeSet<String>) -> Result<TableCode, Finding> {
         let name = table_name(self.spec, &decl.name.name);
         let theta = self.sources(&decl.theta, 0)?;
-        self.lines.push(Line::Text(format!("self.{name}_theta = {theta}")));
+        self.lines.push(CodeLine::Text(format!("self.{name}_theta = {theta}")));
         let mut made = vec![format!("config.{name}_theta")];
         let nothing = matches!(decl.parameters.as_slice(), [DimSource::Compute(expr)] if expr.kind == ExprKind::Null);
         if !decl.parameters.is_empty() && !nothing {
             let parameters = self.sources(&decl.parameters, 0)?;
-            self.lines.push(Line::Text(format!("self.{name}_parameters = {parameters}")));
+            self.lines.push(CodeLine::Text(format!("self.{name}_parameters = {parameters}")));
             made.push(format!("config.{name}_parameters"));
         }
         if let Some(partial) = &decl.partial {
@@ -154,7 +154,7 @@ impl Settings<'_, '_> {
             if text == "1.0" {
                 made.push("partial=1.0".to_owned());
             } else {
-                self.lines.push(Line::Text(format!("self.{name}_partial = {text}")));
+                self.lines.push(CodeLine::Text(format!("self.{name}_partial = {text}")));
                 made.push(format!("partial=config.{name}_partial"));
             }
         }
@@ -169,7 +169,7 @@ impl Settings<'_, '_> {
         let scaled = ["yarn", "longrope", "su", "llama3"].iter().any(|kind| words.contains(*kind));
         if words.contains(ORIGINAL) && scaled && !nested {
             let read = format!("self.{name}_original = read(config, {})", quoted(ORIGINAL));
-            self.lines.push(Line::Text(read));
+            self.lines.push(CodeLine::Text(read));
             made.push(format!("original=config.{name}_original"));
         }
         if let Some(behind) = &decl.behind {

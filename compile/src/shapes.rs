@@ -1,15 +1,12 @@
 //! Shapes of results, from the words of a sheet.
 
-use std::collections::BTreeMap;
-
 use registry::diag::Finding;
 use registry::syntax::{Expr, ExprKind};
 
 use crate::arguments::OpArgument;
+use crate::operations::OpArguments;
 use crate::size::{minus, over, plus, times};
 use crate::symbol;
-
-type Arguments = BTreeMap<&'static str, OpArgument>;
 
 /// What an expression of shapes is.
 enum Shaped {
@@ -19,7 +16,7 @@ enum Shaped {
 }
 
 /// Computes the shapes of all results.
-pub(crate) fn given(gives: &Expr, args: &Arguments) -> Result<Vec<Vec<Expr>>, Finding> {
+pub(crate) fn given(gives: &Expr, args: &OpArguments) -> Result<Vec<Vec<Expr>>, Finding> {
     Ok(match shaped(gives, args)? {
         Shaped::Size(size) => vec![vec![size]],
         Shaped::List(list) => vec![list],
@@ -42,7 +39,7 @@ fn size(shaped: Shaped, at: &Expr) -> Expr {
     }
 }
 
-fn shaped(expr: &Expr, args: &Arguments) -> Result<Shaped, Finding> {
+fn shaped(expr: &Expr, args: &OpArguments) -> Result<Shaped, Finding> {
     let unknown = || Finding::error(&expr.at, "this is no shape");
     match &expr.kind {
         ExprKind::Int(_) => Ok(Shaped::Size(expr.clone())),

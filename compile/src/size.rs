@@ -11,9 +11,9 @@ type Sum = BTreeMap<Vec<String>, i64>;
 
 /// Factors by their text.
 #[derive(Default)]
-struct Factors(BTreeMap<String, Expr>);
+struct SizeFactors(BTreeMap<String, Expr>);
 
-impl Factors {
+impl SizeFactors {
     fn sum(&mut self, expr: &Expr) -> Sum {
         match &expr.kind {
             ExprKind::Int(n) => Sum::from([(Vec::new(), *n)]),
@@ -88,21 +88,21 @@ pub(crate) fn times(left: &Expr, right: &Expr) -> Expr {
 
 /// Adds two sizes.
 pub(crate) fn plus(left: &Expr, right: &Expr) -> Expr {
-    let mut factors = Factors::default();
+    let mut factors = SizeFactors::default();
     let sum = added(factors.sum(left), &factors.sum(right), 1);
     factors.expr(&sum, left)
 }
 
 /// Subtracts a size.
 pub(crate) fn minus(left: &Expr, right: &Expr) -> Expr {
-    let mut factors = Factors::default();
+    let mut factors = SizeFactors::default();
     let sum = added(factors.sum(left), &factors.sum(right), -1);
     factors.expr(&sum, left)
 }
 
 /// Divides a size, exactly where every product has the factors of the divisor.
 pub(crate) fn over(left: &Expr, right: &Expr) -> Expr {
-    let mut factors = Factors::default();
+    let mut factors = SizeFactors::default();
     let dividend = factors.sum(left);
     let divisor = factors.sum(right);
     if dividend == divisor {

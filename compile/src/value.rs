@@ -58,7 +58,7 @@ pub(crate) enum BoundCode {
 
 /// A line of code, or a block.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Line {
+pub(crate) enum CodeLine {
     /// One statement, or a comment.
     Text(String),
     /// Two blocks, of which one runs.
@@ -97,7 +97,7 @@ pub(crate) struct Method {
     /// Names and types of parameters.
     pub(crate) params: Vec<(String, String)>,
     /// The body.
-    pub(crate) body: Vec<Line>,
+    pub(crate) body: Vec<CodeLine>,
     /// The number of results.
     pub(crate) results: usize,
     /// Weights that the body uses itself.

@@ -10,10 +10,10 @@ use registry::syntax::{Arg, BinaryOp, Expr, ExprKind, Function, Ident};
 use crate::helpers::Helpers;
 use crate::python::binding::{ATOM, IF};
 use crate::python::expression;
-use crate::scalars::{LayerScalars, Scalars};
+use crate::scalars::{LayerSymbols, Scalars};
 use crate::symbol::{self, decided, rebuilt};
 use crate::target::Target;
-use crate::value::{BoundCode, CodeValue, Line, Method, MethodCall, ModuleUse};
+use crate::value::{BoundCode, CodeLine, CodeValue, Method, MethodCall, ModuleUse};
 
 /// Variables of a program.
 pub(crate) type Locals = BTreeMap<String, BoundCode>;
@@ -22,7 +22,7 @@ pub(crate) type Locals = BTreeMap<String, BoundCode>;
 #[derive(Debug, Default)]
 pub(crate) struct MethodFrame {
     /// Blocks under way; statements go to the last.
-    pub(crate) blocks: Vec<Vec<Line>>,
+    pub(crate) blocks: Vec<Vec<CodeLine>>,
     /// Conditions of the blocks.
     pub(crate) conditions: Vec<Expr>,
     pub(crate) uses: Vec<ModuleUse>,
@@ -47,7 +47,7 @@ pub(crate) struct Walk<'s> {
     pub(crate) ops: &'s OpSet,
     pub(crate) target: &'s Target,
     pub(crate) scalars: Scalars<'s>,
-    pub(crate) layer: LayerScalars,
+    pub(crate) layer: LayerSymbols,
     /// The prefix of weights in layers, with 0 for its holes; none outside layers.
     pub(crate) prefix: Option<String>,
     pub(crate) methods: Vec<Method>,
@@ -80,7 +80,7 @@ impl Walk<'_> {
         self.frames.last_mut().expect("a method is under way")
     }
 
-    pub(crate) fn emit(&mut self, line: Line) {
+    pub(crate) fn emit(&mut self, line: CodeLine) {
         self.frame().blocks.last_mut().expect("a block is under way").push(line);
     }
 
@@ -199,7 +199,7 @@ impl Walk<'_> {
         &mut self,
         condition: Expr,
         run: impl FnOnce(&mut Self) -> Result<T, Finding>,
-    ) -> Result<(T, Vec<Line>), Finding> {
+    ) -> Result<(T, Vec<CodeLine>), Finding> {
         self.frame().blocks.push(Vec::new());
         self.frame().conditions.push(condition);
         let result = run(self);
@@ -232,8 +232,8 @@ impl Walk<'_> {
     pub(crate) fn chosen(
         &mut self,
         condition: Expr,
-        (yes, mut yes_lines): (BoundCode, Vec<Line>),
-        (no, mut no_lines): (BoundCode, Vec<Line>),
+        (yes, mut yes_lines): (BoundCode, Vec<CodeLine>),
+        (no, mut no_lines): (BoundCode, Vec<CodeLine>),
         at: &Expr,
     ) -> Result<BoundCode, Finding> {
         match (yes, no) {
@@ -254,7 +254,7 @@ impl Walk<'_> {
                     no_lines.push(assigned(&name, &b.text));
                     name
                 };
-                self.emit(Line::If(expression(&condition).0, yes_lines, no_lines));
+                self.emit(CodeLine::If(expression(&condition).0, yes_lines, no_lines));
                 Ok(BoundCode::Value(CodeValue { text, binds: ATOM, shape, wide }))
             }
             (BoundCode::Values(a), BoundCode::Values(b)) if a.len() == b.len() => {
@@ -265,7 +265,7 @@ impl Walk<'_> {
                 };
                 yes_lines.push(assigned(&targets, &texts(&a)));
                 no_lines.push(assigned(&targets, &texts(&b)));
-                self.emit(Line::If(expression(&condition).0, yes_lines, no_lines));
+                self.emit(CodeLine::If(expression(&condition).0, yes_lines, no_lines));
                 let values = names.into_iter().zip(a).map(|(text, value)| CodeValue {
                     text,
                     binds: ATOM,
@@ -307,8 +307,8 @@ impl Walk<'_> {
 }
 
 /// Returns an assignment.
-pub(crate) fn assigned(name: &str, text: &str) -> Line {
-    Line::Text(format!("{name} = {text}"))
+pub(crate) fn assigned(name: &str, text: &str) -> CodeLine {
+    CodeLine::Text(format!("{name} = {text}"))
 }
 
 /// Returns the opposite of a condition.
