@@ -1,11 +1,15 @@
 //! Rotary angles of the rows of a step.
 
+use std::collections::BTreeMap;
+
 use registry::dtype::Dtype;
+use registry::graph::{Graph, RopeId, WeightId};
 use registry::rope::RopeTable;
 
 use crate::Error;
 use crate::device::{DeviceBuffer, DeviceQueue};
 use crate::kernels::round::round;
+use crate::weights::SessionWeights;
 
 /// Cosines and sines of one table, `[rows, dim / 2]`, in f32 and rounded to the activation dtype.
 #[derive(Debug, Clone, Default)]
@@ -79,6 +83,39 @@ impl Angles {
             ],
         })
     }
+}
+
+/// Returns the tables of a session: those of the model, and behind them one for each tensor that stretches a table, which its
+/// nodes then have.
+pub(crate) fn stretched(
+    graph: &mut Graph,
+    weights: &SessionWeights,
+    tables: &[RopeTable],
+) -> Result<Vec<RopeTable>, Error> {
+    let mut all = tables.to_vec();
+    let mut known: BTreeMap<(RopeId, WeightId), RopeId> = BTreeMap::new();
+    for node in &mut graph.nodes {
+        let (Some(table), Some(&weight)) = (node.rope, node.weights.get("stretch")) else {
+            continue;
+        };
+        if let Some(place) = known.get(&(table, weight)) {
+            node.rope = Some(*place);
+            continue;
+        }
+        let wrong =
+            || Error::Other("a tensor does not fit the rotary table that it stretches".to_owned());
+        let logs = weights.vector(weight).ok_or_else(wrong)?;
+        let mut scaled = tables.get(table.0).ok_or_else(wrong)?.clone();
+        if logs.len() != scaled.inv_freq.len() {
+            return Err(wrong());
+        }
+        scaled.inv_freq.iter_mut().zip(logs).for_each(|(frequency, log)| *frequency *= log.exp());
+        let place = RopeId(all.len());
+        all.push(scaled);
+        known.insert((table, weight), place);
+        node.rope = Some(place);
+    }
+    Ok(all)
 }
 
 #[cfg(test)]

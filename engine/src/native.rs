@@ -13,6 +13,7 @@ use registry::model::Model;
 use registry::rope::RopeTable;
 use registry::scalar::Scalar;
 
+use crate::angles::stretched;
 use crate::capability::{EngineSheet, Feature, mismatches, refuse, refuse_features};
 use crate::device::DeviceQueue;
 use crate::device::product::WORKSPACE;
@@ -96,6 +97,7 @@ impl NativeEngine {
         weights.round_inputs(&program.graph, options.rounds)?;
         weights.round_by_type(&program.graph, &options.rounds_by_type);
         weights.fix_states(&attention_modules(&model.graph), &mut program.graph)?;
+        let ropes = stretched(&mut program.graph, &weights, &model.ropes)?;
         if let Some(queue) = &device {
             if let Some(op) = weights.experts_apart(&program.graph) {
                 let message = format!(
@@ -122,7 +124,8 @@ impl NativeEngine {
             slots: Vec::new(),
             spare: Vec::new(),
             device,
-            ropes: model.ropes.clone(),
+            unmoved: ropes.clone(),
+            ropes,
             fingerprint,
             no_prefix,
             no_documents,
@@ -238,8 +241,10 @@ type Batch = (Vec<u32>, Vec<ChunkRows>, Vec<usize>);
 
 struct NativeSession {
     model: Arc<Model>,
-    /// The model's, which [`Session::nudge`] moves.
+    /// The model's, with stretched ones behind them, which [`Session::nudge`] moves.
     ropes: Vec<RopeTable>,
+    /// The same as they were.
+    unmoved: Vec<RopeTable>,
     /// Lists of numbers that nodes have, by node and attribute: slopes and frequencies.
     tables: Vec<(usize, String, Vec<f32>)>,
     program: PreparedGraph,
@@ -548,7 +553,7 @@ impl Session for NativeSession {
     }
 
     fn nudge(&mut self, units: u32) {
-        self.ropes.clone_from(&self.model.ropes);
+        self.ropes.clone_from(&self.unmoved);
         for table in &mut self.ropes {
             let long = table.long.iter_mut().flat_map(|long| &mut long.inv_freq);
             let all = table.inv_freq.iter_mut().chain(long).enumerate();

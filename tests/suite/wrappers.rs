@@ -93,7 +93,9 @@ fn proven() -> BTreeMap<String, Vec<String>> {
             all.entry(class).or_default().push(name);
         }
     }
-    all.values_mut().for_each(|names| names.sort());
+    for names in all.values_mut() {
+        names.sort();
+    }
     all
 }
 

@@ -212,6 +212,8 @@ fn plain_widen(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) {
         FileDtype::F8E4m3 => each(bytes, out, |[b]| f8_e4m3_to_f32(b)),
         FileDtype::F8E5m2 => each(bytes, out, |[b]| f8_e5m2_to_f32(b)),
         FileDtype::F8E8m0 => each(bytes, out, |[b]| f8_e8m0_to_f32(b)),
+        FileDtype::I64 => each(bytes, out, |b| i64::from_le_bytes(b) as f32),
+        FileDtype::I32 => each(bytes, out, |b| i32::from_le_bytes(b) as f32),
         _ => unreachable!("callers have asked `is_float`"),
     }
 }

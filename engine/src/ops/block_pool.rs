@@ -75,9 +75,13 @@ impl BlockPool {
 /// Makes weights of scores.
 fn softmax(scores: &mut [f32]) {
     let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    scores.iter_mut().for_each(|x| *x = math::exp(*x - largest));
+    for x in &mut *scores {
+        *x = math::exp(*x - largest);
+    }
     let total: f32 = scores.iter().sum();
-    scores.iter_mut().for_each(|x| *x /= total);
+    for x in scores {
+        *x /= total;
+    }
 }
 
 impl Kernel for BlockPool {

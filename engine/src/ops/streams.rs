@@ -116,7 +116,9 @@ impl Sinkhorn {
         for _ in 1..self.iterations {
             for row in matrix.chunks_exact_mut(self.size) {
                 let total: f32 = row.iter().sum();
-                row.iter_mut().for_each(|x| *x /= total + self.eps);
+                for x in row {
+                    *x /= total + self.eps;
+                }
             }
             self.divide_columns(matrix);
         }

@@ -77,6 +77,15 @@ impl History {
         }
     }
 
+    /// Makes room for rows on the device. Several writes that one launch makes need it first: a store that grows leaves the
+    /// memory that earlier ones of them name.
+    pub(crate) fn reserve_rows(&mut self, rows: usize) -> Result<(), Error> {
+        match &mut self.store {
+            RowStore::Device(store) => store.reserve((self.rows + rows) * self.width),
+            _ => Ok(()),
+        }
+    }
+
     /// Adds rows `from..from + rows` of a value of the device at the end. The launch of `writes` copies them.
     pub(crate) fn append_value(
         &mut self,

@@ -293,6 +293,33 @@ fn rope_rotates_pairs_by_position() {
     }
 }
 
+/// Frequencies 1 and 1/4, the second of which a tensor makes 1 for one of two nodes.
+#[test]
+fn a_tensor_stretches_the_frequencies_of_its_node_alone() {
+    let rotated = |logs: Option<[f32; 2]>, other: bool| {
+        let row: &[f32] = &[1.0, 2.0, 3.0, 4.0];
+        let (mut b, x) = rows(&[row, row, row]);
+        let frequencies = if logs.is_some() { [1.0, 0.25] } else { [1.0, 1.0] };
+        let table = b.rope(&frequencies);
+        let stretch = logs.map(|logs| b.weight(&[2], &logs));
+        let (_, x) = b.node("heads", &[x], &[1, 4]);
+        let list = attrs(&[("layout", text("half")), ("compute", text("f32"))]);
+        let (node, plain) = b.node("rope", &[x], &[1, 4]);
+        node.rope = Some(table);
+        node.attrs = list.clone();
+        let (node, y) = b.node("rope", &[x], &[1, 4]);
+        node.rope = Some(table);
+        node.attrs = list;
+        node.weights = stretch.map(|weight| ("stretch".to_owned(), weight)).into_iter().collect();
+        run(b, if other { plain } else { y }, Dtype::F32, 3)
+    };
+    let logs = Some([0.0, 4.0_f32.ln()]);
+    let same = rotated(None, false);
+    let near = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5);
+    assert!(near(&rotated(logs, false), &same));
+    assert!(!near(&rotated(logs, true), &same));
+}
+
 #[test]
 fn attention_sees_its_window_and_groups_heads() {
     // One key head for two query heads; equal scores, so an output is the mean of the values seen.

@@ -23,7 +23,9 @@ def index_rows(layer):
     for name in ("indexer_keys", "idx_keys"):
         keys = getattr(layer, name, None)
         if keys is not None and keys.numel() > 0:
-            return keys[0].reshape(-1, 1, keys.shape[-1])
+            # Rows of a key, a gate and a mark, from which each step makes the keys of blocks, are no keys.
+            marked = keys.shape[-1] % 2 == 1 and bool((keys[..., -1] == 1).all())
+            return None if marked else keys[0].reshape(-1, 1, keys.shape[-1])
     return None
 
 
@@ -32,7 +34,9 @@ def parts_of(layer) -> list[tuple[str, object]]:
     keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
     if keys is None or values is None or keys.numel() + values.numel() == 0:
         return []
-    return [("k", keys)] if values is keys else [("k", keys), ("v", values)]
+    parts = [("k", keys)] if values is keys else [("k", keys), ("v", values)]
+    # A key without a part that all heads share has no numbers.
+    return [(part, tensor) for part, tensor in parts if tensor.numel() > 0]
 
 
 def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, str, object]]:

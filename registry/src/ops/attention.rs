@@ -13,7 +13,8 @@ pub(super) fn rules() -> Vec<OpRule> {
         .word("layout", &["half", "interleaved", "interleaved_to_half"])
         .word("compute", &["activation", "f32", "qk_f32"])
         .neutral()
-        .flag("inverse", false);
+        .flag("inverse", false)
+        .may("stretch", ParamKind::Tensor);
     let attend = Signature::new()
         .needs("q", ParamKind::Value)
         .needs("k", ParamKind::Value)
@@ -35,7 +36,8 @@ pub(super) fn rules() -> Vec<OpRule> {
                  pairs that lie side by side and leaves them half a head apart; `compute`: \
                  `activation` (cos/sin rounded, each product and the sum rounded), `f32` (cos/sin \
                  stay f32, one rounding after), `qk_f32` (cos/sin rounded, arithmetic f32, one \
-                 rounding)",
+                 rounding); `stretch` `[dim / 2]`: a raw tensor whose exponentials multiply the \
+                 frequencies",
         ),
         OpRule::new("attend", by_query(selective(scored(attend))), infer_attend)
             .is_a(&[Trait::KeepsState, Trait::MultipliesWithin, Trait::SeparatesDocuments])
@@ -103,6 +105,7 @@ fn infer_rope(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let table = call.rope("table")?;
     let name = table.name.clone();
     let dim = table.dim;
+    let varies = table.long.is_some() || table.dynamic.is_some();
     if x.shape.len() != 2 {
         return Err(call
             .error("x", "`rope` rotates heads")
@@ -120,6 +123,16 @@ fn infer_rope(call: &mut Infer<'_>) -> Result<(), EvalError> {
             .into());
     }
     call.drop_defaults(&["inverse"]);
+    if call.given("stretch") {
+        if varies {
+            return Err(call
+                .error("stretch", format!("frequencies of `{name}` depend on the length"))
+                .help("no known model stretches those; leave out `stretch`")
+                .into());
+        }
+        call.weight("stretch", "stretch", "", &[dim / 2])?;
+    }
+    call.drop_attr("stretch");
     call.output(x.shape, x.dtype);
     Ok(())
 }

@@ -30,7 +30,7 @@ pub(super) fn rules() -> Vec<OpRule> {
                  ends. `x [2 * c]` has c numbers and then a gate for each. The weights of a number are the \
                  softmax over the positions of `gate + P[place in the block]`, `P [block, c]`, in f32, rounded; \
                  each product is rounded, the sum is f32 with one rounding. `overlap`: the second half of the \
-                 numbers is pooled together with the first half of those of the block before, where there is \
+                 numbers is pooled with the first half of those of the block before, where there is \
                  one. The state is a convolution, `[2 * c, block - 1]`, with overlap `[2 * c, 2 * block - 1]`",
             ),
         OpRule::new("attend_pooled", attend, infer_attend)

@@ -136,11 +136,15 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Returns the first dtype among the sources that encodes no values on its own.
+    /// Returns the first dtype among the sources that encodes no values on its own. Integers of 32 and 64 bits do: lists of
+    /// experts are stored so.
     pub(crate) fn no_numbers(&self) -> Option<FileDtype> {
         match &*self.node {
             FlowNode::Source(source) => {
-                source.bytes().map(|(dtype, _)| dtype).filter(|dtype| !dtype.is_float())
+                let dtype = source.bytes().map(|(dtype, _)| dtype);
+                dtype.filter(|dtype| {
+                    !dtype.is_float() && !matches!(dtype, FileDtype::I64 | FileDtype::I32)
+                })
             }
             FlowNode::Shaped(of)
             | FlowNode::Cut { of, .. }

@@ -56,7 +56,9 @@ fn keep(
         return Err(wrong);
     }
     memory.keys.append_value(keys, (chunk.rows.start, chunk.rows.len()), writes)?;
-    for position in memory.blocks.ends(chunk.start, chunk.rows.len()) {
+    let ends: Vec<usize> = memory.blocks.ends(chunk.start, chunk.rows.len()).collect();
+    memory.blocks.rows.reserve_rows(ends.len())?;
+    for position in ends {
         let row = chunk.rows.start + position - chunk.start;
         memory.blocks.rows.append_value(pooled, (row, 1), writes)?;
     }

@@ -151,7 +151,8 @@ impl DeviceRows {
         Ok(new)
     }
 
-    fn reserve(&mut self, len: usize) -> Result<(), Error> {
+    /// Makes room for numbers.
+    pub(crate) fn reserve(&mut self, len: usize) -> Result<(), Error> {
         if self.len < len { self.grow(len.max(self.len * 2)) } else { Ok(()) }
     }
 
