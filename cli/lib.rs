@@ -17,6 +17,7 @@ mod arithmetic;
 mod bench;
 mod bench_serve;
 mod check;
+mod compile;
 mod completions;
 mod convert;
 mod docs;
@@ -138,6 +139,7 @@ enum OnboardCommand {
         command: formats_command::FormatsCommand,
     },
     Plugin(plugin::PluginArgs),
+    Compile(compile::CompileArgs),
     Help(help::HelpArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -251,6 +253,7 @@ impl OnboardCommand {
             Self::Launch(args) => args.run(),
             Self::Formats { command } => command.run(),
             Self::Plugin(args) => args.run(),
+            Self::Compile(args) => args.run(),
             Self::Help(args) => args.run(),
             Self::Completions(args) => args.run(),
             Self::Man(args) => args.run(),

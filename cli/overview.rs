@@ -12,7 +12,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Prove it", &["parity", "engine"]),
     ("Convert it", &["convert", "verify", "imatrix", "jobs"]),
     ("Run it", &["run", "serve", "bench"]),
-    ("Serve it with other engines", &["launch", "formats", "plugin", "bench-serve"]),
+    ("Serve it with other engines", &["launch", "formats", "compile", "plugin", "bench-serve"]),
     ("More", &["help", "completions", "man"]),
 ];
 

@@ -152,6 +152,17 @@ impl ParityCheckArgs {
         }
     }
 
+    /// Builds the arguments of `parity check MODEL --reference DUMP --engine ENGINE --dtype LIST`.
+    pub(crate) fn of_engine(
+        which: ModelArgs,
+        choice: SpecArgs,
+        reference: &Path,
+        engine: EngineArgs,
+        dtype: Vec<Dtype>,
+    ) -> Self {
+        Self { engine, dtype, ..Self::of_file(which, choice, reference, false) }
+    }
+
     pub(crate) fn run(self) -> Result<CommandOutcome> {
         let ended = self.check();
         if let (Err(error), Some(path)) = (&ended, &self.junit) {

@@ -14,7 +14,7 @@ use registry::model::Model;
 use registry::ops::OpSet;
 use registry::resolve::resolve;
 use registry::scalar::Scalar;
-use registry::spec::{Dim, DimSource};
+use registry::spec::{Dim, DimSource, Spec};
 use sha2::{Digest as _, Sha256};
 
 use crate::config::ConfigFile;
@@ -189,6 +189,11 @@ impl Specs {
         let path = source.map(|source| source.path.clone()).unwrap_or_default();
         let builtin = source.is_some_and(|source| source.is_builtin());
         SpecId { name: name.to_owned(), path, builtin, sha256: format!("{:x}", hash.finalize()) }
+    }
+
+    /// Loads a spec with what it inherits.
+    pub fn load(&self, spec: &str, set: &[String]) -> Result<Spec, Error> {
+        self.library.load(spec, set).map_err(|findings| unusable(spec.to_owned(), findings))
     }
 
     /// Resolves a spec with a config. Returns the model and warnings.

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use crate::tool::root;
 
 /// Folders of code: those of crates, of scripts and of tests.
-pub(super) const FOLDERS: [&str; 20] = [
+pub(super) const FOLDERS: [&str; 21] = [
     ".ci",
     "benches",
     "chat",
     "cli",
+    "compile",
     "converters",
     "docs",
     "endpoints",

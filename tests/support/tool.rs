@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Folders of the program's sources.
-pub(crate) const SOURCES: [&str; 17] = [
+pub(crate) const SOURCES: [&str; 18] = [
     "chat/src",
+    "compile/src",
     "serve/src",
     "registry/src",
     "converters/formats/src",

@@ -1,0 +1,3 @@
+//! Files of targets that the crate carries.
+
+include!(concat!(env!("OUT_DIR"), "/builtin.rs"));

@@ -1,0 +1,551 @@
+//! Classes from methods: a tree of modules by the paths of weights, each with the methods that use it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use indexmap::{IndexMap, IndexSet};
+use registry::syntax::{BinaryOp, Expr, ExprKind};
+
+use crate::places::{NameScope, Names, resolved, resolved_lines};
+use crate::python::binding::AND;
+use crate::python::{enclosed, expression};
+use crate::value::{CodeLine, Method, ModuleUse, below, segments};
+use crate::walk::negated;
+
+/// A class of the written file.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Class {
+    pub(crate) name: String,
+    pub(crate) about: Vec<String>,
+    /// Scalars of the layer that its constructor takes.
+    pub(crate) params: Vec<String>,
+    pub(crate) init: Vec<CodeLine>,
+    pub(crate) methods: Vec<WrittenMethod>,
+}
+
+/// A method of a class, with all places filled.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct WrittenMethod {
+    pub(crate) name: String,
+    pub(crate) about: Vec<String>,
+    pub(crate) params: Vec<(String, String)>,
+    pub(crate) results: usize,
+    pub(crate) body: Vec<CodeLine>,
+}
+
+/// A method that a class is asked for, with the conditions of its calls.
+#[derive(Debug, Clone)]
+pub(crate) struct ClassMethod {
+    pub(crate) method: usize,
+    pub(crate) conditions: Vec<Expr>,
+}
+
+/// Parts of one module: methods and weights.
+#[derive(Debug, Clone, Default)]
+struct Group {
+    methods: Vec<ClassMethod>,
+    uses: Vec<ModuleUse>,
+}
+
+/// Builds the classes of a file.
+pub(crate) struct Classes<'m> {
+    pub(crate) methods: &'m [Method],
+    /// Finished classes, inner ones first.
+    pub(crate) done: Vec<Class>,
+    /// How each method is called, from the class of its module.
+    pub(crate) called: BTreeMap<usize, String>,
+    /// Names of classes by the names of layers' kinds, say.
+    pub(crate) names: IndexSet<String>,
+    /// Paths whose children have numbers with gaps between them.
+    pub(crate) gapped: BTreeSet<String>,
+    /// Lines that a class's constructor gets besides: by path.
+    pub(crate) extra: BTreeMap<String, Vec<CodeLine>>,
+    /// Definitions of the layer's scalars, for the class of a layer.
+    pub(crate) scalars: IndexMap<String, Expr>,
+}
+
+/// Returns a word in the style of classes.
+pub(crate) fn camel(word: &str) -> String {
+    let parts = word.split(|c: char| !c.is_alphanumeric()).filter(|part| !part.is_empty());
+    let mut text: String = parts
+        .map(|part| {
+            let mut letters = part.chars();
+            let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
+            first + letters.as_str()
+        })
+        .collect();
+    if text.starts_with(|c: char| c.is_numeric()) {
+        text.insert(0, 'M');
+    }
+    text
+}
+
+fn shown(condition: &Expr) -> String {
+    expression(condition).0
+}
+
+fn contradict(a: &[Expr], b: &[Expr]) -> bool {
+    a.iter().any(|one| {
+        let opposite = shown(&negated(one));
+        b.iter().any(|other| shown(other) == opposite)
+    })
+}
+
+fn shared(all: &[&[Expr]]) -> Vec<Expr> {
+    let Some((first, rest)) = all.split_first() else { return Vec::new() };
+    let everywhere =
+        |one: &&Expr| rest.iter().all(|other| other.iter().any(|two| shown(two) == shown(one)));
+    first.iter().filter(everywhere).cloned().collect()
+}
+
+fn without(conditions: &[Expr], known: &[Expr]) -> Vec<Expr> {
+    let is_known = |one: &&Expr| !known.iter().any(|other| shown(other) == shown(one));
+    conditions.iter().filter(is_known).cloned().collect()
+}
+
+impl Group {
+    fn conditions(&self) -> Vec<&[Expr]> {
+        let methods = self.methods.iter().map(|one| one.conditions.as_slice());
+        methods.chain(self.uses.iter().map(|one| one.conditions.as_slice())).collect()
+    }
+
+    fn split(self, path: &str, methods: &[Method]) -> Vec<Self> {
+        let own = |one: &ClassMethod| methods[one.method].owner.as_deref() == Some(path);
+        let exclusive = self.methods.iter().filter(|one| own(one)).any(|one| {
+            self.methods.iter().any(|other| contradict(&one.conditions, &other.conditions))
+        });
+        if !exclusive {
+            return vec![self];
+        }
+        let mut groups: Vec<Self> = Vec::new();
+        for one in &self.methods {
+            let fits = |group: &&mut Self| {
+                !group.conditions().iter().any(|other| contradict(&one.conditions, other))
+            };
+            match groups.iter_mut().find(fits) {
+                Some(group) => group.methods.push(one.clone()),
+                None => groups.push(Self { methods: vec![one.clone()], uses: Vec::new() }),
+            }
+        }
+        for one in &self.uses {
+            for group in &mut groups {
+                if !group.conditions().iter().any(|other| contradict(&one.conditions, other)) {
+                    group.uses.push(one.clone());
+                }
+            }
+        }
+        groups
+    }
+}
+
+impl Classes<'_> {
+    /// Builds the class of the module at a path, and all classes inside of it. Gives the place of the class.
+    pub(crate) fn build(
+        &mut self,
+        path: &str,
+        name: Option<String>,
+        wanted: &[ClassMethod],
+        outer: &[ModuleUse],
+    ) -> usize {
+        let own = self.own_methods(path, wanted);
+        let mut children: IndexMap<String, Group> = IndexMap::new();
+        for one in outer {
+            place(&mut children, path, one);
+        }
+        for (number, conditions) in &own {
+            for one in &self.methods[*number].uses {
+                let conditions = [conditions.as_slice(), &one.conditions].concat();
+                place(&mut children, path, &ModuleUse { conditions, ..one.clone() });
+            }
+            for call in &self.methods[*number].calls {
+                let Some(owner) = &self.methods[call.method].owner else { continue };
+                let Some(rest) = below(owner, path).filter(|rest| !rest.is_empty()) else {
+                    continue;
+                };
+                let segment = segments(rest)[0].to_owned();
+                let conditions = [conditions.as_slice(), &call.conditions].concat();
+                let group = children.entry(segment).or_default();
+                if let Some(same) = group.methods.iter_mut().find(|one| one.method == call.method) {
+                    same.conditions = shared(&[&same.conditions, &conditions]);
+                } else {
+                    group.methods.push(ClassMethod { method: call.method, conditions });
+                }
+            }
+        }
+        for one in wanted.iter().filter(|one| !own.iter().any(|(own, _)| *own == one.method)) {
+            let owner = self.methods[one.method].owner.clone().unwrap_or_default();
+            if let Some(rest) = below(&owner, path).filter(|rest| !rest.is_empty()) {
+                let segment = segments(rest)[0].to_owned();
+                children.entry(segment).or_default().methods.push(one.clone());
+            }
+        }
+        let single = wanted.len() == 1;
+        let mut taken: BTreeSet<String> = BTreeSet::new();
+        for (number, _) in &own {
+            let first = wanted.first().is_some_and(|one| one.method == *number);
+            let called = if single && first {
+                "forward".to_owned()
+            } else {
+                let plain = self.methods[*number].name.clone();
+                if children.contains_key(&plain) { format!("apply_{plain}") } else { plain }
+            };
+            let mut unique = called.clone();
+            let mut n = 1;
+            while !taken.insert(unique.clone()) {
+                n += 1;
+                unique = format!("{called}_{n}");
+            }
+            self.called.insert(*number, unique);
+        }
+        let mut init: Vec<(Vec<Expr>, CodeLine)> = Vec::new();
+        let mut segments_here: BTreeSet<String> = children.keys().cloned().collect();
+        segments_here.extend(self.called.values().cloned());
+        for line in self.extra.get(path).into_iter().flatten() {
+            if let CodeLine::Text(text) = line
+                && let Some((name, _)) =
+                    text.strip_prefix("self.").and_then(|t| t.split_once(" = "))
+            {
+                segments_here.insert(name.to_owned());
+            }
+        }
+        for (segment, group) in children {
+            let child = if path.is_empty() { segment.clone() } else { format!("{path}.{segment}") };
+            self.child(&child, &segment, group, &mut init);
+        }
+        let place = self.finish(path, name, wanted, (&own, &segments_here), &init);
+        self.done.len().min(place)
+    }
+
+    /// Returns the methods of a class: those wanted that belong to it, and what they call of the same module.
+    fn own_methods(&self, path: &str, wanted: &[ClassMethod]) -> Vec<(usize, Vec<Expr>)> {
+        let mut own: Vec<(usize, Vec<Expr>)> = Vec::new();
+        let here =
+            |number: usize| self.methods[number].owner.as_deref().is_none_or(|owner| owner == path);
+        for one in wanted.iter().filter(|one| here(one.method)) {
+            own.push((one.method, one.conditions.clone()));
+        }
+        let mut n = 0;
+        while n < own.len() {
+            let (number, conditions) = own[n].clone();
+            for call in &self.methods[number].calls {
+                let all = [conditions.as_slice(), &call.conditions].concat();
+                match own.iter_mut().find(|(known, _)| *known == call.method) {
+                    Some((_, known)) => *known = shared(&[known.as_slice(), &all]),
+                    None if here(call.method) => own.push((call.method, all)),
+                    None => {}
+                }
+            }
+            n += 1;
+        }
+        own
+    }
+
+    /// Writes the constructor of one child, and its classes.
+    fn child(
+        &mut self,
+        path: &str,
+        segment: &str,
+        group: Group,
+        init: &mut Vec<(Vec<Expr>, CodeLine)>,
+    ) {
+        let (leaves, deeper): (Vec<ModuleUse>, Vec<ModuleUse>) =
+            group.uses.iter().cloned().partition(|one| one.path == path);
+        if !leaves.is_empty() {
+            let target = access("self", segment);
+            let mut made: IndexMap<String, Vec<ModuleUse>> = IndexMap::new();
+            for one in &leaves {
+                made.entry(one.made.clone()).or_default().push(one.clone());
+            }
+            let several = made.len() > 1 || !group.methods.is_empty();
+            for (made, uses) in made {
+                let own = uses.iter().map(|one| one.conditions.as_slice()).collect::<Vec<_>>();
+                let conditions = if several { shared(&own) } else { any_of(&uses) };
+                init.push((conditions.clone(), CodeLine::Text(format!("{target} = {made}"))));
+                if group.methods.is_empty() {
+                    below_leaf(path, &target, &deeper, &conditions, init);
+                }
+            }
+            if group.methods.is_empty() {
+                return;
+            }
+        }
+        let group = Group { uses: deeper, ..group };
+        if let Some(line) = self.numbered(path, segment, &group) {
+            init.push(line);
+            return;
+        }
+        for mut group in group.split(path, self.methods) {
+            let conditions = shared(&group.conditions());
+            for one in &mut group.methods {
+                one.conditions = without(&one.conditions, &conditions);
+            }
+            for one in &mut group.uses {
+                one.conditions = without(&one.conditions, &conditions);
+            }
+            let made = self.made(path, &group);
+            init.push((
+                conditions,
+                CodeLine::Text(format!("{} = {made}", access("self", segment))),
+            ));
+        }
+    }
+
+    /// Builds the class of a child, and returns the call that makes it.
+    fn made(&mut self, path: &str, group: &Group) -> String {
+        let place = self.build(path, None, &group.methods, &group.uses);
+        let class = &self.done[place];
+        let params = class.params.iter().map(|name| format!(", {}", parameter(name)));
+        format!("{}(config{})", class.name, params.collect::<String>())
+    }
+
+    /// Writes a child whose own children have numbers.
+    fn numbered(
+        &mut self,
+        path: &str,
+        segment: &str,
+        group: &Group,
+    ) -> Option<(Vec<Expr>, CodeLine)> {
+        let mut parts: BTreeMap<usize, Group> = BTreeMap::new();
+        for one in &group.uses {
+            let number = segments(below(&one.path, path)?).first()?.parse().ok()?;
+            parts.entry(number).or_default().uses.push(one.clone());
+        }
+        for one in &group.methods {
+            let owner = self.methods[one.method].owner.as_deref()?;
+            let number = segments(below(owner, path)?).first()?.parse().ok()?;
+            parts.entry(number).or_default().methods.push(one.clone());
+        }
+        let gaps = self.gapped.contains(path);
+        let conditions = shared(&group.conditions());
+        let mut made = Vec::new();
+        for (number, mut part) in parts {
+            let child = format!("{path}.{number}");
+            part.methods.iter_mut().for_each(|one| one.conditions.clear());
+            part.uses.iter_mut().for_each(|one| one.conditions.clear());
+            let text = match part.uses.iter().find(|one| one.path == child) {
+                Some(leaf) => leaf.made.clone(),
+                None => self.made(&child, &part),
+            };
+            made.push(if gaps { format!("\"{number}\": {text}") } else { text });
+        }
+        let made = made.join(", ");
+        let list = if gaps {
+            format!("nn.ModuleDict({{{made}}})")
+        } else {
+            format!("nn.ModuleList([{made}])")
+        };
+        Some((conditions, CodeLine::Text(format!("{} = {list}", access("self", segment)))))
+    }
+
+    /// Writes a class from its parts.
+    fn finish(
+        &mut self,
+        path: &str,
+        name: Option<String>,
+        wanted: &[ClassMethod],
+        (own, taken): (&[(usize, Vec<Expr>)], &BTreeSet<String>),
+        children: &[(Vec<Expr>, CodeLine)],
+    ) -> usize {
+        let mut names = Names::new(self.methods, &self.called, &self.gapped);
+        names.taken.clone_from(taken);
+        let mut methods = Vec::new();
+        for (number, _) in own {
+            let method = &self.methods[*number];
+            let mut params = method.params.clone();
+            params.extend(method.context.iter().map(|context| {
+                let ty = if context == "cache" { "Cache" } else { "Rope" };
+                (context.clone(), ty.to_owned())
+            }));
+            methods.push(WrittenMethod {
+                name: self.called[number].clone(),
+                about: method.about.clone(),
+                params,
+                results: method.results,
+                body: resolved_lines(&method.body, NameScope::Forward, path, &mut names),
+            });
+        }
+        let read: Vec<String> = names.attributes.iter().cloned().collect();
+        let mut init_names = Names::new(self.methods, &self.called, &self.gapped);
+        let mut init = conditional(children, path, &mut init_names);
+        let extra = self.extra.get(path).cloned().unwrap_or_default();
+        init.extend(resolved_lines(&extra, NameScope::Init, path, &mut init_names));
+        let mut params: IndexSet<String> = IndexSet::new();
+        let mut heads = Vec::new();
+        for name in &read {
+            let (mark, plain) = name.split_once(':').unwrap_or(("D", name));
+            let value = if mark == "D" { format!("config.{plain}") } else { parameter(plain) };
+            if mark == "E" {
+                params.insert(plain.to_owned());
+            }
+            let attribute = names.attribute(plain);
+            heads.push(CodeLine::Text(format!("self.{attribute} = {value}")));
+        }
+        params.extend(init_names.params.iter().cloned());
+        for line in children {
+            self.child_params(&line.1, &mut params);
+        }
+        heads.extend(init);
+        let mut params: Vec<String> = params.into_iter().collect();
+        let order = |name: &String| self.scalars.get_index_of(name).unwrap_or(usize::MAX);
+        params.sort_by_key(order);
+        let plain = self.class_name(path, wanted);
+        let about = match wanted {
+            [one] => self.methods[one.method].about.clone(),
+            _ => Vec::new(),
+        };
+        let class = Class { name: name.unwrap_or(plain), about, params, init: heads, methods };
+        self.add(class)
+    }
+
+    /// Adds the parameters of the classes that a line of a constructor makes.
+    fn child_params(&self, line: &CodeLine, params: &mut IndexSet<String>) {
+        let CodeLine::Text(text) = line else { return };
+        for class in &self.done {
+            if text.contains(&format!("{}(config", class.name)) {
+                params.extend(class.params.iter().cloned());
+            }
+        }
+    }
+
+    fn class_name(&self, path: &str, wanted: &[ClassMethod]) -> String {
+        let segment = segments(path).into_iter().rfind(|part| part.parse::<u32>().is_err());
+        let owner = |one: &ClassMethod| self.methods[one.method].owner.as_deref() == Some(path);
+        match wanted {
+            [one] if owner(one) => camel(&self.methods[one.method].name),
+            _ => camel(segment.unwrap_or("model")),
+        }
+    }
+
+    /// Adds a class, or finds one of the same text.
+    fn add(&mut self, mut class: Class) -> usize {
+        let same = |other: &Class| Class { name: class.name.clone(), ..other.clone() } == class;
+        if let Some(known) = self.done.iter().position(same) {
+            return known;
+        }
+        let plain = class.name.clone();
+        let mut n = 1;
+        while !self.names.insert(class.name.clone()) {
+            n += 1;
+            class.name = format!("{plain}{n}");
+        }
+        self.done.push(class);
+        self.done.len() - 1
+    }
+}
+
+/// Returns the name of a constructor's parameter.
+pub(crate) fn parameter(name: &str) -> String {
+    if name == "i" { "layer".to_owned() } else { name.to_owned() }
+}
+
+/// Returns the code of a child of something.
+pub(crate) fn access(base: &str, segment: &str) -> String {
+    if segment.parse::<usize>().is_ok() {
+        format!("{base}[{segment}]")
+    } else {
+        format!("{base}.{segment}")
+    }
+}
+
+/// Puts a weight under the child that it lies in.
+fn place(children: &mut IndexMap<String, Group>, path: &str, one: &ModuleUse) {
+    let Some(rest) = below(&one.path, path).filter(|rest| !rest.is_empty()) else { return };
+    let group = children.entry(segments(rest)[0].to_owned()).or_default();
+    group.uses.push(one.clone());
+}
+
+/// Returns the conditions under which one of several is there.
+fn any_of(uses: &[ModuleUse]) -> Vec<Expr> {
+    let all: Vec<&[Expr]> = uses.iter().map(|one| one.conditions.as_slice()).collect();
+    let common = shared(&all);
+    let mut rests: Vec<Vec<Expr>> = Vec::new();
+    for one in &all {
+        let rest = without(one, &common);
+        let text = |conditions: &[Expr]| conditions.iter().map(shown).collect::<Vec<_>>();
+        if !rests.iter().any(|known| text(known) == text(&rest)) {
+            rests.push(rest);
+        }
+    }
+    let opposed = rests
+        .iter()
+        .any(|a| a.len() == 1 && rests.iter().any(|b| b.len() == 1 && contradict(a, b)));
+    if rests.iter().any(Vec::is_empty) || opposed {
+        return common;
+    }
+    let joined = |op: BinaryOp| {
+        move |a: Expr, b: Expr| {
+            let at = a.at.clone();
+            Expr { kind: ExprKind::Binary(op, Box::new(a), Box::new(b)), at }
+        }
+    };
+    let any = rests.into_iter().filter_map(|rest| rest.into_iter().reduce(joined(BinaryOp::And)));
+    common.into_iter().chain(any.reduce(joined(BinaryOp::Or))).collect()
+}
+
+/// Writes lines under their conditions, neighbours of the same together.
+fn conditional(
+    lines: &[(Vec<Expr>, CodeLine)],
+    path: &str,
+    names: &mut Names<'_>,
+) -> Vec<CodeLine> {
+    let mut written: Vec<CodeLine> = Vec::new();
+    let mut last: Option<(String, String)> = None;
+    for (conditions, line) in lines {
+        let line = resolved_lines(std::slice::from_ref(line), NameScope::Init, path, names);
+        if conditions.is_empty() {
+            written.extend(line);
+            last = None;
+            continue;
+        }
+        let text = |conditions: &[Expr]| {
+            let all = conditions.iter().map(expression);
+            let least = if conditions.len() > 1 { AND } else { 0 };
+            all.map(|one| enclosed(&one, least)).collect::<Vec<_>>().join(" and ")
+        };
+        let own = text(conditions);
+        let opposite = match conditions.as_slice() {
+            [one] => expression(&negated(one)).0,
+            _ => String::new(),
+        };
+        match (&last, written.last_mut()) {
+            (Some((condition, _)), Some(CodeLine::If(_, yes, _))) if *condition == own => {
+                yes.extend(line);
+            }
+            (Some((_, other)), Some(CodeLine::If(_, _, no))) if *other == own => no.extend(line),
+            _ => {
+                let shown = resolved(&own, NameScope::Init, path, names).text;
+                written.push(CodeLine::If(shown, line, Vec::new()));
+                last = Some((own, opposite));
+            }
+        }
+    }
+    written
+}
+
+/// Writes parameters that lie below a module of the target's own.
+fn below_leaf(
+    path: &str,
+    target: &str,
+    deeper: &[ModuleUse],
+    known: &[Expr],
+    init: &mut Vec<(Vec<Expr>, CodeLine)>,
+) {
+    let mut made = BTreeSet::new();
+    for one in deeper {
+        if contradict(&one.conditions, known) && made.insert(target.to_owned()) {
+            let line = CodeLine::Text(format!("{target} = nn.Module()"));
+            init.push((any_of(std::slice::from_ref(one)), line));
+        }
+        let rest = segments(below(&one.path, path).unwrap_or_default());
+        let own = any_of(std::slice::from_ref(one));
+        let conditions = if own.is_empty() { known.to_vec() } else { own };
+        let mut at = target.to_owned();
+        for (n, segment) in rest.iter().enumerate() {
+            at = access(&at, segment);
+            let last = n + 1 == rest.len();
+            let text = if last { one.made.clone() } else { "nn.Module()".to_owned() };
+            if made.insert(at.clone()) {
+                init.push((conditions.clone(), CodeLine::Text(format!("{at} = {text}"))));
+            }
+        }
+    }
+}

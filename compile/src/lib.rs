@@ -1,0 +1,52 @@
+//! Source code for engines from specs.
+//!
+//! The program of a spec is written as it is, not unrolled: functions become methods of the modules whose weights they use, kinds of layers
+//! become classes, dims become reads of config keys. What a target has is data: `registry/targets/NAME` ([`Target`]).
+//! Reasons: [decision 114](../../docs/decisions/0114-code-from-programs.md).
+//!
+//! ```
+//! use std::collections::BTreeSet;
+//!
+//! use onboard_compile::{Target, compile};
+//! use registry::library::Library;
+//! use registry::ops::OpSet;
+//!
+//! # fn main() -> Result<(), Vec<registry::diag::Finding>> {
+//! let library = Library::builtin();
+//! let target = Target::builtin("torch").expect("it is built in")?;
+//! # let config = registry::config::Config::read(std::path::Path::new("../fixtures/llama/config.json")).map_err(|one| vec![one])?;
+//! # let name = library.find(&config).remove(0);
+//! let spec = library.load(&name, &[])?;
+//! let code = compile(&spec, &OpSet::builtin(), &target, &BTreeSet::new())?;
+//! assert!(code.text.contains("class "));
+//! # Ok(())
+//! # }
+//! ```
+
+mod arguments;
+mod bodies;
+mod builtin;
+mod classes;
+mod comments;
+mod file;
+mod functions;
+mod helpers;
+mod layers;
+mod layout;
+mod loader;
+mod operations;
+mod page;
+mod places;
+mod python;
+mod scalars;
+mod settings;
+mod shapes;
+mod size;
+mod symbol;
+mod target;
+mod trunk;
+mod value;
+mod walk;
+
+pub use file::{Code, compile};
+pub use target::{OpSheet, Target};

@@ -1,0 +1,425 @@
+//! Calls of ops: arguments by the signature, shapes by the sheet, code by the templates.
+
+use std::collections::BTreeMap;
+
+use minijinja::Environment;
+use registry::diag::{Finding, Span};
+use registry::ops::{Param, ParamKind};
+use registry::parse::parse_expr;
+use registry::scalar::Scalar;
+use registry::syntax::{Arg, BinaryOp, Expr, ExprKind};
+use registry::text::MappedText;
+
+use crate::arguments::OpArgument;
+use crate::helpers::ArgumentPresence;
+use crate::python::binding::ATOM;
+use crate::scalars::of_scalar;
+use crate::symbol;
+use crate::target::OpSheet;
+use crate::value::{BoundCode, CodeLine, CodeValue, ModuleUse};
+use crate::walk::{Locals, Tie, Walk, negated};
+
+/// Arguments of one call, by parameter.
+pub(crate) type OpArguments = BTreeMap<&'static str, OpArgument>;
+
+impl Walk<'_> {
+    /// Binds the arguments of a call of an op, and applies it.
+    pub(crate) fn op_call(
+        &mut self,
+        name: &str,
+        args: &[Arg],
+        at: &Span,
+        locals: &Locals,
+    ) -> Result<BoundCode, Finding> {
+        let op = self.ops.get(name).expect("the caller has looked").clone();
+        let params = &op.signature().params;
+        let mut given: BTreeMap<&'static str, (BoundCode, Expr)> = BTreeMap::new();
+        if let [Param { name, kind: ParamKind::Values, .. }] = params.as_slice() {
+            let mut values = Vec::new();
+            for arg in args {
+                values.push(self.value(&arg.value, locals)?);
+            }
+            let empty = Expr { kind: ExprKind::Null, at: at.clone() };
+            given.insert(name, (BoundCode::Values(values), empty));
+        } else {
+            for (n, arg) in args.iter().enumerate() {
+                let param = match &arg.name {
+                    Some(name) => params.iter().find(|param| param.name == name.name),
+                    None => params.get(n),
+                };
+                let param = param.ok_or_else(|| Finding::error(at, "no such parameter"))?;
+                given.insert(param.name, (self.eval(&arg.value, locals)?, arg.value.clone()));
+            }
+        }
+        self.apply(name, given, at)
+    }
+
+    /// Applies an operator.
+    pub(crate) fn operator(
+        &mut self,
+        op: BinaryOp,
+        (left, left_at): (BoundCode, &Expr),
+        (right, right_at): (BoundCode, &Expr),
+        expr: &Expr,
+    ) -> Result<BoundCode, Finding> {
+        let word = match op {
+            BinaryOp::Add => "add",
+            BinaryOp::Sub => "sub",
+            BinaryOp::Mul => "mul",
+            _ => "div",
+        };
+        let is_value = |bound: &BoundCode| matches!(bound, BoundCode::Value(_));
+        let (name, x, y) = match (is_value(&left), is_value(&right)) {
+            (true, true) => {
+                let args = BTreeMap::from([
+                    ("x", (left, left_at.clone())),
+                    ("y", (right, right_at.clone())),
+                ]);
+                return self.apply(word, args, &expr.at);
+            }
+            (false, false) => {
+                let left = Box::new(self.as_scalar(left, left_at)?);
+                let right = Box::new(self.as_scalar(right, right_at)?);
+                let kind = ExprKind::Binary(op, left, right);
+                return Ok(BoundCode::Scalar(symbol::fold(symbol::with(expr, kind))));
+            }
+            (true, false) => {
+                let name = match op {
+                    BinaryOp::Add | BinaryOp::Sub => "offset",
+                    BinaryOp::Mul => "scale",
+                    _ => "divide",
+                };
+                (name, (left, left_at), (right, right_at))
+            }
+            (false, true) => {
+                let name = match op {
+                    BinaryOp::Add | BinaryOp::Sub => "offset",
+                    BinaryOp::Mul => "scale",
+                    _ => "inverse",
+                };
+                (name, (right, right_at), (left, left_at))
+            }
+        };
+        let mut number = self.as_scalar(y.0, y.1)?;
+        let mut value = x.0;
+        if op == BinaryOp::Sub {
+            if is_value(&value) && std::ptr::eq(x.1, left_at) {
+                number = negative(&number);
+            } else {
+                let minus = of_scalar(&Scalar::Float(-1.0), expr);
+                let args = BTreeMap::from([
+                    ("x", (value, x.1.clone())),
+                    ("s", (BoundCode::Scalar(minus), expr.clone())),
+                ]);
+                value = self.apply("scale", args, &expr.at)?;
+            }
+        }
+        let args = BTreeMap::from([
+            ("x", (value, x.1.clone())),
+            ("s", (BoundCode::Scalar(number), y.1.clone())),
+        ]);
+        self.apply(name, args, &expr.at)
+    }
+
+    fn apply(
+        &mut self,
+        name: &str,
+        mut given: BTreeMap<&'static str, (BoundCode, Expr)>,
+        at: &Span,
+    ) -> Result<BoundCode, Finding> {
+        let op = self.ops.get(name).expect("ops of operators exist").clone();
+        let target = self.target;
+        let Some(sheet) = target.ops.get(name) else {
+            return Err(Finding::error(
+                at,
+                format!("the target `{}` has no op `{name}`", target.name),
+            )
+            .help(format!("write a template for it in `registry/targets/{}/ops`", target.name)));
+        };
+        // One of two modules: the op of each, by the condition.
+        let params = &op.signature().params;
+        for param in params {
+            let chooses = matches!(param.kind, ParamKind::Module | ParamKind::Tensor)
+                && param.default.is_none();
+            let choice = given.get(param.name).filter(|(bound, _)| {
+                matches!(bound, BoundCode::Choice(..))
+                    && (chooses || param.kind == ParamKind::Tensor)
+            });
+            if let Some((BoundCode::Choice(condition, yes, no), expr)) = choice.cloned() {
+                let mut other = given.clone();
+                given.insert(param.name, (*yes, expr.clone()));
+                other.insert(param.name, (*no, expr.clone()));
+                let yes = self.branch(condition.clone(), |w| w.apply(name, given, at))?;
+                let no = self.branch(negated(&condition), |w| w.apply(name, other, at))?;
+                return self.chosen(condition, yes, no, &expr);
+            }
+        }
+        let mut args = OpArguments::new();
+        let empty = Expr { kind: ExprKind::Null, at: at.clone() };
+        for param in params {
+            let (bound, expr) = given.remove(param.name).unwrap_or_else(|| {
+                let default = param.default.clone().unwrap_or(Scalar::Null);
+                (BoundCode::Scalar(of_scalar(&default, &empty)), empty.clone())
+            });
+            let argument = self.argument(param, bound, &expr)?;
+            args.insert(param.name, argument);
+        }
+        self.tie(params, &args);
+        self.written(name, sheet, params, &args, at)
+    }
+
+    fn argument(
+        &mut self,
+        param: &Param,
+        bound: BoundCode,
+        expr: &Expr,
+    ) -> Result<OpArgument, Finding> {
+        if let BoundCode::Scalar(scalar) = &bound
+            && scalar.kind == ExprKind::Null
+        {
+            return Ok(OpArgument::Null);
+        }
+        let wrong = || Finding::error(&expr.at, format!("`{}` is something else", param.name));
+        Ok(match (param.kind, bound) {
+            (ParamKind::Tokens, BoundCode::Tokens) => OpArgument::Text("tokens".to_owned()),
+            (ParamKind::Value, BoundCode::Value(value)) => OpArgument::Value(value),
+            (ParamKind::Value, BoundCode::Values(values)) if !values.is_empty() => {
+                OpArgument::Value(values[0].clone())
+            }
+            (ParamKind::Values, BoundCode::Values(values)) => OpArgument::Values(values),
+            (ParamKind::Module | ParamKind::Tensor, BoundCode::Name(path)) => {
+                let suffix = if param.kind == ParamKind::Module { ".weight" } else { "" };
+                let wide = self.is_wide(&format!("{path}{suffix}"));
+                OpArgument::Path(path, wide)
+            }
+            (ParamKind::Module, BoundCode::Choice(condition, yes, _)) => {
+                // Only a weight that is another's can be chosen so: `tied=`.
+                let BoundCode::Name(path) = *yes else { return Err(wrong()) };
+                self.ties.push(Tie {
+                    weight: String::new(),
+                    other: path,
+                    condition: Some(condition),
+                });
+                OpArgument::Null
+            }
+            (ParamKind::State, bound) => {
+                self.frame().context.insert("cache".to_owned());
+                OpArgument::Text(format!("«E:i», {}", self.state_name(bound).ok_or_else(wrong)?))
+            }
+            (ParamKind::Rope, bound) => OpArgument::Text(self.table(bound).ok_or_else(wrong)?),
+            (_, bound) => {
+                let scalar = self.as_scalar(bound, expr)?;
+                let nullable = self.scalars.nullable(&scalar, &self.layer.clone());
+                OpArgument::Scalar(scalar, nullable)
+            }
+        })
+    }
+
+    fn state_name(&mut self, bound: BoundCode) -> Option<String> {
+        match bound {
+            BoundCode::Name(name) => {
+                let kind = &self.spec.states.get(&name)?.kind;
+                if !self.target.states.contains(&kind.name) {
+                    let message = format!(
+                        "the target `{}` keeps no state of kind `{}`",
+                        self.target.name, kind.name
+                    );
+                    let finding = Finding::error(&kind.at.clone(), message);
+                    self.fail(finding);
+                }
+                Some(crate::python::quoted(&name))
+            }
+            BoundCode::Choice(condition, a, b) => {
+                let (a, b) = (self.state_name(*a)?, self.state_name(*b)?);
+                let condition = crate::python::expression(&condition).0;
+                Some(format!("{a} if {condition} else {b}"))
+            }
+            _ => None,
+        }
+    }
+
+    fn table(&mut self, bound: BoundCode) -> Option<String> {
+        match bound {
+            BoundCode::Name(name) => {
+                self.spec.rope.get(&name)?;
+                let shown = if self.spec.rope.len() == 1 {
+                    "rope".to_owned()
+                } else {
+                    format!("rope_{name}")
+                };
+                self.frame().context.insert(shown.clone());
+                Some(shown)
+            }
+            BoundCode::Choice(condition, a, b) => {
+                let (a, b) = (self.table(*a)?, self.table(*b)?);
+                let condition = crate::python::expression(&condition).0;
+                Some(format!("{a} if {condition} else {b}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// True if a weight is f32 in every run.
+    fn is_wide(&self, path: &str) -> bool {
+        let full = match &self.prefix {
+            Some(prefix) => format!("{prefix}.{path}"),
+            None => path.to_owned(),
+        };
+        self.spec.kept.f32.iter().any(|pattern| matches(&pattern.name, &full))
+    }
+
+    /// Notes a weight that is another's: the optional module of an op is that whose weight its first module takes.
+    fn tie(&mut self, params: &[Param], args: &OpArguments) {
+        let modules = || params.iter().filter(|param| param.kind == ParamKind::Module);
+        let Some(own) = modules().find(|param| param.default.is_none()) else { return };
+        let Some(OpArgument::Path(weight, _)) = args.get(own.name) else { return };
+        if let Some(tie) = self.ties.last_mut()
+            && tie.weight.is_empty()
+        {
+            tie.weight.clone_from(weight);
+        }
+        let other = modules().find(|param| param.default.is_some());
+        if let Some(OpArgument::Path(other, _)) = other.and_then(|param| args.get(param.name)) {
+            let (weight, other) = (weight.clone(), other.clone());
+            self.ties.push(Tie { weight, other, condition: None });
+        }
+    }
+
+    /// Writes the code of a call.
+    fn written(
+        &mut self,
+        name: &str,
+        sheet: &OpSheet,
+        params: &[Param],
+        args: &OpArguments,
+        at: &Span,
+    ) -> Result<BoundCode, Finding> {
+        self.used.insert(name.to_owned());
+        let mut context: BTreeMap<String, minijinja::Value> = args
+            .iter()
+            .map(|(name, arg)| ((*name).to_owned(), minijinja::Value::from_object(arg.clone())))
+            .collect();
+        let mut variant = BTreeMap::new();
+        for param in &sheet.variant {
+            let value = args.get(param.as_str()).and_then(OpArgument::constant);
+            variant.insert(param.clone(), value.unwrap_or(Scalar::Str("any".to_owned())));
+        }
+        let given: Vec<(String, ArgumentPresence)> = params
+            .iter()
+            .map(|param| {
+                let arg = &args[param.name];
+                let maybe = matches!(arg, OpArgument::Scalar(_, true));
+                // What is as by default is not given.
+                let usual = param.default.is_some() && arg.constant() == param.default;
+                let null = arg.is_null() || usual;
+                (param.name.to_owned(), ArgumentPresence { some: !null, null: null || maybe })
+            })
+            .collect();
+        for (n, helper) in sheet.helpers.iter().enumerate().rev() {
+            let none = BTreeMap::new();
+            let varies = n == 0 || helper.starts_with('*');
+            let helper = helper.trim_start_matches('*');
+            let shown = self.helpers.note(helper, if varies { &variant } else { &none }, &given);
+            let word = if n == 0 { "helper" } else { helper };
+            context.insert(word.to_owned(), shown.into());
+        }
+        for fresh in &sheet.fresh {
+            let name = self.fresh(fresh);
+            context.insert(fresh.clone(), name.into());
+        }
+        if sheet.cache {
+            self.frame().context.insert("cache".to_owned());
+        }
+        let rendered = |template: &str| rendered(template, &context, name, at);
+        let before = rendered(&sheet.before)?;
+        let call = rendered(&sheet.call)?;
+        let dtype = rendered(&sheet.dtype)?;
+        let mut made = Vec::new();
+        for (param, template) in &sheet.modules {
+            let (root, suffix) = param.split_once('.').unwrap_or((param, ""));
+            let text = rendered(template)?;
+            if let (Some(OpArgument::Path(path, _)), false) = (args.get(root), text.is_empty()) {
+                let dot = if suffix.is_empty() { "" } else { "." };
+                made.push((format!("{path}{dot}{suffix}"), text));
+            }
+        }
+        for (path, made) in made {
+            let conditions = self.frame().conditions.clone();
+            self.frame().uses.push(ModuleUse { path, made, conditions });
+        }
+        for line in before.lines().filter(|line| !line.trim().is_empty()) {
+            self.emit(CodeLine::Text(line.to_owned()));
+        }
+        let values = args.values().filter_map(|arg| match arg {
+            OpArgument::Value(value) => Some(value.wide),
+            OpArgument::Values(values) => Some(values.iter().any(|value| value.wide)),
+            _ => None,
+        });
+        let wide = match dtype.as_str() {
+            "f32" => true,
+            "activation" => false,
+            _ => { values }.any(|wide| wide),
+        };
+        let gives = rendered(&sheet.gives)?;
+        let gives = parse_expr(&MappedText::whole(format!("`gives` of `{name}`"), gives));
+        let gives = gives.map_err(|findings| {
+            findings.into_iter().next().unwrap_or_else(|| Finding::error(at, "no shape"))
+        })?;
+        let shapes = crate::shapes::given(&gives, args)?;
+        let binds = CodeValue::binds(&sheet.binds);
+        let mut shapes = shapes.into_iter();
+        match (shapes.next(), shapes.len()) {
+            (Some(shape), 0) => Ok(BoundCode::Value(CodeValue { text: call, binds, shape, wide })),
+            (first, _) => Ok(self.several(&call, first.into_iter().chain(shapes).collect(), wide)),
+        }
+    }
+
+    /// Assigns the results of a call with several.
+    fn several(&mut self, call: &str, shapes: Vec<Vec<Expr>>, wide: bool) -> BoundCode {
+        let names: Vec<String> = shapes.iter().map(|_| self.fresh("part")).collect();
+        self.emit(crate::walk::assigned(&names.join(", "), call));
+        let values = names.into_iter().zip(shapes);
+        let values = values.map(|(text, shape)| CodeValue { text, binds: ATOM, shape, wide });
+        BoundCode::Values(values.collect())
+    }
+}
+
+/// Fills a template of a sheet.
+fn rendered(
+    template: &str,
+    context: &BTreeMap<String, minijinja::Value>,
+    op: &str,
+    at: &Span,
+) -> Result<String, Finding> {
+    if !template.contains('{') {
+        return Ok(template.trim_end().to_owned());
+    }
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(minijinja::UndefinedBehavior::Lenient);
+    let text = environment.render_str(template, context).map_err(|error| {
+        Finding::error(at, format!("the template of the op `{op}` fails: {error}"))
+    })?;
+    Ok(text.trim_end().to_owned())
+}
+
+/// Returns a number with the other sign.
+fn negative(number: &Expr) -> Expr {
+    match &number.kind {
+        ExprKind::Int(n) => symbol::with(number, ExprKind::Int(-n)),
+        ExprKind::Float(x) => symbol::with(number, ExprKind::Float(-x)),
+        _ => {
+            let inner = Box::new(number.clone());
+            symbol::with(number, ExprKind::Unary(registry::syntax::UnaryOp::Neg, inner))
+        }
+    }
+}
+
+/// True if a pattern, in which `*` is any text, matches a name.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, rest)) => name.strip_prefix(start).is_some_and(|tail| {
+            (0..=tail.len()).any(|n| tail.is_char_boundary(n) && matches(rest, &tail[n..]))
+        }),
+    }
+}

@@ -1,0 +1,369 @@
+//! The text of a file: its template filled, and laid out.
+
+use std::collections::BTreeSet;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, context};
+use registry::diag::Finding;
+use registry::spec::Spec;
+
+use crate::arguments::native;
+use crate::bodies::{NoMethods, each_text};
+use crate::classes::Class;
+use crate::file::{Code, CodeWriter};
+use crate::helpers::{ArgumentPresence, variant_name};
+use crate::places::{NameScope, resolved_lines};
+use crate::python::{expression, quoted};
+use crate::scalars::of_scalar;
+use crate::value::CodeLine;
+use crate::{comments, layout, loader, settings};
+
+impl CodeWriter<'_, '_> {
+    /// Fills the template of the file.
+    pub(crate) fn text(
+        mut self,
+        family: &str,
+        classes: &[Class],
+        last: &Class,
+        used: &BTreeSet<String>,
+        tables: &BTreeSet<String>,
+    ) -> Result<Code, Finding> {
+        let spec = self.walk.spec;
+        let target = self.walk.target;
+        let (settings, _) =
+            settings::written(spec, &mut self.walk.scalars, used, tables, self.words)?;
+        let empty = NoMethods::default();
+        let mut names = empty.names();
+        let settings: Vec<CodeLine> = settings.iter().map(own_dims).collect();
+        let settings = resolved_lines(&settings, NameScope::Init, "", &mut names);
+        let rule_texts = self.rule_texts()?;
+        let kept: Vec<String> = spec
+            .kept
+            .f32
+            .iter()
+            .map(|one| one.name.replace('.', "\\.").replace('*', ".*"))
+            .collect();
+        let ignored: Vec<String> = spec.ignore.weights.iter().map(|one| one.name.clone()).collect();
+        let mut helpers = self.helpers()?;
+        let width = target.width;
+        keep_used(&mut helpers, &bodies_of(classes.iter().chain([last])));
+        let names_of_helpers = helpers.iter().map(|(name, _)| name.clone()).collect();
+        let helpers: Vec<String> = helpers.into_iter().map(|(_, text)| text).collect();
+        let written: Vec<minijinja::Value> =
+            classes.iter().map(|class| class_value(class, width)).collect();
+        let mut setting_lines = Vec::new();
+        layout::lines(&settings, 2, width, &mut setting_lines);
+        let about = comments::first(&spec.source.text);
+        let root = spec
+            .layers
+            .as_ref()
+            .and_then(|layers| layers.prefix.name.split('.').next().map(str::to_owned));
+        let context = context! {
+            name => spec.name.name.clone(),
+            family => family.to_owned(),
+            about => layout::wrapped(&about.join(" "), width),
+            settings => setting_lines,
+            defaults => default_lines(spec, width),
+            inside => !spec.inside.is_empty() || !spec.defaults.is_empty(),
+            helpers,
+            classes => written,
+            model => class_value(last, width),
+            rules => rule_texts,
+            kept,
+            ignored,
+            root,
+            tables => tables.iter().cloned().collect::<Vec<_>>(),
+            words => self.words.iter().cloned().collect::<Vec<_>>(),
+            ties => self.walk.ties.iter().map(|tie| {
+                let condition = tie.condition.as_ref();
+                let condition = condition.map(|one| expression(one).0.replace("«D:", "self.config.").replace('»', ""));
+                context! { weight => tie.weight.clone(), other => tie.other.clone(), condition }
+            }).collect::<Vec<_>>(),
+        };
+        let text = self.rendered("file", &context)?;
+        let ops = self.walk.used.clone();
+        let rounds = target.ops.iter().filter(|(name, _)| ops.contains(*name));
+        let rounds =
+            rounds.filter_map(|(name, op)| Some((name.clone(), op.rounds.clone()?))).collect();
+        let name = target.file.replace("{name}", &spec.name.name);
+        let text = tidy(&without_unused(&long_heads(&text, width)));
+        Ok(Code { name, text, ops, helpers: names_of_helpers, rounds })
+    }
+
+    /// Writes the rules that rename and reshape weights.
+    fn rule_texts(&mut self) -> Result<Vec<String>, Finding> {
+        let target = self.walk.target;
+        let rules = loader::rules(self.walk.spec, &mut self.walk.scalars, target)?;
+        let mut rule_lines = Vec::new();
+        for rule in rules {
+            for comment in &rule.comment {
+                rule_lines.push(CodeLine::Text(format!("# {comment}")));
+            }
+            rule_lines.push(CodeLine::Text(rule.text));
+        }
+        let mut rule_texts = Vec::new();
+        layout::lines(&rule_lines, 3, target.width - 1, &mut rule_texts);
+        for line in &mut rule_texts {
+            if line.ends_with(')')
+                && (line.starts_with("            Rule(") || line == "            )")
+            {
+                line.push(',');
+            }
+        }
+        Ok(rule_texts)
+    }
+
+    /// Renders the helpers that the file uses.
+    fn helpers(&self) -> Result<Vec<(String, String)>, Finding> {
+        let mut texts: Vec<(String, String)> = Vec::new();
+        for (helper, variants) in self.walk.helpers.used.iter().rev() {
+            for (place, variant) in variants.iter().enumerate() {
+                let all = self.walk.ops.declared().flat_map(|op| op.signature().params.clone());
+                let all = all.map(|param| (param.name.to_owned(), "never"));
+                let word = |given: &ArgumentPresence| match (given.some, given.null) {
+                    (true, true) => "some",
+                    (true, false) => "always",
+                    _ => "never",
+                };
+                let given = variant.given.iter().map(|(name, given)| (name.clone(), word(given)));
+                let words: Vec<String> = self.words.iter().cloned().collect();
+                let values =
+                    variant.values.iter().map(|(name, value)| (name.clone(), native(value)));
+                let own = [
+                    ("name".to_owned(), minijinja::Value::from(variant_name(helper, place))),
+                    ("given".to_owned(), minijinja::Value::from_pairs(all.chain(given))),
+                    ("words".to_owned(), minijinja::Value::from(words)),
+                ];
+                let context = minijinja::Value::from_pairs(values.chain(own));
+                let text = self.rendered(&format!("helpers/{helper}"), &context)?;
+                let text = text.trim().to_owned();
+                if !text.is_empty() && !texts.iter().any(|(_, known)| *known == text) {
+                    texts.push((variant_name(helper, place), text));
+                }
+            }
+        }
+        texts.reverse();
+        Ok(texts)
+    }
+
+    fn rendered(&self, name: &str, context: &minijinja::Value) -> Result<String, Finding> {
+        let target = self.walk.target;
+        let Some(template) = target.templates.get(name) else {
+            return Err(Finding::unplaced(format!(
+                "the target `{}` has no template `{name}`",
+                target.name
+            )));
+        };
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.expect("the usual delimiters"));
+        let text = environment.render_str(template, context);
+        text.map_err(|error| {
+            Finding::unplaced(format!(
+                "the template `{name}` of `{}` fails: {error:#}",
+                target.name
+            ))
+        })
+    }
+}
+
+/// Writes the values of keys that a config may lack.
+fn default_lines(spec: &Spec, width: usize) -> Vec<String> {
+    let defaults: Vec<String> = spec
+        .defaults
+        .values()
+        .filter_map(|entry| Some((entry.name.name.clone(), crate::symbol::constant(&entry.value)?)))
+        .map(|(key, value)| {
+            let at = &spec.defaults[&key].value;
+            format!("{}: {}", quoted(&key), expression(&of_scalar(&value, at)).0)
+        })
+        .collect();
+    let mut default_lines = Vec::new();
+    if !defaults.is_empty() {
+        let text = format!("DEFAULTS = {{{}}}", defaults.join(", "));
+        layout::statement(&text, 0, width, &mut default_lines);
+    }
+    default_lines
+}
+
+/// Returns the texts of all lines of classes.
+fn bodies_of<'c>(classes: impl Iterator<Item = &'c Class>) -> String {
+    let mut bodies = String::new();
+    for class in classes {
+        let methods = class.methods.iter().map(|method| &method.body);
+        for lines in std::iter::once(&class.init).chain(methods) {
+            each_text(lines, &mut |text| {
+                bodies += text;
+                bodies.push('\n');
+            });
+        }
+    }
+    bodies
+}
+
+/// Writes dims as attributes of the settings themselves.
+fn own_dims(line: &CodeLine) -> CodeLine {
+    let own = |text: &String| text.replace("«D:", "self.").replace('»', "");
+    match line {
+        CodeLine::Text(text) => CodeLine::Text(own(text)),
+        CodeLine::If(condition, yes, no) => CodeLine::If(
+            own(condition),
+            yes.iter().map(own_dims).collect(),
+            no.iter().map(own_dims).collect(),
+        ),
+        CodeLine::For(head, body) => CodeLine::For(own(head), body.iter().map(own_dims).collect()),
+    }
+}
+
+/// Returns a class for templates.
+fn class_value(class: &Class, width: usize) -> minijinja::Value {
+    let mut init = Vec::new();
+    layout::lines(&class.init, 2, width, &mut init);
+    let params = class.params.iter().map(|name| {
+        let ty = if name == "i" { "int" } else { "Any" };
+        format!(", {}: {ty}", crate::classes::parameter(name))
+    });
+    let mut head = Vec::new();
+    let text = format!("def __init__(self, config: Config{}) -> None:", params.collect::<String>());
+    layout::statement(&text, 1, width, &mut head);
+    let methods: Vec<minijinja::Value> = class
+        .methods
+        .iter()
+        .map(|method| {
+            let params = method.params.iter().map(|(name, ty)| format!(", {name}: {ty}"));
+            let returns = match method.results {
+                1 => "Tensor".to_owned(),
+                n => format!("tuple[{}]", vec!["Tensor"; n].join(", ")),
+            };
+            let text = format!(
+                "def {}(self{}) -> {returns}:",
+                method.name,
+                params.collect::<String>()
+            );
+            let mut head = Vec::new();
+            layout::statement(&text, 1, width, &mut head);
+            let mut body = Vec::new();
+            layout::lines(&method.body, 2, width, &mut body);
+            context! { name => method.name.clone(), head, about => docstring(&method.about, 2, width), body }
+        })
+        .collect();
+    context! { name => class.name.clone(), about => docstring(&class.about, 1, width), head, init, methods }
+}
+
+/// Lays a comment out as a docstring.
+fn docstring(about: &[String], depth: usize, width: usize) -> Vec<String> {
+    let text = about.join(" ");
+    if text.is_empty() {
+        return Vec::new();
+    }
+    let indent = "    ".repeat(depth);
+    let one = format!("{indent}\"\"\"{text}\"\"\"");
+    if one.chars().count() <= width {
+        return vec![one];
+    }
+    let wrapped = layout::wrapped(&text, width - indent.len() - 3);
+    if let [only] = wrapped.as_slice() {
+        return vec![format!("{indent}\"\"\"{only}\"\"\"")];
+    }
+    let mut lines = wrapped.into_iter();
+    let mut all = vec![format!("{indent}\"\"\"{}", lines.next().unwrap_or_default())];
+    all.extend(lines.map(|line| format!("{indent}{line}")));
+    all.push(format!("{indent}\"\"\""));
+    all
+}
+
+/// Keeps the helpers that a text uses, and those that these use.
+fn keep_used(helpers: &mut Vec<(String, String)>, bodies: &str) {
+    let names: Vec<String> = helpers.iter().map(|(name, _)| name.clone()).collect();
+    let mut used: BTreeSet<String> = BTreeSet::new();
+    let mut texts = vec![bodies.to_owned()];
+    while let Some(text) = texts.pop() {
+        for name in &names {
+            if !used.contains(name) && mentions(&text, name) {
+                used.insert(name.clone());
+                let own = helpers.iter().filter(|(other, _)| other == name);
+                texts.extend(own.map(|(_, text)| text.clone()));
+            }
+        }
+    }
+    helpers.retain(|(name, _)| used.contains(name));
+}
+
+/// True if a text has a word.
+fn mentions(text: &str, word: &str) -> bool {
+    let letter = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(at, _)| {
+        !text[..at].ends_with(letter) && !text[at + word.len()..].starts_with(letter)
+    })
+}
+
+/// Lays out heads of functions that are too long for a line.
+fn long_heads(text: &str, width: usize) -> String {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("def ") && line.ends_with(':') {
+            layout::statement(line, 0, width, &mut lines);
+        } else {
+            lines.push(line.to_owned());
+        }
+    }
+    lines.join("\n")
+}
+
+/// Removes imports of names that the text does not use.
+fn without_unused(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let (head, names) = match line.split_once(" import ") {
+            Some((head, names)) if head.starts_with("from ") => (format!("{head} import "), names),
+            _ => {
+                if let Some(names) = line.strip_prefix("import ") {
+                    ("import ".to_owned(), names)
+                } else {
+                    lines.push(line.to_owned());
+                    continue;
+                }
+            }
+        };
+        let others: String =
+            text.lines().filter(|other| *other != line).flat_map(|other| [other, "\n"]).collect();
+        let is_used = |name: &&str| {
+            let called = name.rsplit(" as ").next().unwrap_or(name);
+            *name == "torch" || mentions(&others, called)
+        };
+        let used: Vec<&str> = names.split(", ").filter(is_used).collect();
+        if !used.is_empty() {
+            lines.push(format!("{head}{}", used.join(", ")));
+        }
+    }
+    lines.join("\n")
+}
+
+/// Removes blank lines that a file should not have.
+fn tidy(text: &str) -> String {
+    let mut out: Vec<&str> = Vec::new();
+    let mut blank = 0;
+    for line in text.lines() {
+        let line = line.trim_end();
+        if line.is_empty() {
+            blank += 1;
+            continue;
+        }
+        let top = !line.starts_with([' ', ')', ']', '}']);
+        let starts =
+            line.starts_with("class ") || line.starts_with("def ") || line.starts_with('@');
+        let after_decorator = out.last().is_some_and(|last| last.starts_with('@'));
+        let after_block = out.last().is_some_and(|last| last.starts_with(' '));
+        let wanted = if out.is_empty() || after_decorator {
+            0
+        } else if starts || (top && after_block && blank > 0) {
+            2
+        } else {
+            blank.min(1)
+        };
+        out.extend(std::iter::repeat_n("", wanted));
+        out.push(line);
+        blank = 0;
+    }
+    out.join("\n") + "\n"
+}

@@ -1,0 +1,134 @@
+//! Sizes of axes as expressions, with the little algebra that splitting and merging axes needs.
+
+use std::collections::BTreeMap;
+
+use registry::syntax::{BinaryOp, Expr, ExprKind};
+
+use crate::symbol;
+
+/// A sum of products: factors, sorted, and how often each product counts.
+type Sum = BTreeMap<Vec<String>, i64>;
+
+/// Factors by their text.
+#[derive(Default)]
+struct SizeFactors(BTreeMap<String, Expr>);
+
+impl SizeFactors {
+    fn sum(&mut self, expr: &Expr) -> Sum {
+        match &expr.kind {
+            ExprKind::Int(n) => Sum::from([(Vec::new(), *n)]),
+            ExprKind::Binary(BinaryOp::Add, a, b) => added(self.sum(a), &self.sum(b), 1),
+            ExprKind::Binary(BinaryOp::Sub, a, b) => added(self.sum(a), &self.sum(b), -1),
+            ExprKind::Binary(BinaryOp::Mul, a, b) => product(&self.sum(a), &self.sum(b)),
+            _ => {
+                let key = shown(expr);
+                self.0.insert(key.clone(), expr.clone());
+                Sum::from([(vec![key], 1)])
+            }
+        }
+    }
+
+    /// Writes a sum as an expression.
+    fn expr(&self, sum: &Sum, at: &Expr) -> Expr {
+        let mut total: Option<Expr> = None;
+        for (factors, count) in sum.iter().filter(|(_, count)| **count != 0) {
+            let mut term = (*count != 1 || factors.is_empty())
+                .then(|| symbol::with(at, ExprKind::Int(*count)));
+            for factor in factors {
+                let factor = self.0[factor].clone();
+                term = Some(match term {
+                    Some(term) => joined(BinaryOp::Mul, term, factor),
+                    None => factor,
+                });
+            }
+            let term = term.unwrap_or_else(|| symbol::with(at, ExprKind::Int(0)));
+            total = Some(match total {
+                Some(total) => joined(BinaryOp::Add, total, term),
+                None => term,
+            });
+        }
+        total.unwrap_or_else(|| symbol::with(at, ExprKind::Int(0)))
+    }
+}
+
+/// Returns the text of an expression, by which equal ones are found.
+fn shown(expr: &Expr) -> String {
+    crate::python::expression(expr).0
+}
+
+fn joined(op: BinaryOp, left: Expr, right: Expr) -> Expr {
+    let at = left.at.clone();
+    Expr { kind: ExprKind::Binary(op, Box::new(left), Box::new(right)), at }
+}
+
+fn added(mut left: Sum, right: &Sum, sign: i64) -> Sum {
+    for (factors, count) in right {
+        *left.entry(factors.clone()).or_default() += sign * count;
+    }
+    left.retain(|_, count| *count != 0);
+    left
+}
+
+fn product(left: &Sum, right: &Sum) -> Sum {
+    let mut sum = Sum::new();
+    for (a, m) in left {
+        for (b, n) in right {
+            let mut factors = [a.as_slice(), b.as_slice()].concat();
+            factors.sort();
+            *sum.entry(factors).or_default() += m * n;
+        }
+    }
+    sum
+}
+
+/// Multiplies two sizes.
+pub(crate) fn times(left: &Expr, right: &Expr) -> Expr {
+    symbol::fold(joined(BinaryOp::Mul, left.clone(), right.clone()))
+}
+
+/// Adds two sizes.
+pub(crate) fn plus(left: &Expr, right: &Expr) -> Expr {
+    let mut factors = SizeFactors::default();
+    let sum = added(factors.sum(left), &factors.sum(right), 1);
+    factors.expr(&sum, left)
+}
+
+/// Subtracts a size.
+pub(crate) fn minus(left: &Expr, right: &Expr) -> Expr {
+    let mut factors = SizeFactors::default();
+    let sum = added(factors.sum(left), &factors.sum(right), -1);
+    factors.expr(&sum, left)
+}
+
+/// Divides a size, exactly where every product has the factors of the divisor.
+pub(crate) fn over(left: &Expr, right: &Expr) -> Expr {
+    let mut factors = SizeFactors::default();
+    let dividend = factors.sum(left);
+    let divisor = factors.sum(right);
+    if dividend == divisor {
+        return symbol::with(left, ExprKind::Int(1));
+    }
+    if divisor.len() == 1
+        && let Some((taken, by)) = divisor.iter().next()
+        && let Some(quotient) = quotient(&dividend, taken, *by)
+    {
+        return factors.expr(&quotient, left);
+    }
+    joined(BinaryOp::FloorDiv, left.clone(), right.clone())
+}
+
+fn quotient(dividend: &Sum, taken: &[String], by: i64) -> Option<Sum> {
+    let mut quotient = Sum::new();
+    for (factors, count) in dividend {
+        let mut left = factors.clone();
+        for factor in taken {
+            let place = left.iter().position(|other| other == factor)?;
+            left.remove(place);
+        }
+        if by == 0 || count % by != 0 {
+            return None;
+        }
+        quotient.insert(left, count / by);
+    }
+    Some(quotient)
+}

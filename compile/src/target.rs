@@ -1,0 +1,189 @@
+//! Targets: the sheet of an engine's ops, and templates of code.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use registry::diag::{Finding, SourceText};
+use registry::file;
+use registry::yaml::{self, TreeReader, YamlMap, YamlNode};
+
+/// One engine that code is written for.
+#[derive(Debug, Clone, Default)]
+pub struct Target {
+    /// The name, by which commands choose it.
+    pub name: String,
+    /// One line.
+    pub about: String,
+    /// Name of the file that is written; `{name}` stands for the spec.
+    pub file: String,
+    /// How the text is laid out: `python`, or `none`.
+    pub layout: String,
+    /// The longest line.
+    pub width: usize,
+    /// The version that the sheet was checked with.
+    pub checked: String,
+    /// The engine of `parity check` that runs the code: a file beside the sheet.
+    pub driver: String,
+    /// Kinds of states that the target can keep.
+    pub states: Vec<String>,
+    /// Ops by name.
+    pub ops: IndexMap<String, OpSheet>,
+    /// Steps of weight maps by name.
+    pub steps: IndexMap<String, String>,
+    /// Templates by name: `file`, `class`, and helpers (`helpers/attend`).
+    pub templates: IndexMap<String, String>,
+    /// Other files of the folder, by name.
+    pub files: IndexMap<String, String>,
+}
+
+/// One op of a target.
+#[derive(Debug, Clone, Default)]
+pub struct OpSheet {
+    /// Shapes of the results, over the arguments: a template that gives an expression.
+    pub gives: String,
+    /// `x` for that of the values, `f32`, `activation`, or a template that gives one of these.
+    pub dtype: String,
+    /// Constructors of modules and parameters, by parameter, or `parameter.suffix`.
+    pub modules: IndexMap<String, String>,
+    /// Statements before the one that has the result.
+    pub before: String,
+    /// The expression of the result.
+    pub call: String,
+    /// How tightly it binds: `atom`, `mul`, `add`.
+    pub binds: String,
+    /// Helpers that the call uses.
+    pub helpers: Vec<String>,
+    /// Parameters whose values make helpers of their own.
+    pub variant: Vec<String>,
+    /// Names of variables that `before` assigns.
+    pub fresh: Vec<String>,
+    /// True if the call reads or changes the cache, though no argument is a state.
+    pub cache: bool,
+    /// Why the target's own op rounds otherwise, if it does.
+    pub rounds: Option<String>,
+}
+
+const SHEET: [&str; 9] =
+    ["target", "about", "file", "layout", "width", "checked", "driver", "states", "steps"];
+const OP: [&str; 11] = [
+    "gives", "dtype", "modules", "before", "call", "binds", "helpers", "variant", "fresh", "cache",
+    "rounds",
+];
+
+/// Files of one target as they are read: paths below its folder, and texts.
+pub(crate) type Files<'f> = Vec<(&'f str, &'f str)>;
+
+impl Target {
+    /// Reads a target that the program carries.
+    pub fn builtin(name: &str) -> Option<Result<Self, Vec<Finding>>> {
+        let prefix = format!("{name}/");
+        let files: Files<'_> = crate::builtin::TARGETS
+            .iter()
+            .filter_map(|(path, text)| Some((path.strip_prefix(&prefix)?, *text)))
+            .collect();
+        (!files.is_empty()).then(|| Self::read(&format!("registry/targets/{name}"), &files))
+    }
+
+    /// Returns the names of all targets that the program carries.
+    pub fn names() -> Vec<&'static str> {
+        let mut names: Vec<&str> = crate::builtin::TARGETS
+            .iter()
+            .filter_map(|(path, _)| path.split_once('/').map(|(name, _)| name))
+            .collect();
+        names.dedup();
+        names
+    }
+
+    /// Reads a target from a folder.
+    pub fn open(folder: &Path) -> Result<Self, Vec<Finding>> {
+        let mut texts = Vec::new();
+        for below in ["", "ops", "helpers"] {
+            let Ok(entries) = fs_err::read_dir(folder.join(below)) else { continue };
+            for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()) {
+                let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+                let name = name.unwrap_or_default();
+                let shown = if below.is_empty() { name } else { format!("{below}/{name}") };
+                let text = file::read_text(&path, file::SPEC).map_err(|one| {
+                    vec![Finding::unplaced(format!("cannot read `{}`: {one}", path.display()))]
+                })?;
+                texts.push((shown, text));
+            }
+        }
+        texts.sort();
+        let files = texts.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        Self::read(&folder.display().to_string(), &files)
+    }
+
+    /// Reads a target from texts.
+    pub fn read(place: &str, files: &Files<'_>) -> Result<Self, Vec<Finding>> {
+        let mut target = Self { width: 88, ..Self::default() };
+        let mut reader = TreeReader::default();
+        for (path, text) in files {
+            if let Some(name) = path.strip_suffix(".jinja") {
+                target.templates.insert(name.to_owned(), (*text).to_owned());
+                continue;
+            }
+            if Path::new(path).extension().is_none_or(|extension| extension != "yaml") {
+                target.files.insert((*path).to_owned(), (*text).to_owned());
+                continue;
+            }
+            let source = SourceText { path: format!("{place}/{path}"), text: (*text).to_owned() };
+            let node = yaml::read(&Arc::new(source))?;
+            if *path == "sheet.yaml" {
+                target.sheet(&node, &mut reader);
+            } else if let Some(map) = reader.any_map(&node) {
+                for entry in map.values() {
+                    let op = op(&entry.value, &mut reader);
+                    target.ops.insert(entry.name().name, op);
+                }
+            }
+        }
+        reader.finish(target)
+    }
+
+    fn sheet(&mut self, node: &YamlNode, reader: &mut TreeReader) {
+        let Some(map) = reader.map(node, "the sheet of a target", &SHEET) else { return };
+        let mut text = |key: &str| reader.string(map, key).unwrap_or_default();
+        self.name = text("target");
+        self.about = text("about");
+        self.file = text("file");
+        self.layout = text("layout");
+        self.checked = text("checked");
+        self.driver = text("driver");
+        if let Ok(width) = text("width").parse() {
+            self.width = width;
+        }
+        self.states = reader.words(map, "states").into_iter().map(|word| word.name).collect();
+        self.steps = texts(map, "steps", reader);
+    }
+}
+
+fn texts(map: &YamlMap, key: &str, reader: &mut TreeReader) -> IndexMap<String, String> {
+    let entries = reader.entries(map, key);
+    let pairs = entries.into_iter().filter_map(|(name, node)| {
+        reader.text(&node).map(|text| (name.name, text.value().to_owned()))
+    });
+    pairs.collect()
+}
+
+fn op(node: &YamlNode, reader: &mut TreeReader) -> OpSheet {
+    let Some(map) = reader.map(node, "an op of a target", &OP) else { return OpSheet::default() };
+    let mut words =
+        |key: &str| reader.words(map, key).into_iter().map(|word| word.name).collect::<Vec<_>>();
+    let (helpers, variant, fresh) = (words("helpers"), words("variant"), words("fresh"));
+    let mut text = |key: &str| reader.string(map, key).unwrap_or_default();
+    OpSheet {
+        gives: text("gives"),
+        dtype: text("dtype"),
+        before: text("before"),
+        call: text("call"),
+        binds: text("binds"),
+        cache: text("cache") == "true",
+        rounds: Some(text("rounds")).filter(|text| !text.is_empty()),
+        helpers,
+        variant,
+        fresh,
+        modules: texts(map, "modules", reader),
+    }
+}
