@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
 use compile::{Code, Target, compile};
 use parity::beside::open_dump;
@@ -117,20 +117,12 @@ impl CompileArgs {
 
     fn target(&self) -> Result<Target> {
         let folder = Path::new(&self.to);
-        if folder.join("sheet.yaml").is_file() {
-            return Target::open(folder)
-                .map_err(|findings| reported_error(&findings, "the target cannot be used"));
-        }
-        match Target::builtin(&self.to) {
-            Some(target) => {
-                target.map_err(|findings| reported_error(&findings, "the target cannot be used"))
-            }
-            None => bail!(
-                "there is no target `{}`; there are: {}, and folders with a sheet.yaml",
-                self.to,
-                Target::names().join(", ")
-            ),
-        }
+        let target = if folder.join("sheet.yaml").is_file() {
+            Target::open(folder)
+        } else {
+            Target::builtin(&self.to)
+        };
+        target.map_err(|findings| reported_error(&findings, "the target cannot be used"))
     }
 
     fn which(&self) -> ModelArgs {
@@ -216,7 +208,7 @@ fn executable(path: &Path) -> Result<()> {
 
 #[cfg(not(unix))]
 fn executable(_path: &Path) -> Result<()> {
-    bail!(
+    anyhow::bail!(
         "--python starts a script by its first line, which this system does not do; set ONBOARD_PYTHON"
     )
 }

@@ -13,7 +13,7 @@
 //!
 //! # fn main() -> Result<(), Vec<registry::diag::Finding>> {
 //! let library = Library::builtin();
-//! let target = Target::builtin("torch").expect("it is built in")?;
+//! let target = Target::builtin("torch")?;
 //! # let config = registry::config::Config::read(std::path::Path::new("../fixtures/llama/config.json")).map_err(|one| vec![one])?;
 //! # let name = library.find(&config).remove(0);
 //! let spec = library.load(&name, &[])?;

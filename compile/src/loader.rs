@@ -17,7 +17,7 @@ pub(crate) struct RuleCode {
 
 /// Parts of a pattern of names.
 #[derive(Debug, Clone, PartialEq)]
-enum PatternPart {
+enum NamePart {
     Text(String),
     /// A hole that stands for one segment, or for any text.
     Hole(String),
@@ -25,29 +25,29 @@ enum PatternPart {
     Words(Vec<String>),
 }
 
-fn parts(pattern: &str) -> Vec<PatternPart> {
+fn parts(pattern: &str) -> Vec<NamePart> {
     let mut parts = Vec::new();
     let mut rest = pattern;
     while let Some(at) = rest.find(['{', '*']) {
         if at > 0 {
-            parts.push(PatternPart::Text(rest[..at].to_owned()));
+            parts.push(NamePart::Text(rest[..at].to_owned()));
         }
         if rest[at..].starts_with('*') {
-            parts.push(PatternPart::Hole("*".to_owned()));
+            parts.push(NamePart::Hole("*".to_owned()));
             rest = &rest[at + 1..];
             continue;
         }
         let end = rest[at..].find('}').map_or(rest.len() - 1, |end| at + end);
         let inner = &rest[at + 1..end];
         parts.push(if inner.contains('|') {
-            PatternPart::Words(inner.split('|').map(str::to_owned).collect())
+            NamePart::Words(inner.split('|').map(str::to_owned).collect())
         } else {
-            PatternPart::Hole(inner.to_owned())
+            NamePart::Hole(inner.to_owned())
         });
         rest = &rest[end + 1..];
     }
     if !rest.is_empty() {
-        parts.push(PatternPart::Text(rest.to_owned()));
+        parts.push(NamePart::Text(rest.to_owned()));
     }
     parts
 }
@@ -79,12 +79,12 @@ fn rule<'s>(
     let mut regex = String::new();
     for part in &disk {
         match part {
-            PatternPart::Text(text) => regex += &escaped(text),
-            PatternPart::Hole(name) => {
+            NamePart::Text(text) => regex += &escaped(text),
+            NamePart::Hole(name) => {
                 regex += if name == "*" { "(.*)" } else { r"([^.]+)" };
                 holes.push(name.clone());
             }
-            PatternPart::Words(words) => {
+            NamePart::Words(words) => {
                 regex += &["(", &words.join("|"), ")"].concat();
                 holes.push(words.join("|"));
             }
@@ -96,8 +96,8 @@ fn rule<'s>(
     let mut taken: Vec<usize> = Vec::new();
     for part in &weight {
         match part {
-            PatternPart::Text(text) => names += text,
-            PatternPart::Hole(name) => {
+            NamePart::Text(text) => names += text,
+            NamePart::Hole(name) => {
                 let free = (0..holes.len()).find(|n| holes[*n] == *name && !taken.contains(n));
                 if let Some(n) = free {
                     taken.push(n);
@@ -106,12 +106,12 @@ fn rule<'s>(
                     names += "{n}";
                 }
             }
-            PatternPart::Words(list) => {
+            NamePart::Words(list) => {
                 let joins = decl.steps.iter().any(|step| {
                     target.steps.get(words_of(step).0).is_some_and(|step| step.starts_with("all"))
                 });
                 let other = disk.iter().filter(|_| !joins).find_map(|part| match part {
-                    PatternPart::Words(words) if words.len() == list.len() => Some(words),
+                    NamePart::Words(words) if words.len() == list.len() => Some(words),
                     _ => None,
                 });
                 if let Some(other) = other {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use minijinja::Environment;
 use registry::diag::{Finding, Span};
-use registry::ops::{Param, ParamKind};
+use registry::ops::{DIVIDE, INVERSE, OFFSET, Param, ParamKind, SCALE, of_values};
 use registry::parse::parse_expr;
 use registry::scalar::Scalar;
 use registry::syntax::{Arg, BinaryOp, Expr, ExprKind};
@@ -62,12 +62,6 @@ impl Walk<'_> {
         (right, right_at): (BoundCode, &Expr),
         expr: &Expr,
     ) -> Result<BoundCode, Finding> {
-        let word = match op {
-            BinaryOp::Add => "add",
-            BinaryOp::Sub => "sub",
-            BinaryOp::Mul => "mul",
-            _ => "div",
-        };
         let is_value = |bound: &BoundCode| matches!(bound, BoundCode::Value(_));
         let (name, x, y) = match (is_value(&left), is_value(&right)) {
             (true, true) => {
@@ -75,7 +69,7 @@ impl Walk<'_> {
                     ("x", (left, left_at.clone())),
                     ("y", (right, right_at.clone())),
                 ]);
-                return self.apply(word, args, &expr.at);
+                return self.apply(of_values(op), args, &expr.at);
             }
             (false, false) => {
                 let left = Box::new(self.as_scalar(left, left_at)?);
@@ -85,17 +79,17 @@ impl Walk<'_> {
             }
             (true, false) => {
                 let name = match op {
-                    BinaryOp::Add | BinaryOp::Sub => "offset",
-                    BinaryOp::Mul => "scale",
-                    _ => "divide",
+                    BinaryOp::Add | BinaryOp::Sub => OFFSET,
+                    BinaryOp::Mul => SCALE,
+                    _ => DIVIDE,
                 };
                 (name, (left, left_at), (right, right_at))
             }
             (false, true) => {
                 let name = match op {
-                    BinaryOp::Add | BinaryOp::Sub => "offset",
-                    BinaryOp::Mul => "scale",
-                    _ => "inverse",
+                    BinaryOp::Add | BinaryOp::Sub => OFFSET,
+                    BinaryOp::Mul => SCALE,
+                    _ => INVERSE,
                 };
                 (name, (right, right_at), (left, left_at))
             }

@@ -76,13 +76,20 @@ pub(crate) type Files<'f> = Vec<(&'f str, &'f str)>;
 
 impl Target {
     /// Reads a target that the program carries.
-    pub fn builtin(name: &str) -> Option<Result<Self, Vec<Finding>>> {
+    pub fn builtin(name: &str) -> Result<Self, Vec<Finding>> {
         let prefix = format!("{name}/");
         let files: Files<'_> = crate::builtin::TARGETS
             .iter()
             .filter_map(|(path, text)| Some((path.strip_prefix(&prefix)?, *text)))
             .collect();
-        (!files.is_empty()).then(|| Self::read(&format!("registry/targets/{name}"), &files))
+        if files.is_empty() {
+            let names = Self::names().join(", ");
+            let message = format!(
+                "there is no target `{name}`; there are: {names}, and folders with a sheet.yaml"
+            );
+            return Err(vec![Finding::unplaced(message)]);
+        }
+        Self::read(&format!("registry/targets/{name}"), &files)
     }
 
     /// Returns the names of all targets that the program carries.

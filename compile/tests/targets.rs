@@ -9,7 +9,7 @@ use registry::library::Library;
 use registry::ops::OpSet;
 
 fn torch() -> Target {
-    Target::builtin("torch").expect("it is carried").expect("it can be read")
+    Target::builtin("torch").expect("it can be read")
 }
 
 fn written(name: &str, target: &Target) -> Result<Code, Vec<Finding>> {

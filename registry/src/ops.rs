@@ -32,8 +32,7 @@ mod streams;
 pub mod table;
 
 pub use crate::op::{Declaration, Op, Param, ParamKind, Signature, Trait};
-pub(crate) use arithmetic::of_values;
-pub use arithmetic::{DIVIDE, INVERSE, OFFSET};
+pub use arithmetic::{DIVIDE, INVERSE, OFFSET, of_values};
 pub use delta::LOG_DECAY;
 pub(crate) use infer::{Argument, PathArg};
 pub use infer::{Infer, Input};

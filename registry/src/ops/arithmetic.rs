@@ -16,7 +16,7 @@ pub const DIVIDE: &str = "divide";
 pub const INVERSE: &str = "inverse";
 
 /// Returns the op of an operator between two values.
-pub(crate) fn of_values(operator: BinaryOp) -> &'static str {
+pub fn of_values(operator: BinaryOp) -> &'static str {
     match operator {
         BinaryOp::Add => "add",
         BinaryOp::Sub => "sub",
