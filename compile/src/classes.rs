@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::{IndexMap, IndexSet};
-use registry::syntax::{BinaryOp, Expr, ExprKind};
+use registry::syntax::{BinaryOp, Expr, ExprKind, UnaryOp};
 
 use crate::places::{NameScope, Names, resolved, resolved_lines};
 use crate::python::binding::AND;
@@ -351,10 +351,12 @@ impl Classes<'_> {
         for (number, _) in own {
             let method = &self.methods[*number];
             let mut params = method.params.clone();
-            params.extend(method.context.iter().map(|context| {
-                let ty = if context == "cache" { "Cache" } else { "Rope" };
-                (context.clone(), ty.to_owned())
+            params.extend(method.context.iter().map(|context| match context.strip_prefix("E:") {
+                Some(scalar) => (parameter(scalar), self.type_of(scalar).to_owned()),
+                None if context == "cache" => (context.clone(), "Cache".to_owned()),
+                None => (context.clone(), "Rope".to_owned()),
             }));
+            names.passes = method.passes;
             methods.push(WrittenMethod {
                 name: self.called[number].clone(),
                 about: method.about.clone(),
@@ -403,6 +405,19 @@ impl Classes<'_> {
             if text.contains(&format!("{}(config", class.name)) {
                 params.extend(class.params.iter().cloned());
             }
+        }
+    }
+
+    /// Returns the type of a scalar of the layer.
+    fn type_of(&self, scalar: &str) -> &'static str {
+        match self.scalars.get(scalar).map(|expr| &expr.kind) {
+            _ if scalar == "i" => "int",
+            Some(ExprKind::Unary(UnaryOp::Not, _)) => "bool",
+            Some(ExprKind::Binary(op, ..)) => match op {
+                BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::FloorDiv | BinaryOp::Mod => "int",
+                _ => "bool",
+            },
+            _ => "Any",
         }
     }
 

@@ -11,13 +11,14 @@ use registry::syntax::{Expr, ExprKind};
 use crate::bodies::{biases_apart, dims_of, gapped, layer_head, rename_made};
 use crate::classes::{Class, ClassMethod, Classes, camel};
 use crate::helpers::Helpers;
-use crate::layers::{LayerClasses, is_item};
+use crate::layers::{LayerClasses, is_item, is_table};
+use crate::loops::as_variables;
 use crate::python::{expression, quoted};
 use crate::scalars::{LayerSymbols, Scalars};
 use crate::settings::{self, TableCode};
 use crate::target::Target;
 use crate::trunk;
-use crate::value::{BoundCode, CodeLine, Method, parent};
+use crate::value::{BoundCode, CodeLine, Method};
 use crate::walk::{Locals, Walk};
 
 /// A written file.
@@ -147,9 +148,12 @@ impl CodeWriter<'_, '_> {
             let place = classes.build("", Some(name), &[wanted], &[]);
             let mut built = classes.done.remove(place);
             (done, names) = (classes.done, classes.names);
-            layer_head(&mut built, &class.scalars);
+            let number = self.walk.layers.place.as_deref();
+            let scalars = number.map_or(class.scalars.clone(), |place| class.scalars.placed(place));
+            let number = number.unwrap_or("i");
+            layer_head(&mut built, &scalars, number);
             if several {
-                built.params = vec!["i".to_owned()];
+                built.params = vec![number.to_owned()];
             }
             layer_classes.push((class.kinds, built));
         }
@@ -159,7 +163,7 @@ impl CodeWriter<'_, '_> {
             .classes
             .iter()
             .flat_map(|class| self.walk.methods[class.method].context.clone())
-            .filter(|name| name != "cache")
+            .filter(|name| is_table(name))
             .collect();
         let mut used = dims_of(&done);
         for (_, class) in &layer_classes {
@@ -215,10 +219,8 @@ impl CodeWriter<'_, '_> {
         let mut extra: BTreeMap<String, Vec<CodeLine>> = BTreeMap::new();
         let holder = self.walk.methods.iter().rfind(|method| method.has_layers);
         let holder = holder.and_then(|method| method.owner.clone()).unwrap_or_default();
-        let list = self.walk.layers.list.clone();
-        let place = if parent(&list) == holder { holder.clone() } else { parent(&list).to_owned() };
-        let segment = list.rsplit('.').next().unwrap_or_default().to_owned();
-        extra.entry(place).or_default().extend(self.layer_list(&segment, layers));
+        let place = crate::loops::holder(&self.walk.layers.list).to_owned();
+        extra.entry(place).or_default().extend(self.layer_list(layers));
         let spec = self.walk.spec;
         let (_, made) =
             settings::written(spec, &mut self.walk.scalars, &BTreeSet::new(), tables, self.words)?;
@@ -244,21 +246,25 @@ impl CodeWriter<'_, '_> {
     }
 
     /// Writes the list of layers.
-    fn layer_list(&self, segment: &str, layers: &[(Vec<String>, Class)]) -> Vec<CodeLine> {
-        let count = self.walk.layers.count.as_ref().map(|count| expression(count).0);
-        let count = count.unwrap_or_default();
-        let made = |class: &Class| {
-            let layer = if class.params.is_empty() { "" } else { ", layer" };
-            format!("{}(config{layer})", class.name)
-        };
+    fn layer_list(&self, layers: &[(Vec<String>, Class)]) -> Vec<CodeLine> {
+        let all = &self.walk.layers;
+        let count = all.module_count().map(|count| expression(&count).0).unwrap_or_default();
+        let number = all.place.as_deref().unwrap_or("layer");
         if let [(_, class)] = layers {
-            let variable = if class.params.is_empty() { "_" } else { "layer" };
-            return vec![CodeLine::Text(format!(
-                "self.{segment} = nn.ModuleList([{} for {variable} in range({count})])",
-                made(class)
-            ))];
+            let (variable, given) = match class.params.as_slice() {
+                [] => ("_", String::new()),
+                _ => (number, format!(", {number}")),
+            };
+            return all.lists(&format!(
+                "nn.ModuleList([{}(config{given}) for {variable} in range({count})])",
+                class.name
+            ));
         }
-        let kind = self.walk.layers.kind.as_ref();
+        let kind = match (&all.kind, &all.place) {
+            (Some(kind), Some(place)) => Some(all.scalars.by_place(kind, place)),
+            (kind, _) => kind.clone(),
+        };
+        let kind = kind.as_ref();
         let kinds: Vec<String> = layers
             .iter()
             .flat_map(|(kinds, class)| {
@@ -272,22 +278,18 @@ impl CodeWriter<'_, '_> {
         let map = CodeLine::Text(format!("kinds = {{{}}}", kinds.join(", ")));
         let (heads, item) = if let Some(list) = kind.and_then(is_item) {
             (
-                format!("for layer, kind in enumerate({}[: {count}])", expression(list).0),
+                format!("for {number}, kind in enumerate({}[: {count}])", expression(list).0),
                 "kind".to_owned(),
             )
         } else {
-            let kind = kind.map(|kind| expression(kind).0.replace("«E:i»", "layer"));
-            (format!("for layer in range({count})"), kind.unwrap_or_default())
+            let kind = kind.map(|kind| as_variables(&expression(kind).0));
+            (format!("for {number} in range({count})"), kind.unwrap_or_default())
         };
         let class = match other {
             Some((_, class)) => format!("kinds.get({item}, {})", class.name),
             None => format!("kinds[{item}]"),
         };
-        vec![
-            map,
-            CodeLine::Text(format!(
-                "self.{segment} = nn.ModuleList([{class}(config, layer) {heads}])"
-            )),
-        ]
+        let lists = all.lists(&format!("nn.ModuleList([{class}(config, {number}) {heads}])"));
+        std::iter::once(map).chain(lists).collect()
     }
 }

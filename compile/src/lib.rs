@@ -34,6 +34,7 @@ mod helpers;
 mod layers;
 mod layout;
 mod loader;
+mod loops;
 mod operations;
 mod page;
 mod places;

@@ -344,7 +344,7 @@ impl Walk<'_> {
             }
         }
         for (path, made) in made {
-            let conditions = self.frame().conditions.clone();
+            let conditions = self.module_conditions();
             self.frame().uses.push(ModuleUse { path, made, conditions });
         }
         for line in before.lines().filter(|line| !line.trim().is_empty()) {

@@ -20,6 +20,8 @@ pub(crate) struct Names<'m> {
     pub(crate) called: &'m BTreeMap<usize, String>,
     /// Paths whose children have numbers with gaps between them.
     pub(crate) gapped: &'m BTreeSet<String>,
+    /// True where scalars of the layer are arguments.
+    pub(crate) passes: bool,
     /// Names that attributes cannot have.
     pub(crate) taken: BTreeSet<String>,
     /// Marked names that methods read from `self`.
@@ -38,6 +40,7 @@ impl<'m> Names<'m> {
             methods,
             called,
             gapped,
+            passes: false,
             taken: BTreeSet::new(),
             attributes: BTreeSet::new(),
             params: BTreeSet::new(),
@@ -113,6 +116,7 @@ fn one(place: &str, mode: NameScope, path: &str, names: &mut Names<'_>) -> Strin
             names.params.insert(name.to_owned());
             parameter(name)
         }
+        "E" if names.passes => parameter(name),
         "D" | "E" => {
             names.attributes.insert(place.to_owned());
             format!("self.{}", names.attribute(name))

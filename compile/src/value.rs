@@ -108,6 +108,8 @@ pub(crate) struct Method {
     pub(crate) context: BTreeSet<String>,
     /// The path of the module that it belongs to; none if it uses no weights.
     pub(crate) owner: Option<String>,
+    /// True if scalars of the layer are arguments of it, because its module is that of several layers.
+    pub(crate) passes: bool,
     /// True for the method that runs all layers.
     pub(crate) has_layers: bool,
 }
