@@ -18,7 +18,7 @@ use crate::scalars::{LayerSymbols, Scalars};
 use crate::settings::{self, TableCode};
 use crate::target::Target;
 use crate::trunk;
-use crate::value::{BoundCode, CodeLine, Method};
+use crate::value::{BoundCode, CodeLine, Method, ModuleUse, below};
 use crate::walk::{Locals, Walk};
 
 /// A written file.
@@ -56,6 +56,7 @@ pub fn compile(
         frames: Vec::new(),
         helpers: Helpers::default(),
         ties: Vec::new(),
+        stretches: BTreeMap::new(),
         findings: Vec::new(),
         stack: Vec::new(),
         layers: LayerClasses::default(),
@@ -219,8 +220,13 @@ impl CodeWriter<'_, '_> {
         let mut extra: BTreeMap<String, Vec<CodeLine>> = BTreeMap::new();
         let holder = self.walk.methods.iter().rfind(|method| method.has_layers);
         let holder = holder.and_then(|method| method.owner.clone()).unwrap_or_default();
-        let place = crate::loops::holder(&self.walk.layers.list).to_owned();
-        extra.entry(place).or_default().extend(self.layer_list(layers));
+        let list = self.walk.layers.list.clone();
+        let place = crate::loops::holder(&list);
+        let beside = |one: &ModuleUse| below(&one.path, place).is_some();
+        let has_class = self.walk.methods.iter().any(|method| method.uses.iter().any(beside));
+        let place = if has_class { place } else { holder.as_str() };
+        let list = below(&list, place).unwrap_or(&list);
+        extra.entry(place.to_owned()).or_default().extend(self.layer_list(list, layers));
         let spec = self.walk.spec;
         let (_, made) =
             settings::written(spec, &mut self.walk.scalars, &BTreeSet::new(), tables, self.words)?;
@@ -246,7 +252,7 @@ impl CodeWriter<'_, '_> {
     }
 
     /// Writes the list of layers.
-    fn layer_list(&self, layers: &[(Vec<String>, Class)]) -> Vec<CodeLine> {
+    fn layer_list(&self, list: &str, layers: &[(Vec<String>, Class)]) -> Vec<CodeLine> {
         let all = &self.walk.layers;
         let count = all.module_count().map(|count| expression(&count).0).unwrap_or_default();
         let number = all.place.as_deref().unwrap_or("layer");
@@ -255,7 +261,7 @@ impl CodeWriter<'_, '_> {
                 [] => ("_", String::new()),
                 _ => (number, format!(", {number}")),
             };
-            return all.lists(&format!(
+            return all.lists(list, &format!(
                 "nn.ModuleList([{}(config{given}) for {variable} in range({count})])",
                 class.name
             ));
@@ -289,7 +295,7 @@ impl CodeWriter<'_, '_> {
             Some((_, class)) => format!("kinds.get({item}, {})", class.name),
             None => format!("kinds[{item}]"),
         };
-        let lists = all.lists(&format!("nn.ModuleList([{class}(config, {number}) {heads}])"));
+        let lists = all.lists(list, &format!("nn.ModuleList([{class}(config, {number}) {heads}])"));
         std::iter::once(map).chain(lists).collect()
     }
 }

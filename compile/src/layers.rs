@@ -9,8 +9,10 @@ use registry::syntax::{Arg, Expr, ExprKind, Ident};
 use crate::loops::as_variables;
 use crate::python::binding::ATOM;
 use crate::scalars::LayerSymbols;
+use crate::settings::table_name;
+use crate::size::over;
 use crate::symbol;
-use crate::value::{BoundCode, CodeLine, CodeValue, Method};
+use crate::value::{BoundCode, CodeLine, CodeValue, Method, ModuleUse};
 use crate::walk::{Locals, Walk, variable};
 
 /// One class of layers.
@@ -235,6 +237,21 @@ impl Walk<'_> {
         Ok(scalars)
     }
 
+    /// Returns the argument of a rotary table whose frequencies are learned.
+    fn stretch_of(&mut self, table: &str) -> String {
+        let Some(path) = self.stretches.get(table).cloned() else { return String::new() };
+        let spec = self.spec;
+        let decl = spec.rope.values().find(|decl| table_name(spec, &decl.name.name) == table);
+        let dim = decl.and_then(|decl| self.scalars.resolve(&decl.dim, &mut Vec::new(), 0).ok());
+        if let Some(dim) = dim {
+            let half = over(&dim, &symbol::with(&dim, ExprKind::Int(2)));
+            let made = format!("nn.Parameter(torch.empty({}))", crate::python::expression(&half).0);
+            let one = ModuleUse { path: path.clone(), made, conditions: Vec::new() };
+            self.frame().uses.push(one);
+        }
+        format!(", stretch=«W:{path}»")
+    }
+
     /// Writes the loop over layers.
     fn loop_lines(
         &mut self,
@@ -247,8 +264,9 @@ impl Walk<'_> {
             context.extend(self.methods[class.method].context.iter().cloned());
         }
         for table in context.iter().filter(|name| is_table(name)) {
+            let stretch = self.stretch_of(table);
             self.emit(CodeLine::Text(format!(
-                "{table} = «R:{table}»(cache.length, tokens.shape[1], tokens.device)"
+                "{table} = «R:{table}»(cache.length, tokens.shape[1], tokens.device{stretch})"
             )));
         }
         let frame = self.frame();

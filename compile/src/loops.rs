@@ -186,19 +186,17 @@ impl LayerClasses {
         Some(symbol::with(count, ExprKind::Binary(BinaryOp::Add, one, last)))
     }
 
-    /// Returns the lines that make a list of modules under each name that it has.
-    pub(crate) fn lists(&self, made: &str) -> Vec<CodeLine> {
-        let Some((_, tail)) = self.list.split_once(".{") else {
-            let name = self.list.rsplit('.').next().unwrap_or_default();
-            return vec![CodeLine::Text(format!("self.{name} = {made}"))];
-        };
-        let (hole, list) = tail.split_once('}').unwrap_or((tail, ""));
-        let names = crate::value::segments(list).into_iter().rev();
+    /// Returns the lines that make a list of modules under each name that it has below a class.
+    pub(crate) fn lists(&self, list: &str, made: &str) -> Vec<CodeLine> {
+        let mut names = crate::value::segments(list).into_iter();
+        let first = names.next().unwrap_or_default();
         let made = names
+            .rev()
             .fold(made.to_owned(), |made, name| format!("nn.ModuleDict({{\"{name}\": {made}}})"));
         let mut words = BTreeSet::new();
-        if let Some(expr) = self.scalars.each.get(hole) {
-            words_of(expr, &mut words);
+        match first.strip_prefix('{').and_then(|hole| self.scalars.each.get(hole.trim_end_matches('}'))) {
+            Some(expr) => words_of(expr, &mut words),
+            None => words.extend([first.to_owned()]),
         }
         words.iter().map(|word| CodeLine::Text(format!("self.{word} = {made}"))).collect()
     }

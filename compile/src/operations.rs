@@ -165,6 +165,7 @@ impl Walk<'_> {
             args.insert(param.name, argument);
         }
         self.tie(params, &args);
+        self.stretch(params, &args);
         self.written(name, sheet, params, &args, at)
     }
 
@@ -187,6 +188,9 @@ impl Walk<'_> {
                 OpArgument::Value(values[0].clone())
             }
             (ParamKind::Values, BoundCode::Values(values)) => OpArgument::Values(values),
+            (ParamKind::Tensor, BoundCode::Scalar(Expr { kind: ExprKind::Str(path), .. })) => {
+                OpArgument::Path(path, false)
+            }
             (ParamKind::Module | ParamKind::Tensor, BoundCode::Name(path)) => {
                 let suffix = if param.kind == ParamKind::Module { ".weight" } else { "" };
                 let wide = self.is_wide(&format!("{path}{suffix}"));
@@ -266,6 +270,16 @@ impl Walk<'_> {
             None => path.to_owned(),
         };
         self.spec.kept.f32.iter().any(|pattern| matches(&pattern.name, &full))
+    }
+
+    /// Notes a tensor of the model that changes a rotary table.
+    fn stretch(&mut self, params: &[Param], args: &OpArguments) {
+        let of = |kind: ParamKind| params.iter().find(|one| one.kind == kind).map(|one| &args[one.name]);
+        if let (Some(OpArgument::Text(table)), Some(OpArgument::Path(path, _))) =
+            (of(ParamKind::Rope), of(ParamKind::Tensor))
+        {
+            self.stretches.insert(table.clone(), path.clone());
+        }
     }
 
     /// Notes a weight that is another's: the optional module of an op is that whose weight its first module takes.
@@ -366,7 +380,12 @@ impl Walk<'_> {
             findings.into_iter().next().unwrap_or_else(|| Finding::error(at, "no shape"))
         })?;
         let shapes = crate::shapes::given(&gives, args)?;
-        let binds = CodeValue::binds(&sheet.binds);
+        // What an op leaves as it is binds as before.
+        let as_before = args.values().find_map(|arg| match arg {
+            OpArgument::Value(value) if value.text == call => Some(value.binds),
+            _ => None,
+        });
+        let binds = as_before.unwrap_or_else(|| CodeValue::binds(&sheet.binds));
         let mut shapes = shapes.into_iter();
         match (shapes.next(), shapes.len()) {
             (Some(shape), 0) => Ok(BoundCode::Value(CodeValue { text: call, binds, shape, wide })),

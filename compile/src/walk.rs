@@ -55,6 +55,8 @@ pub(crate) struct Walk<'s> {
     pub(crate) frames: Vec<MethodFrame>,
     pub(crate) helpers: Helpers,
     pub(crate) ties: Vec<Tie>,
+    /// Tensors that change rotary tables, by table.
+    pub(crate) stretches: BTreeMap<String, String>,
     pub(crate) findings: Vec<Finding>,
     /// Functions under way.
     pub(crate) stack: Vec<String>,
