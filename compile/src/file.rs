@@ -12,6 +12,7 @@ use crate::bodies::{biases_apart, dims_of, gapped, layer_head, rename_made};
 use crate::classes::{Class, ClassMethod, Classes, camel};
 use crate::helpers::Helpers;
 use crate::layers::{LayerClasses, is_item, is_table};
+use crate::lent::LentChild;
 use crate::loops::as_variables;
 use crate::python::{expression, quoted};
 use crate::scalars::{LayerSymbols, Scalars};
@@ -57,6 +58,8 @@ pub fn compile(
         helpers: Helpers::default(),
         ties: Vec::new(),
         stretches: BTreeMap::new(),
+        lent: Vec::new(),
+        choices: Vec::new(),
         findings: Vec::new(),
         stack: Vec::new(),
         layers: LayerClasses::default(),
@@ -129,6 +132,7 @@ impl CodeWriter<'_, '_> {
         let gapped = gapped(&self.walk.methods);
         biases_apart(&mut self.walk.methods);
         let mut layer_classes: Vec<(Vec<String>, Class)> = Vec::new();
+        let mut children = Vec::new();
         for class in self.walk.layers.classes.clone() {
             let several = self.walk.layers.classes.len() > 1;
             let kind = class.kinds.first().map(String::as_str).unwrap_or_default();
@@ -143,12 +147,15 @@ impl CodeWriter<'_, '_> {
                 extra: BTreeMap::new(),
                 gapped: gapped.clone(),
                 scalars: class.scalars.each.clone(),
+                lent: &self.walk.lent,
+                choices: &self.walk.choices,
+                children,
             };
             let wanted = ClassMethod { method: class.method, conditions: Vec::new() };
             let name = format!("{family}{own}Layer");
             let place = classes.build("", Some(name), &[wanted], &[]);
             let mut built = classes.done.remove(place);
-            (done, names) = (classes.done, classes.names);
+            (done, names, children) = (classes.done, classes.names, classes.children);
             let number = self.walk.layers.place.as_deref();
             let scalars = number.map_or(class.scalars.clone(), |place| class.scalars.placed(place));
             let number = number.unwrap_or("i");
@@ -171,7 +178,7 @@ impl CodeWriter<'_, '_> {
             used.extend(dims_of(std::slice::from_ref(class)));
         }
         let mut codes = Vec::new();
-        let extra = self.extra_lines(&layer_classes, &tables, &mut codes)?;
+        let extra = self.extra_lines(&layer_classes, &children, &tables, &mut codes)?;
         let mut classes = Classes {
             methods: &self.walk.methods,
             done: Vec::new(),
@@ -180,6 +187,9 @@ impl CodeWriter<'_, '_> {
             extra,
             gapped,
             scalars: IndexMap::new(),
+            lent: &[],
+            choices: &[],
+            children: Vec::new(),
         };
         let wanted = ClassMethod { method: self.root, conditions: Vec::new() };
         let place = classes.build("", Some(format!("{family}Model")), &[wanted], &[]);
@@ -214,6 +224,7 @@ impl CodeWriter<'_, '_> {
     fn extra_lines(
         &mut self,
         layers: &[(Vec<String>, Class)],
+        children: &[LentChild],
         tables: &BTreeSet<String>,
         codes: &mut Vec<TableCode>,
     ) -> Result<BTreeMap<String, Vec<CodeLine>>, Finding> {
@@ -226,7 +237,12 @@ impl CodeWriter<'_, '_> {
         let has_class = self.walk.methods.iter().any(|method| method.uses.iter().any(beside));
         let place = if has_class { place } else { holder.as_str() };
         let list = below(&list, place).unwrap_or(&list);
-        extra.entry(place.to_owned()).or_default().extend(self.layer_list(list, layers));
+        let classes: Vec<&str> = layers.iter().map(|(_, class)| class.name.as_str()).collect();
+        let (before, behind) = self.lent_lines(&classes, children);
+        let lines = extra.entry(place.to_owned()).or_default();
+        lines.extend(before);
+        lines.extend(self.layer_list(list, layers));
+        lines.extend(behind);
         let spec = self.walk.spec;
         let (_, made) =
             settings::written(spec, &mut self.walk.scalars, &BTreeSet::new(), tables, self.words)?;

@@ -231,9 +231,9 @@ impl Walk<'_> {
             let layers = self.layers.list.clone();
             method.owner = common(method.owner.iter().map(String::as_str).chain([holder(&layers)]));
         }
-        method.passes = self.layers.place.is_some() && self.prefix.is_some();
+        method.passes = self.passes(&method);
         if method.passes {
-            let scalars = scalars_of(&method.body);
+            let scalars = scalars_of(&method.body, &self.choices);
             method.context.extend(scalars.iter().map(|name| format!("E:{name}")));
         }
         Ok((method, results))

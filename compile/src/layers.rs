@@ -144,8 +144,7 @@ impl Walk<'_> {
         }
         let mut carried: IndexMap<String, CodeValue> = IndexMap::new();
         for (kinds, program) in groups {
-            let scalars = self.layer_scalars(&kinds, at)?;
-            self.layer = scalars.clone();
+            self.layer = self.layer_scalars(&kinds, at)?;
             self.prefix = Some(without_holes(&decl.prefix.name));
             let mut inner = Locals::new();
             let mut params = vec![("x".to_owned(), "Tensor".to_owned())];
@@ -188,7 +187,7 @@ impl Walk<'_> {
                 }
             };
             method.owner = Some(String::new());
-            if method.passes {
+            if self.layers.place.is_some() {
                 self.number(&mut method);
             }
             hand_on(&mut method, &decl.carry);
@@ -197,6 +196,7 @@ impl Walk<'_> {
             }
             self.methods.push(method);
             let method = self.methods.len() - 1;
+            let scalars = self.layer.clone();
             self.layers.classes.push(LayerClass { kinds, method, scalars });
         }
         self.layer = LayerSymbols::default();

@@ -33,6 +33,7 @@ mod functions;
 mod helpers;
 mod layers;
 mod layout;
+mod lent;
 mod loader;
 mod loops;
 mod operations;

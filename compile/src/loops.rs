@@ -7,6 +7,7 @@ use registry::syntax::{Arg, BinaryOp, Expr, ExprKind, Ident};
 use crate::bodies::each_text;
 use crate::classes::parameter;
 use crate::layers::{LayerClasses, is_item};
+use crate::lent::ModuleChoice;
 use crate::python::expression;
 use crate::scalars::LayerSymbols;
 use crate::symbol::{self, marked, rebuilt};
@@ -22,11 +23,17 @@ pub(crate) fn holder(list: &str) -> &str {
 }
 
 /// Returns the names of the scalars of the layer that lines read.
-pub(crate) fn scalars_of(lines: &[CodeLine]) -> BTreeSet<String> {
+pub(crate) fn scalars_of(lines: &[CodeLine], choices: &[ModuleChoice]) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     each_text(lines, &mut |text| {
         let parts = text.split("«E:").skip(1);
         names.extend(parts.filter_map(|part| Some(part.split_once('»')?.0.to_owned())));
+        for (place, choice) in choices.iter().enumerate() {
+            if text.contains(&format!(".{{{place}}}")) {
+                let mut add = |name: &str| names.extend(name.strip_prefix("E:").map(str::to_owned));
+                symbol::names(&choice.number, &mut add);
+            }
+        }
     });
     names
 }
@@ -58,7 +65,7 @@ pub(crate) fn call(name: &str, arg: Expr) -> Expr {
 }
 
 /// Returns an expression with one part of it put in place of another.
-fn put(expr: &Expr, from: &str, to: &Expr) -> Expr {
+pub(crate) fn put(expr: &Expr, from: &str, to: &Expr) -> Expr {
     if shown(expr) == from {
         return to.clone();
     }
@@ -94,12 +101,18 @@ impl LayerSymbols {
     }
 
     /// Returns an expression for each layer in turn, as a list: of those layers for which a condition holds.
-    pub(crate) fn in_turn(&self, body: &Expr, count: &Expr, filter: Option<&Expr>) -> Expr {
-        let number = path("layer", body);
+    pub(crate) fn in_turn(
+        &self,
+        body: &Expr,
+        count: &Expr,
+        filter: Option<&Expr>,
+        variable: &str,
+    ) -> Expr {
+        let number = path(variable, body);
         let each = |expr: &Expr| put(expr, "«E:i»", &number);
         symbol::with(body, ExprKind::Comprehension {
             body: Box::new(each(body)),
-            variable: Ident { name: "layer".to_owned(), at: body.at.clone() },
+            variable: Ident { name: variable.to_owned(), at: body.at.clone() },
             over: Box::new(call("range", count.clone())),
             filter: filter.map(|filter| Box::new(each(filter))),
         })
@@ -141,14 +154,14 @@ impl Walk<'_> {
             let here = ExprKind::Binary(BinaryOp::Eq, number, Box::new(own));
             let body = self.layer.expanded(condition, "");
             let here = symbol::with(condition, here);
-            call("any", self.layer.in_turn(&body, count, Some(&here)))
+            call("any", self.layer.in_turn(&body, count, Some(&here), "layer"))
         };
         conditions.iter().map(known).collect()
     }
 
     /// Gives the method of a layer that runs several times its number, from which it computes what else it reads.
     pub(crate) fn number(&self, method: &mut Method) {
-        let needed = scalars_of(&method.body);
+        let needed = scalars_of(&method.body, &self.choices);
         method.context.retain(|name| !name.starts_with("E:"));
         method.context.insert("E:i".to_owned());
         method.body.splice(0..0, self.layer.lines(needed));
@@ -179,7 +192,7 @@ impl LayerClasses {
         let place = self.scalars.expanded(&self.scalars.each[place], "");
         let all = match is_item(&place) {
             Some(list) => list.clone(),
-            None => self.scalars.in_turn(&place, count, None),
+            None => self.scalars.in_turn(&place, count, None, "layer"),
         };
         let one = Box::new(symbol::with(count, ExprKind::Int(1)));
         let last = Box::new(call("max", all));

@@ -188,13 +188,12 @@ impl Walk<'_> {
                 OpArgument::Value(values[0].clone())
             }
             (ParamKind::Values, BoundCode::Values(values)) => OpArgument::Values(values),
-            (ParamKind::Tensor, BoundCode::Scalar(Expr { kind: ExprKind::Str(path), .. })) => {
-                OpArgument::Path(path, false)
+            (ParamKind::Module | ParamKind::Tensor, BoundCode::Scalar(text)) => {
+                let path = self.path_of(&text)?;
+                self.weight(param, path)
             }
             (ParamKind::Module | ParamKind::Tensor, BoundCode::Name(path)) => {
-                let suffix = if param.kind == ParamKind::Module { ".weight" } else { "" };
-                let wide = self.is_wide(&format!("{path}{suffix}"));
-                OpArgument::Path(path, wide)
+                self.weight(param, path)
             }
             (ParamKind::Module, BoundCode::Choice(condition, yes, _)) => {
                 // Only a weight that is another's can be chosen so: `tied=`.
@@ -263,12 +262,16 @@ impl Walk<'_> {
         }
     }
 
+    /// Returns the path of a weight as an argument, which knows if it is f32 in every run.
+    fn weight(&self, param: &Param, path: String) -> OpArgument {
+        let suffix = if param.kind == ParamKind::Module { ".weight" } else { "" };
+        let wide = self.is_wide(&format!("{path}{suffix}"));
+        OpArgument::Path(path, wide)
+    }
+
     /// True if a weight is f32 in every run.
     fn is_wide(&self, path: &str) -> bool {
-        let full = match &self.prefix {
-            Some(prefix) => format!("{prefix}.{path}"),
-            None => path.to_owned(),
-        };
+        let full = self.full_path(path);
         self.spec.kept.f32.iter().any(|pattern| matches(&pattern.name, &full))
     }
 

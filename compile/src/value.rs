@@ -132,7 +132,9 @@ pub(crate) fn outside_lists(owner: Option<String>, paths: &[&str]) -> Option<Str
     loop {
         let numbered = paths.iter().any(|path| {
             let rest = below(path, &owner).unwrap_or_default();
-            segments(rest).first().is_some_and(|segment| segment.parse::<usize>().is_ok())
+            segments(rest)
+                .first()
+                .is_some_and(|segment| segment.parse::<usize>().is_ok() || segment.starts_with('{'))
         });
         if !numbered || owner.is_empty() {
             return Some(owner);
