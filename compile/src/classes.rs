@@ -11,7 +11,7 @@ use crate::python::binding::AND;
 use crate::python::{enclosed, expression};
 use crate::symbol;
 use crate::value::{CodeLine, Method, ModuleUse, below, segments};
-use crate::walk::negated;
+use crate::walk::{negated, variable};
 
 /// A class of the written file.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,6 +66,8 @@ pub(crate) struct Classes<'m> {
     pub(crate) choices: &'m [ModuleChoice],
     /// How those that come from lists beside the layers are made.
     pub(crate) children: Vec<LentChild>,
+    /// Scalars of the layer that number it.
+    pub(crate) numbers: Vec<String>,
     /// Definitions of the layer's scalars, for the class of a layer.
     pub(crate) scalars: IndexMap<String, Expr>,
 }
@@ -294,10 +296,10 @@ impl Classes<'_> {
             }
             let made = self.made(path, &group);
             match self.lent.iter().find(|one| one.name == path) {
-                Some(LentModule { owner: Some(owner), .. }) => {
-                    let own = Box::new(symbol::marked("E", "i", owner));
-                    let here = ExprKind::Binary(BinaryOp::Eq, Box::new(owner.clone()), own);
-                    conditions.push(symbol::with(owner, here));
+                Some(LentModule { owner: Some(_), number, .. }) => {
+                    let own = Box::new(symbol::marked("E", "i", number));
+                    let here = ExprKind::Binary(BinaryOp::Eq, Box::new(number.clone()), own);
+                    conditions.push(symbol::with(number, here));
                 }
                 Some(_) => {
                     let condition = all_of(&conditions);
@@ -462,7 +464,9 @@ impl Classes<'_> {
     /// Returns the type of a scalar of the layer.
     fn type_of(&self, scalar: &str) -> &'static str {
         match self.scalars.get(scalar).map(|expr| &expr.kind) {
-            _ if scalar == "i" => "int",
+            _ if self.numbers.iter().any(|number| number == scalar) => "int",
+            _ if scalar == "kind" => "str",
+            Some(ExprKind::Call(name, _)) if ["len", "sum"].contains(&name.name.as_str()) => "int",
             Some(ExprKind::Unary(UnaryOp::Not, _)) => "bool",
             Some(ExprKind::Binary(op, ..)) => match op {
                 BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::FloorDiv | BinaryOp::Mod => "int",
@@ -498,9 +502,9 @@ impl Classes<'_> {
     }
 }
 
-/// Returns the name of a constructor's parameter.
+/// Returns the name of a scalar of the layer as a parameter.
 pub(crate) fn parameter(name: &str) -> String {
-    if name == "i" { "layer".to_owned() } else { name.to_owned() }
+    variable(if name == "i" { "layer" } else { name })
 }
 
 /// Returns the code of a child of something.

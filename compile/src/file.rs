@@ -149,6 +149,7 @@ impl CodeWriter<'_, '_> {
                 scalars: class.scalars.each.clone(),
                 lent: &self.walk.lent,
                 choices: &self.walk.choices,
+                numbers: self.walk.layers.numbers(),
                 children,
             };
             let wanted = ClassMethod { method: class.method, conditions: Vec::new() };
@@ -189,6 +190,7 @@ impl CodeWriter<'_, '_> {
             scalars: IndexMap::new(),
             lent: &[],
             choices: &[],
+            numbers: Vec::new(),
             children: Vec::new(),
         };
         let wanted = ClassMethod { method: self.root, conditions: Vec::new() };

@@ -4,7 +4,7 @@ use registry::diag::Finding;
 use registry::syntax::{BinaryOp, Expr, ExprKind};
 
 use crate::file::CodeWriter;
-use crate::loops::as_variables;
+use crate::loops::{as_variables, holder};
 use crate::python::expression;
 use crate::symbol::{self, marked};
 use crate::value::{CodeLine, Method, below, parent};
@@ -18,7 +18,7 @@ pub(crate) struct LentModule {
     /// The list that it is in, or the layer that it is in.
     list: String,
     /// The number of the one that a layer takes.
-    number: Expr,
+    pub(crate) number: Expr,
     /// The expression of the layer that has it; none if it is in a list beside the layers.
     pub(crate) owner: Option<Expr>,
     /// The place among the classes of layers that take it.
@@ -57,6 +57,10 @@ impl Walk<'_> {
         let (_, tail) = tail.split_once('}').unwrap_or((tail, ""));
         let tail = tail.trim_start_matches('.');
         let inside = list == self.layers.list;
+        if !inside && parent(list) != holder(&self.layers.list) {
+            return Err(Finding::error(&text.at, format!("`{list}` is not beside the layers"))
+                .help("code is written for lists in the module that has the layers"));
+        }
         let (name, mut path) = if inside {
             (tail.split('.').next().unwrap_or(tail).to_owned(), tail.to_owned())
         } else {
@@ -85,7 +89,10 @@ impl Walk<'_> {
         }
         let count = self.layers.count.clone().filter(|_| self.prefix.is_some());
         let count = count.ok_or_else(|| Finding::error(&at.at, "no layer is under way"))?;
-        let all = format!("numbers_{}", self.choices.len());
+        let all = match expression(&number).0.strip_prefix("«E:") {
+            Some(name) => name.replace('»', "s"),
+            None => format!("numbers_{}", self.choices.len()),
+        };
         let own = marked("E", "i", at);
         let others = self.layer.expanded(owner, "");
         let body = self.layer.expanded(&number, "");
@@ -219,10 +226,5 @@ impl CodeWriter<'_, '_> {
             }
         }
         (before, behind)
-    }
-
-    /// True if all lists beside the layers are in the module that has the layers.
-    pub(crate) fn lends_beside(&self, holder: &str) -> bool {
-        self.walk.lent.iter().all(|one| one.owner.is_some() || parent(&one.list) == holder)
     }
 }

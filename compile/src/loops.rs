@@ -12,7 +12,7 @@ use crate::python::expression;
 use crate::scalars::LayerSymbols;
 use crate::symbol::{self, marked, rebuilt};
 use crate::value::{CodeLine, Method, parent};
-use crate::walk::Walk;
+use crate::walk::{Walk, assigned};
 
 /// Returns the module that holds a list of layers, in whose path holes are in braces.
 pub(crate) fn holder(list: &str) -> &str {
@@ -128,8 +128,7 @@ impl LayerSymbols {
             }
         }
         let used = self.each.iter().filter(|(name, _)| *name != "i" && needed.contains(*name));
-        used.map(|(name, expr)| CodeLine::Text(format!("{name} = {}", as_variables(&shown(expr)))))
-            .collect()
+        used.map(|(name, expr)| assigned(&parameter(name), &as_variables(&shown(expr)))).collect()
     }
 }
 
@@ -185,14 +184,21 @@ impl Walk<'_> {
 }
 
 impl LayerClasses {
+    /// Returns the scalars that number a layer and its modules.
+    pub(crate) fn numbers(&self) -> Vec<String> {
+        std::iter::once("i".to_owned()).chain(self.place.clone()).collect()
+    }
+
     /// Returns the number of modules that layers have.
     pub(crate) fn module_count(&self) -> Option<Expr> {
         let count = self.count.as_ref()?;
         let Some(place) = &self.place else { return Some(count.clone()) };
         let place = self.scalars.expanded(&self.scalars.each[place], "");
-        let all = match is_item(&place) {
-            Some(list) => list.clone(),
-            None => self.scalars.in_turn(&place, count, None, "layer"),
+        let all = match (&place.kind, is_item(&place)) {
+            // `i % n` is below n.
+            (ExprKind::Binary(BinaryOp::Mod, _, count), _) => return Some((**count).clone()),
+            (_, Some(list)) => list.clone(),
+            _ => self.scalars.in_turn(&place, count, None, "layer"),
         };
         let one = Box::new(symbol::with(count, ExprKind::Int(1)));
         let last = Box::new(call("max", all));

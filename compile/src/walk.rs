@@ -73,8 +73,10 @@ pub(crate) struct Walk<'s> {
 }
 
 /// Names of Python that variables of specs may have.
-const TAKEN: [&str; 12] =
-    ["all", "input", "open", "lambda", "is", "from", "type", "range", "sum", "max", "min", "cache"];
+const TAKEN: [&str; 13] = [
+    "all", "input", "open", "lambda", "is", "from", "type", "range", "round", "sum", "max", "min",
+    "cache",
+];
 
 /// Returns a name of a spec as a variable of Python.
 pub(crate) fn variable(name: &str) -> String {
