@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use minijinja::value::{Object, ObjectRepr};
 use registry::scalar::Scalar;
-use registry::syntax::Expr;
+use registry::syntax::{Expr, ExprKind};
 
 use crate::python::binding::{ADD, ATOM, COMPARE, MUL};
 use crate::python::{enclosed, expression};
@@ -112,6 +112,10 @@ impl Object for OpArgument {
             "fixed" => self.constant().is_some().into(),
             "rank" => self.shape()?.len().into(),
             "size" => self.shape()?.last().map(|size| expression(size).0)?.into(),
+            "half" => {
+                let last = self.shape()?.last()?;
+                expression(&crate::size::over(last, &symbol::with(last, ExprKind::Int(2)))).0.into()
+            }
             "sizes" => minijinja::Value::from(self.shape()?.iter().map(size).collect::<Vec<_>>()),
             "numbers" => {
                 let all =
@@ -126,7 +130,7 @@ impl Object for OpArgument {
                     )
                 }
                 Self::Scalar(expr, _) => match &expr.kind {
-                    registry::syntax::ExprKind::List(items) => {
+                    ExprKind::List(items) => {
                         let items = items.iter().map(|item| Self::Scalar(item.clone(), false));
                         minijinja::Value::from(
                             items.map(minijinja::Value::from_object).collect::<Vec<_>>(),

@@ -136,11 +136,11 @@ pub(crate) fn multiplied(lines: &mut [CodeLine], path: &str) {
     }
 }
 
-/// Computes the scalars of a layer at the beginning of its constructor, from its number.
-pub(crate) fn layer_head(class: &mut Class, scalars: &LayerSymbols) {
+/// Computes the scalars of a layer at the beginning of its constructor, from a number.
+pub(crate) fn layer_head(class: &mut Class, scalars: &LayerSymbols, number: &str) {
     let mut needed: BTreeSet<String> = class.params.iter().cloned().collect();
     for (name, expr) in scalars.each.iter().rev() {
-        if needed.contains(name) && name != "i" {
+        if needed.contains(name) && name != number {
             crate::symbol::names(expr, &mut |name| {
                 needed.extend(name.strip_prefix("E:").map(str::to_owned));
             });
@@ -150,7 +150,7 @@ pub(crate) fn layer_head(class: &mut Class, scalars: &LayerSymbols) {
     let mut names = empty.names();
     let mut lines = Vec::new();
     for (name, expr) in
-        scalars.each.iter().filter(|(name, _)| needed.contains(*name) && *name != "i")
+        scalars.each.iter().filter(|(name, _)| needed.contains(*name) && *name != number)
     {
         let value = expression(expr).0.replace("(config, ", "(config.raw, ");
         let line = CodeLine::Text(format!("{name} = {value}"));
@@ -159,5 +159,5 @@ pub(crate) fn layer_head(class: &mut Class, scalars: &LayerSymbols) {
     let mut init = resolved_lines(&lines, NameScope::Init, "", &mut names);
     init.append(&mut class.init);
     class.init = init;
-    class.params = if needed.is_empty() { Vec::new() } else { vec!["i".to_owned()] };
+    class.params = if needed.is_empty() { Vec::new() } else { vec![number.to_owned()] };
 }

@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::{IndexMap, IndexSet};
-use registry::syntax::{BinaryOp, Expr, ExprKind};
+use registry::syntax::{BinaryOp, Expr, ExprKind, UnaryOp};
 
+use crate::lent::{LentChild, LentModule, ModuleChoice, choice_of};
 use crate::places::{NameScope, Names, resolved, resolved_lines};
 use crate::python::binding::AND;
 use crate::python::{enclosed, expression};
+use crate::symbol;
 use crate::value::{CodeLine, Method, ModuleUse, below, segments};
-use crate::walk::negated;
+use crate::walk::{negated, variable};
 
 /// A class of the written file.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,6 +61,13 @@ pub(crate) struct Classes<'m> {
     pub(crate) gapped: BTreeSet<String>,
     /// Lines that a class's constructor gets besides: by path.
     pub(crate) extra: BTreeMap<String, Vec<CodeLine>>,
+    /// Modules that layers take from elsewhere, and which of a list they use.
+    pub(crate) lent: &'m [LentModule],
+    pub(crate) choices: &'m [ModuleChoice],
+    /// How those that come from lists beside the layers are made.
+    pub(crate) children: Vec<LentChild>,
+    /// Scalars of the layer that number it.
+    pub(crate) numbers: Vec<String>,
     /// Definitions of the layer's scalars, for the class of a layer.
     pub(crate) scalars: IndexMap<String, Expr>,
 }
@@ -269,12 +278,16 @@ impl Classes<'_> {
             }
         }
         let group = Group { uses: deeper, ..group };
+        if let Some(line) = self.chosen(path, segment, &group) {
+            init.push(line);
+            return;
+        }
         if let Some(line) = self.numbered(path, segment, &group) {
             init.push(line);
             return;
         }
         for mut group in group.split(path, self.methods) {
-            let conditions = shared(&group.conditions());
+            let mut conditions = shared(&group.conditions());
             for one in &mut group.methods {
                 one.conditions = without(&one.conditions, &conditions);
             }
@@ -282,6 +295,19 @@ impl Classes<'_> {
                 one.conditions = without(&one.conditions, &conditions);
             }
             let made = self.made(path, &group);
+            match self.lent.iter().find(|one| one.name == path) {
+                Some(LentModule { owner: Some(_), number, .. }) => {
+                    let own = Box::new(symbol::marked("E", "i", number));
+                    let here = ExprKind::Binary(BinaryOp::Eq, Box::new(number.clone()), own);
+                    conditions.push(symbol::with(number, here));
+                }
+                Some(_) => {
+                    let condition = all_of(&conditions);
+                    self.children.push(LentChild { name: path.to_owned(), made, condition });
+                    continue;
+                }
+                None => {}
+            }
             init.push((
                 conditions,
                 CodeLine::Text(format!("{} = {made}", access("self", segment))),
@@ -295,6 +321,32 @@ impl Classes<'_> {
         let class = &self.done[place];
         let params = class.params.iter().map(|name| format!(", {}", parameter(name)));
         format!("{}(config{})", class.name, params.collect::<String>())
+    }
+
+    /// Writes a list of which a scalar of the layer says what to use.
+    fn chosen(
+        &mut self,
+        path: &str,
+        segment: &str,
+        group: &Group,
+    ) -> Option<(Vec<Expr>, CodeLine)> {
+        let paths = group.uses.iter().map(|one| one.path.as_str());
+        let owners = group.methods.iter().filter_map(|one| self.methods[one.method].owner.as_deref());
+        let inner = paths.chain(owners).find_map(|inner| segments(below(inner, path)?).first().copied())?;
+        let list = self.choices[choice_of(inner)?].all.clone();
+        let child = format!("{path}.{inner}");
+        let mut part = group.clone();
+        part.methods.iter_mut().for_each(|one| one.conditions.clear());
+        part.uses.iter_mut().for_each(|one| one.conditions.clear());
+        let mut lines = Vec::new();
+        self.child(&child, "n", part, &mut lines);
+        let CodeLine::Text(line) = &lines.first()?.1 else { return None };
+        let (_, made) = line.split_once(" = ")?;
+        let line = format!(
+            "{} = nn.ModuleDict({{str(n): {made} for n in «E:{list}»}})",
+            access("self", segment)
+        );
+        Some((shared(&group.conditions()), CodeLine::Text(line)))
     }
 
     /// Writes a child whose own children have numbers.
@@ -346,15 +398,18 @@ impl Classes<'_> {
         children: &[(Vec<Expr>, CodeLine)],
     ) -> usize {
         let mut names = Names::new(self.methods, &self.called, &self.gapped);
+        names.choices = self.choices;
         names.taken.clone_from(taken);
         let mut methods = Vec::new();
         for (number, _) in own {
             let method = &self.methods[*number];
             let mut params = method.params.clone();
-            params.extend(method.context.iter().map(|context| {
-                let ty = if context == "cache" { "Cache" } else { "Rope" };
-                (context.clone(), ty.to_owned())
+            params.extend(method.context.iter().map(|context| match context.strip_prefix("E:") {
+                Some(scalar) => (parameter(scalar), self.type_of(scalar).to_owned()),
+                None if context == "cache" => (context.clone(), "Cache".to_owned()),
+                None => (context.clone(), "Rope".to_owned()),
             }));
+            names.passes = method.passes;
             methods.push(WrittenMethod {
                 name: self.called[number].clone(),
                 about: method.about.clone(),
@@ -406,6 +461,21 @@ impl Classes<'_> {
         }
     }
 
+    /// Returns the type of a scalar of the layer.
+    fn type_of(&self, scalar: &str) -> &'static str {
+        match self.scalars.get(scalar).map(|expr| &expr.kind) {
+            _ if self.numbers.iter().any(|number| number == scalar) => "int",
+            _ if scalar == "kind" => "str",
+            Some(ExprKind::Call(name, _)) if ["len", "sum"].contains(&name.name.as_str()) => "int",
+            Some(ExprKind::Unary(UnaryOp::Not, _)) => "bool",
+            Some(ExprKind::Binary(op, ..)) => match op {
+                BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::FloorDiv | BinaryOp::Mod => "int",
+                _ => "bool",
+            },
+            _ => "Any",
+        }
+    }
+
     fn class_name(&self, path: &str, wanted: &[ClassMethod]) -> String {
         let segment = segments(path).into_iter().rfind(|part| part.parse::<u32>().is_err());
         let owner = |one: &ClassMethod| self.methods[one.method].owner.as_deref() == Some(path);
@@ -432,9 +502,9 @@ impl Classes<'_> {
     }
 }
 
-/// Returns the name of a constructor's parameter.
+/// Returns the name of a scalar of the layer as a parameter.
 pub(crate) fn parameter(name: &str) -> String {
-    if name == "i" { "layer".to_owned() } else { name.to_owned() }
+    variable(if name == "i" { "layer" } else { name })
 }
 
 /// Returns the code of a child of something.
@@ -481,6 +551,13 @@ fn any_of(uses: &[ModuleUse]) -> Vec<Expr> {
     common.into_iter().chain(any.reduce(joined(BinaryOp::Or))).collect()
 }
 
+/// Writes conditions as one.
+fn all_of(conditions: &[Expr]) -> String {
+    let all = conditions.iter().map(expression);
+    let least = if conditions.len() > 1 { AND } else { 0 };
+    all.map(|one| enclosed(&one, least)).collect::<Vec<_>>().join(" and ")
+}
+
 /// Writes lines under their conditions, neighbours of the same together.
 fn conditional(
     lines: &[(Vec<Expr>, CodeLine)],
@@ -496,12 +573,7 @@ fn conditional(
             last = None;
             continue;
         }
-        let text = |conditions: &[Expr]| {
-            let all = conditions.iter().map(expression);
-            let least = if conditions.len() > 1 { AND } else { 0 };
-            all.map(|one| enclosed(&one, least)).collect::<Vec<_>>().join(" and ")
-        };
-        let own = text(conditions);
+        let own = all_of(conditions);
         let opposite = match conditions.as_slice() {
             [one] => expression(&negated(one)).0,
             _ => String::new(),

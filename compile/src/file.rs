@@ -11,13 +11,15 @@ use registry::syntax::{Expr, ExprKind};
 use crate::bodies::{biases_apart, dims_of, gapped, layer_head, rename_made};
 use crate::classes::{Class, ClassMethod, Classes, camel};
 use crate::helpers::Helpers;
-use crate::layers::{LayerClasses, is_item};
+use crate::layers::{LayerClasses, is_item, is_table};
+use crate::lent::LentChild;
+use crate::loops::as_variables;
 use crate::python::{expression, quoted};
 use crate::scalars::{LayerSymbols, Scalars};
 use crate::settings::{self, TableCode};
 use crate::target::Target;
 use crate::trunk;
-use crate::value::{BoundCode, CodeLine, Method, parent};
+use crate::value::{BoundCode, CodeLine, Method, ModuleUse, below};
 use crate::walk::{Locals, Walk};
 
 /// A written file.
@@ -55,6 +57,9 @@ pub fn compile(
         frames: Vec::new(),
         helpers: Helpers::default(),
         ties: Vec::new(),
+        stretches: BTreeMap::new(),
+        lent: Vec::new(),
+        choices: Vec::new(),
         findings: Vec::new(),
         stack: Vec::new(),
         layers: LayerClasses::default(),
@@ -127,6 +132,7 @@ impl CodeWriter<'_, '_> {
         let gapped = gapped(&self.walk.methods);
         biases_apart(&mut self.walk.methods);
         let mut layer_classes: Vec<(Vec<String>, Class)> = Vec::new();
+        let mut children = Vec::new();
         for class in self.walk.layers.classes.clone() {
             let several = self.walk.layers.classes.len() > 1;
             let kind = class.kinds.first().map(String::as_str).unwrap_or_default();
@@ -141,15 +147,22 @@ impl CodeWriter<'_, '_> {
                 extra: BTreeMap::new(),
                 gapped: gapped.clone(),
                 scalars: class.scalars.each.clone(),
+                lent: &self.walk.lent,
+                choices: &self.walk.choices,
+                numbers: self.walk.layers.numbers(),
+                children,
             };
             let wanted = ClassMethod { method: class.method, conditions: Vec::new() };
             let name = format!("{family}{own}Layer");
             let place = classes.build("", Some(name), &[wanted], &[]);
             let mut built = classes.done.remove(place);
-            (done, names) = (classes.done, classes.names);
-            layer_head(&mut built, &class.scalars);
+            (done, names, children) = (classes.done, classes.names, classes.children);
+            let number = self.walk.layers.place.as_deref();
+            let scalars = number.map_or(class.scalars.clone(), |place| class.scalars.placed(place));
+            let number = number.unwrap_or("i");
+            layer_head(&mut built, &scalars, number);
             if several {
-                built.params = vec!["i".to_owned()];
+                built.params = vec![number.to_owned()];
             }
             layer_classes.push((class.kinds, built));
         }
@@ -159,14 +172,14 @@ impl CodeWriter<'_, '_> {
             .classes
             .iter()
             .flat_map(|class| self.walk.methods[class.method].context.clone())
-            .filter(|name| name != "cache")
+            .filter(|name| is_table(name))
             .collect();
         let mut used = dims_of(&done);
         for (_, class) in &layer_classes {
             used.extend(dims_of(std::slice::from_ref(class)));
         }
         let mut codes = Vec::new();
-        let extra = self.extra_lines(&layer_classes, &tables, &mut codes)?;
+        let extra = self.extra_lines(&layer_classes, &children, &tables, &mut codes)?;
         let mut classes = Classes {
             methods: &self.walk.methods,
             done: Vec::new(),
@@ -175,6 +188,10 @@ impl CodeWriter<'_, '_> {
             extra,
             gapped,
             scalars: IndexMap::new(),
+            lent: &[],
+            choices: &[],
+            numbers: Vec::new(),
+            children: Vec::new(),
         };
         let wanted = ClassMethod { method: self.root, conditions: Vec::new() };
         let place = classes.build("", Some(format!("{family}Model")), &[wanted], &[]);
@@ -209,6 +226,7 @@ impl CodeWriter<'_, '_> {
     fn extra_lines(
         &mut self,
         layers: &[(Vec<String>, Class)],
+        children: &[LentChild],
         tables: &BTreeSet<String>,
         codes: &mut Vec<TableCode>,
     ) -> Result<BTreeMap<String, Vec<CodeLine>>, Finding> {
@@ -216,9 +234,17 @@ impl CodeWriter<'_, '_> {
         let holder = self.walk.methods.iter().rfind(|method| method.has_layers);
         let holder = holder.and_then(|method| method.owner.clone()).unwrap_or_default();
         let list = self.walk.layers.list.clone();
-        let place = if parent(&list) == holder { holder.clone() } else { parent(&list).to_owned() };
-        let segment = list.rsplit('.').next().unwrap_or_default().to_owned();
-        extra.entry(place).or_default().extend(self.layer_list(&segment, layers));
+        let place = crate::loops::holder(&list);
+        let beside = |one: &ModuleUse| below(&one.path, place).is_some();
+        let has_class = self.walk.methods.iter().any(|method| method.uses.iter().any(beside));
+        let place = if has_class { place } else { holder.as_str() };
+        let list = below(&list, place).unwrap_or(&list);
+        let classes: Vec<&str> = layers.iter().map(|(_, class)| class.name.as_str()).collect();
+        let (before, behind) = self.lent_lines(&classes, children);
+        let lines = extra.entry(place.to_owned()).or_default();
+        lines.extend(before);
+        lines.extend(self.layer_list(list, layers));
+        lines.extend(behind);
         let spec = self.walk.spec;
         let (_, made) =
             settings::written(spec, &mut self.walk.scalars, &BTreeSet::new(), tables, self.words)?;
@@ -244,21 +270,25 @@ impl CodeWriter<'_, '_> {
     }
 
     /// Writes the list of layers.
-    fn layer_list(&self, segment: &str, layers: &[(Vec<String>, Class)]) -> Vec<CodeLine> {
-        let count = self.walk.layers.count.as_ref().map(|count| expression(count).0);
-        let count = count.unwrap_or_default();
-        let made = |class: &Class| {
-            let layer = if class.params.is_empty() { "" } else { ", layer" };
-            format!("{}(config{layer})", class.name)
-        };
+    fn layer_list(&self, list: &str, layers: &[(Vec<String>, Class)]) -> Vec<CodeLine> {
+        let all = &self.walk.layers;
+        let count = all.module_count().map(|count| expression(&count).0).unwrap_or_default();
+        let number = all.place.as_deref().unwrap_or("layer");
         if let [(_, class)] = layers {
-            let variable = if class.params.is_empty() { "_" } else { "layer" };
-            return vec![CodeLine::Text(format!(
-                "self.{segment} = nn.ModuleList([{} for {variable} in range({count})])",
-                made(class)
-            ))];
+            let (variable, given) = match class.params.as_slice() {
+                [] => ("_", String::new()),
+                _ => (number, format!(", {number}")),
+            };
+            return all.lists(list, &format!(
+                "nn.ModuleList([{}(config{given}) for {variable} in range({count})])",
+                class.name
+            ));
         }
-        let kind = self.walk.layers.kind.as_ref();
+        let kind = match (&all.kind, &all.place) {
+            (Some(kind), Some(place)) => Some(all.scalars.by_place(kind, place)),
+            (kind, _) => kind.clone(),
+        };
+        let kind = kind.as_ref();
         let kinds: Vec<String> = layers
             .iter()
             .flat_map(|(kinds, class)| {
@@ -272,22 +302,18 @@ impl CodeWriter<'_, '_> {
         let map = CodeLine::Text(format!("kinds = {{{}}}", kinds.join(", ")));
         let (heads, item) = if let Some(list) = kind.and_then(is_item) {
             (
-                format!("for layer, kind in enumerate({}[: {count}])", expression(list).0),
+                format!("for {number}, kind in enumerate({}[: {count}])", expression(list).0),
                 "kind".to_owned(),
             )
         } else {
-            let kind = kind.map(|kind| expression(kind).0.replace("«E:i»", "layer"));
-            (format!("for layer in range({count})"), kind.unwrap_or_default())
+            let kind = kind.map(|kind| as_variables(&expression(kind).0));
+            (format!("for {number} in range({count})"), kind.unwrap_or_default())
         };
         let class = match other {
             Some((_, class)) => format!("kinds.get({item}, {})", class.name),
             None => format!("kinds[{item}]"),
         };
-        vec![
-            map,
-            CodeLine::Text(format!(
-                "self.{segment} = nn.ModuleList([{class}(config, layer) {heads}])"
-            )),
-        ]
+        let lists = all.lists(list, &format!("nn.ModuleList([{class}(config, {number}) {heads}])"));
+        std::iter::once(map).chain(lists).collect()
     }
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use registry::diag::{Finding, Span};
 use registry::syntax::{Arg, Expr, ExprKind, Function, Program};
 
+use crate::layers::argument;
+use crate::loops::{holder, scalars_of};
 use crate::python::binding::ATOM;
 use crate::python::expression;
 use crate::value::{BoundCode, CodeLine, CodeValue, Method, MethodCall, common, parent};
@@ -64,9 +66,9 @@ impl Walk<'_> {
             return self.in_place(function, bound);
         }
         let context = self.methods[number].context.clone();
+        let conditions = self.module_conditions();
         let frame = self.frame();
-        frame.context.extend(context.iter().cloned());
-        let conditions = frame.conditions.clone();
+        frame.context.extend(context.iter().filter(|name| !name.starts_with("E:")).cloned());
         frame.calls.push(MethodCall { method: number, conditions });
         let mut given: Vec<String> = function
             .params
@@ -77,7 +79,7 @@ impl Walk<'_> {
                 _ => None,
             })
             .collect();
-        given.extend(context);
+        given.extend(context.iter().map(|name| argument(name)));
         let text = format!("«C:{number}»({})", given.join(", "));
         match results.as_slice() {
             [one] => Ok(BoundCode::Value(CodeValue { text, binds: ATOM, ..one.clone() })),
@@ -227,7 +229,12 @@ impl Walk<'_> {
         method.owner = crate::value::outside_lists(common(paths), &all);
         if frame.has_layers {
             let layers = self.layers.list.clone();
-            method.owner = common(method.owner.iter().map(String::as_str).chain([parent(&layers)]));
+            method.owner = common(method.owner.iter().map(String::as_str).chain([holder(&layers)]));
+        }
+        method.passes = self.passes(&method);
+        if method.passes {
+            let scalars = scalars_of(&method.body, &self.choices);
+            method.context.extend(scalars.iter().map(|name| format!("E:{name}")));
         }
         Ok((method, results))
     }

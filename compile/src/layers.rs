@@ -6,10 +6,13 @@ use indexmap::IndexMap;
 use registry::diag::Finding;
 use registry::syntax::{Arg, Expr, ExprKind, Ident};
 
+use crate::loops::as_variables;
 use crate::python::binding::ATOM;
 use crate::scalars::LayerSymbols;
+use crate::settings::table_name;
+use crate::size::over;
 use crate::symbol;
-use crate::value::{BoundCode, CodeLine, CodeValue, Method};
+use crate::value::{BoundCode, CodeLine, CodeValue, Method, ModuleUse};
 use crate::walk::{Locals, Walk, variable};
 
 /// One class of layers.
@@ -28,6 +31,10 @@ pub(crate) struct LayerClass {
 pub(crate) struct LayerClasses {
     /// The path of the list of layers.
     pub(crate) list: String,
+    /// The scalar that numbers modules, if layers share them.
+    pub(crate) place: Option<String>,
+    /// The scalars of any layer.
+    pub(crate) scalars: LayerSymbols,
     pub(crate) classes: Vec<LayerClass>,
     /// The expression of a layer's kind, over `E:i`.
     pub(crate) kind: Option<Expr>,
@@ -95,11 +102,11 @@ impl Walk<'_> {
         let Some(decl) = &spec.layers else {
             return Err(Finding::error(&at.at, "the spec has no section `layers`"));
         };
-        let Some(list) = decl.prefix.name.strip_suffix(".{i}") else {
-            let message =
-                format!("layers of `{}` do not each have their own weights", decl.prefix.name);
+        let hole = decl.prefix.name.strip_suffix('}').and_then(|name| name.rsplit_once(".{"));
+        let Some((list, number)) = hole else {
+            let message = format!("layers of `{}` are no list", decl.prefix.name);
             return Err(Finding::error(&decl.prefix.at, message)
-                .help("code is written for prefixes that end with `{i}`"));
+                .help("code is written for prefixes that end with a number in braces"));
         };
         let Some(BoundCode::Value(x)) = x else {
             return Err(Finding::error(&at.at, "`layers` takes a value"));
@@ -110,6 +117,10 @@ impl Walk<'_> {
         };
         self.layers.list = list.to_owned();
         self.layers.count = Some(count);
+        if number != "i" {
+            self.layers.place = Some(number.to_owned());
+            self.layers.scalars = self.layer_scalars(&["*".to_owned()], at)?;
+        }
         let carried = self.classes(&x, given, at)?;
         Ok(self.loop_lines(&x, given, &carried))
     }
@@ -133,9 +144,8 @@ impl Walk<'_> {
         }
         let mut carried: IndexMap<String, CodeValue> = IndexMap::new();
         for (kinds, program) in groups {
-            let scalars = self.layer_scalars(&kinds, at)?;
-            self.layer = scalars.clone();
-            self.prefix = Some(decl.prefix.name.replace("{i}", "0"));
+            self.layer = self.layer_scalars(&kinds, at)?;
+            self.prefix = Some(without_holes(&decl.prefix.name));
             let mut inner = Locals::new();
             let mut params = vec![("x".to_owned(), "Tensor".to_owned())];
             let own = CodeValue { text: "x".to_owned(), binds: ATOM, ..x.clone() };
@@ -162,15 +172,13 @@ impl Walk<'_> {
                         inner.insert(name.clone(), BoundCode::Value(value));
                     }
                     (None, _) => {
-                        let value = CodeValue { text, binds: ATOM, ..x.clone() };
+                        let value = CodeValue { text, binds: ATOM, wide: false, ..x.clone() };
                         inner.insert(name.clone(), BoundCode::Value(value));
                     }
                 }
             }
             let method = Method { name: "forward".to_owned(), params, ..Method::default() };
             let walked = self.walked(method, program, inner);
-            self.layer = LayerSymbols::default();
-            self.prefix = None;
             let (mut method, results) = match walked {
                 Ok(walked) => walked,
                 Err(finding) => {
@@ -179,14 +187,20 @@ impl Walk<'_> {
                 }
             };
             method.owner = Some(String::new());
+            if self.layers.place.is_some() {
+                self.number(&mut method);
+            }
             hand_on(&mut method, &decl.carry);
             for (name, value) in decl.carry.iter().zip(results.into_iter().skip(1)) {
                 carried.insert(name.name.clone(), value);
             }
             self.methods.push(method);
             let method = self.methods.len() - 1;
+            let scalars = self.layer.clone();
             self.layers.classes.push(LayerClass { kinds, method, scalars });
         }
+        self.layer = LayerSymbols::default();
+        self.prefix = None;
         // All classes are called alike.
         let context: BTreeSet<String> = self
             .layers
@@ -223,6 +237,21 @@ impl Walk<'_> {
         Ok(scalars)
     }
 
+    /// Returns the argument of a rotary table whose frequencies are learned.
+    fn stretch_of(&mut self, table: &str) -> String {
+        let Some(path) = self.stretches.get(table).cloned() else { return String::new() };
+        let spec = self.spec;
+        let decl = spec.rope.values().find(|decl| table_name(spec, &decl.name.name) == table);
+        let dim = decl.and_then(|decl| self.scalars.resolve(&decl.dim, &mut Vec::new(), 0).ok());
+        if let Some(dim) = dim {
+            let half = over(&dim, &symbol::with(&dim, ExprKind::Int(2)));
+            let made = format!("nn.Parameter(torch.empty({}))", crate::python::expression(&half).0);
+            let one = ModuleUse { path: path.clone(), made, conditions: Vec::new() };
+            self.frame().uses.push(one);
+        }
+        format!(", stretch=«W:{path}»")
+    }
+
     /// Writes the loop over layers.
     fn loop_lines(
         &mut self,
@@ -234,9 +263,10 @@ impl Walk<'_> {
         for class in &self.layers.classes {
             context.extend(self.methods[class.method].context.iter().cloned());
         }
-        for table in context.iter().filter(|name| *name != "cache") {
+        for table in context.iter().filter(|name| is_table(name)) {
+            let stretch = self.stretch_of(table);
             self.emit(CodeLine::Text(format!(
-                "{table} = «R:{table}»(cache.length, tokens.shape[1], tokens.device)"
+                "{table} = «R:{table}»(cache.length, tokens.shape[1], tokens.device{stretch})"
             )));
         }
         let frame = self.frame();
@@ -270,10 +300,19 @@ impl Walk<'_> {
                 _ => passed.push("tokens".to_owned()),
             }
         }
-        passed.extend(context);
-        let list = self.layers.list.clone();
-        let call = format!("{} = layer({})", names.join(", "), passed.join(", "));
-        self.emit(CodeLine::For(format!("layer in «W:{list}»"), vec![CodeLine::Text(call)]));
+        passed.extend(context.iter().map(|name| as_variables(&argument(name))));
+        let place = self.layers.place.clone();
+        let (mut body, layer) = match &place {
+            Some(place) => self.layer_at(place),
+            None => (Vec::new(), "layer".to_owned()),
+        };
+        body.push(CodeLine::Text(format!("{} = {layer}({})", names.join(", "), passed.join(", "))));
+        let count = self.layers.count.as_ref().map(|count| crate::python::expression(count).0);
+        let over = match (place, count) {
+            (Some(_), Some(count)) => format!("range({count})"),
+            _ => format!("«W:{}»", self.layers.list),
+        };
+        self.emit(CodeLine::For(format!("layer in {over}"), body));
         self.frame().names.extend(names.iter().cloned());
         let value = CodeValue { text: out, binds: ATOM, ..x.clone() };
         if carried.is_empty() {
@@ -286,6 +325,23 @@ impl Walk<'_> {
         });
         BoundCode::Values(std::iter::once(value).chain(others).collect())
     }
+}
+
+/// Returns a prefix of weights with a number in its holes.
+fn without_holes(prefix: &str) -> String {
+    let mut parts = prefix.split('{');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |name, part| name + "0" + part.split_once('}').map_or("", |(_, tail)| tail))
+}
+
+/// True if what a method takes besides its values is a rotary table.
+pub(crate) fn is_table(name: &str) -> bool {
+    name != "cache" && !name.starts_with("E:")
+}
+
+/// Returns what a method takes besides its values as an argument of a call.
+pub(crate) fn argument(name: &str) -> String {
+    if name.starts_with("E:") { format!("«{name}»") } else { name.to_owned() }
 }
 
 /// A layer that gives `x` alone leaves what is carried as it is.
@@ -301,13 +357,11 @@ fn hand_on(method: &mut Method, carry: &[Ident]) {
     }
 }
 
-/// True if an expression is an item of a list by the layer's number.
+/// Returns the list of which an expression is an item by the number of the layer.
 pub(crate) fn is_item(expr: &Expr) -> Option<&Expr> {
     match &expr.kind {
         ExprKind::Index(list, key) => match &key.kind {
-            ExprKind::Path(names) if names.first().is_some_and(|name| name.name == "E:i") => {
-                Some(list)
-            }
+            ExprKind::Path(names) if names[0].name.starts_with("E:") => Some(list),
             _ => None,
         },
         _ => None,

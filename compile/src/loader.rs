@@ -60,10 +60,6 @@ pub(crate) fn rules<'s>(
 ) -> Result<Vec<RuleCode>, Finding> {
     let mut rules = Vec::new();
     for decl in &spec.weights {
-        if decl.disk.name.contains(['+', '-']) && decl.disk.name.contains("{2 * i") {
-            // Numbers that follow from others: such checkpoints are converted first.
-            continue;
-        }
         rules.push(rule(decl, scalars, target)?);
     }
     Ok(rules)
@@ -74,7 +70,16 @@ fn rule<'s>(
     scalars: &mut Scalars<'s>,
     target: &Target,
 ) -> Result<RuleCode, Finding> {
-    let (disk, weight) = (parts(&decl.disk.name), parts(&decl.weight.name));
+    let (mut disk, weight) = (parts(&decl.disk.name), parts(&decl.weight.name));
+    let mut numbers = String::new();
+    for part in &mut disk {
+        if let PatternPart::Hole(name) = part
+            && let Some((number, times, plus)) = multiple(name)
+        {
+            *name = number;
+            numbers = given_number("times", times, 1) + &given_number("plus", plus, 0);
+        }
+    }
     let mut holes: Vec<String> = Vec::new();
     let mut regex = String::new();
     for part in &disk {
@@ -147,11 +152,28 @@ fn rule<'s>(
         let order: Vec<String> = gathered.iter().map(ToString::to_string).collect();
         text += &[", gathered=[", &order.join(", "), "]"].concat();
     }
+    text += &numbers;
     if let Some(change) = change {
         text += ", change=";
         text += &change;
     }
     Ok(RuleCode { text: format!("Rule({text})"), comment: crate::comments::above(&decl.at) })
+}
+
+/// Reads a number that is a multiple of another, and some: `2 * i + 1`.
+fn multiple(hole: &str) -> Option<(String, i64, i64)> {
+    let (product, plus) = match (hole.split_once(" + "), hole.split_once(" - ")) {
+        (Some((product, plus)), _) => (product, plus.parse().ok()?),
+        (None, Some((product, minus))) => (product, -minus.parse::<i64>().ok()?),
+        (None, None) => (hole, 0),
+    };
+    let (times, number) = product.split_once(" * ").unwrap_or(("1", product));
+    let times = times.parse().ok()?;
+    ((times, plus) != (1, 0)).then(|| (number.to_owned(), times, plus))
+}
+
+fn given_number(name: &str, number: i64, usual: i64) -> String {
+    if number == usual { String::new() } else { format!(", {name}={number}") }
 }
 
 fn escaped(text: &str) -> String {

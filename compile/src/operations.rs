@@ -159,6 +159,7 @@ impl Walk<'_> {
             args.insert(param.name, argument);
         }
         self.tie(params, &args);
+        self.stretch(params, &args);
         self.written(name, sheet, params, &args, at)
     }
 
@@ -181,10 +182,12 @@ impl Walk<'_> {
                 OpArgument::Value(values[0].clone())
             }
             (ParamKind::Values, BoundCode::Values(values)) => OpArgument::Values(values),
+            (ParamKind::Module | ParamKind::Tensor, BoundCode::Scalar(text)) => {
+                let path = self.path_of(&text)?;
+                self.weight(param, path)
+            }
             (ParamKind::Module | ParamKind::Tensor, BoundCode::Name(path)) => {
-                let suffix = if param.kind == ParamKind::Module { ".weight" } else { "" };
-                let wide = self.is_wide(&format!("{path}{suffix}"));
-                OpArgument::Path(path, wide)
+                self.weight(param, path)
             }
             (ParamKind::Module, BoundCode::Choice(condition, yes, _)) => {
                 // Only a weight that is another's can be chosen so: `tied=`.
@@ -253,13 +256,27 @@ impl Walk<'_> {
         }
     }
 
+    /// Returns the path of a weight as an argument, which knows if it is f32 in every run.
+    fn weight(&self, param: &Param, path: String) -> OpArgument {
+        let suffix = if param.kind == ParamKind::Module { ".weight" } else { "" };
+        let wide = self.is_wide(&format!("{path}{suffix}"));
+        OpArgument::Path(path, wide)
+    }
+
     /// True if a weight is f32 in every run.
     fn is_wide(&self, path: &str) -> bool {
-        let full = match &self.prefix {
-            Some(prefix) => format!("{prefix}.{path}"),
-            None => path.to_owned(),
-        };
+        let full = self.full_path(path);
         self.spec.kept.f32.iter().any(|pattern| matches(&pattern.name, &full))
+    }
+
+    /// Notes a tensor of the model that changes a rotary table.
+    fn stretch(&mut self, params: &[Param], args: &OpArguments) {
+        let of = |kind: ParamKind| params.iter().find(|one| one.kind == kind).map(|one| &args[one.name]);
+        if let (Some(OpArgument::Text(table)), Some(OpArgument::Path(path, _))) =
+            (of(ParamKind::Rope), of(ParamKind::Tensor))
+        {
+            self.stretches.insert(table.clone(), path.clone());
+        }
     }
 
     /// Notes a weight that is another's: the optional module of an op is that whose weight its first module takes.
@@ -338,7 +355,7 @@ impl Walk<'_> {
             }
         }
         for (path, made) in made {
-            let conditions = self.frame().conditions.clone();
+            let conditions = self.module_conditions();
             self.frame().uses.push(ModuleUse { path, made, conditions });
         }
         for line in before.lines().filter(|line| !line.trim().is_empty()) {
@@ -360,7 +377,12 @@ impl Walk<'_> {
             findings.into_iter().next().unwrap_or_else(|| Finding::error(at, "no shape"))
         })?;
         let shapes = crate::shapes::given(&gives, args)?;
-        let binds = CodeValue::binds(&sheet.binds);
+        // What an op leaves as it is binds as before.
+        let as_before = args.values().find_map(|arg| match arg {
+            OpArgument::Value(value) if value.text == call => Some(value.binds),
+            _ => None,
+        });
+        let binds = as_before.unwrap_or_else(|| CodeValue::binds(&sheet.binds));
         let mut shapes = shapes.into_iter();
         match (shapes.next(), shapes.len()) {
             (Some(shape), 0) => Ok(BoundCode::Value(CodeValue { text: call, binds, shape, wide })),

@@ -49,8 +49,9 @@ impl CodeWriter<'_, '_> {
         keep_used(&mut helpers, &bodies_of(classes.iter().chain([last])));
         let names_of_helpers = helpers.iter().map(|(name, _)| name.clone()).collect();
         let helpers: Vec<String> = helpers.into_iter().map(|(_, text)| text).collect();
+        let numbers = self.walk.layers.numbers();
         let written: Vec<minijinja::Value> =
-            classes.iter().map(|class| class_value(class, width)).collect();
+            classes.iter().map(|class| class_value(class, &numbers, width)).collect();
         let mut setting_lines = Vec::new();
         layout::lines(&settings, 2, width, &mut setting_lines);
         let about = comments::first(&spec.source.text);
@@ -67,7 +68,7 @@ impl CodeWriter<'_, '_> {
             inside => !spec.inside.is_empty() || !spec.defaults.is_empty(),
             helpers,
             classes => written,
-            model => class_value(last, width),
+            model => class_value(last, &numbers, width),
             rules => rule_texts,
             kept,
             ignored,
@@ -216,11 +217,11 @@ fn own_dims(line: &CodeLine) -> CodeLine {
 }
 
 /// Returns a class for templates.
-fn class_value(class: &Class, width: usize) -> minijinja::Value {
+fn class_value(class: &Class, numbers: &[String], width: usize) -> minijinja::Value {
     let mut init = Vec::new();
     layout::lines(&class.init, 2, width, &mut init);
     let params = class.params.iter().map(|name| {
-        let ty = if name == "i" { "int" } else { "Any" };
+        let ty = if numbers.contains(name) { "int" } else { "Any" };
         format!(", {}: {ty}", crate::classes::parameter(name))
     });
     let mut head = Vec::new();

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::classes::{access, parameter};
+use crate::lent::{ModuleChoice, choice_of};
+use crate::python::expression;
 use crate::value::{CodeLine, Method, below, segments};
 
 /// Where a text stands.
@@ -20,6 +22,10 @@ pub(crate) struct Names<'m> {
     pub(crate) called: &'m BTreeMap<usize, String>,
     /// Paths whose children have numbers with gaps between them.
     pub(crate) gapped: &'m BTreeSet<String>,
+    /// Numbers that say which module of a list is used.
+    pub(crate) choices: &'m [ModuleChoice],
+    /// True where scalars of the layer are arguments.
+    pub(crate) passes: bool,
     /// Names that attributes cannot have.
     pub(crate) taken: BTreeSet<String>,
     /// Marked names that methods read from `self`.
@@ -38,6 +44,8 @@ impl<'m> Names<'m> {
             methods,
             called,
             gapped,
+            choices: &[],
+            passes: false,
             taken: BTreeSet::new(),
             attributes: BTreeSet::new(),
             params: BTreeSet::new(),
@@ -113,19 +121,23 @@ fn one(place: &str, mode: NameScope, path: &str, names: &mut Names<'_>) -> Strin
             names.params.insert(name.to_owned());
             parameter(name)
         }
+        "E" if names.passes => parameter(name),
         "D" | "E" => {
             names.attributes.insert(place.to_owned());
             format!("self.{}", names.attribute(name))
         }
-        "W" => reach(name, path, names.gapped),
+        "W" => {
+            let code = reach(name, path, names);
+            filled(&code, mode, path, names)
+        }
         "R" => format!("self.{name}"),
         "C" => {
             let number: usize = name.parse().unwrap_or_default();
             let called = names.called.get(&number).cloned().unwrap_or_default();
             let owner = names.methods.get(number).and_then(|method| method.owner.clone());
             match owner.as_deref().filter(|owner| *owner != path) {
-                Some(owner) if called == "forward" => reach(owner, path, names.gapped),
-                Some(owner) => format!("{}.{called}", reach(owner, path, names.gapped)),
+                Some(owner) if called == "forward" => reach(owner, path, names),
+                Some(owner) => format!("{}.{called}", reach(owner, path, names)),
                 None => format!("self.{called}"),
             }
         }
@@ -134,12 +146,14 @@ fn one(place: &str, mode: NameScope, path: &str, names: &mut Names<'_>) -> Strin
 }
 
 /// Returns the code by which a class at one path reaches another.
-fn reach(name: &str, path: &str, gapped: &BTreeSet<String>) -> String {
+fn reach(name: &str, path: &str, names: &Names<'_>) -> String {
     let rest = below(name, path).unwrap_or(name);
     let mut at = path.to_owned();
     let mut code = "self".to_owned();
     for segment in segments(rest) {
-        code = if gapped.contains(&at) {
+        code = if let Some(place) = choice_of(segment) {
+            format!("{code}[str({})]", expression(&names.choices[place].number).0)
+        } else if names.gapped.contains(&at) {
             format!("{code}[\"{segment}\"]")
         } else {
             access(&code, segment)

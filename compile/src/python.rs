@@ -143,6 +143,10 @@ fn call(name: &str, args: &[Arg]) -> (String, u8) {
     let given: Vec<&Expr> = args.iter().map(|arg| &arg.value).collect();
     let all = listed(given.iter().copied());
     match (name, given.as_slice()) {
+        ("any" | "max", [list]) if matches!(list.kind, ExprKind::Comprehension { .. }) => {
+            let items = expression(list).0;
+            (format!("{name}({})", &items[1..items.len() - 1]), ATOM)
+        }
         ("config", [key]) => (format!("read(config, {})", expression(key).0), ATOM),
         ("config", [key, default]) if default.kind == ExprKind::Null => {
             (format!("read(config, {})", expression(key).0), ATOM)

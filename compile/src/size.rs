@@ -103,21 +103,33 @@ pub(crate) fn minus(left: &Expr, right: &Expr) -> Expr {
 /// Divides a size, exactly where every product has the factors of the divisor.
 pub(crate) fn over(left: &Expr, right: &Expr) -> Expr {
     let mut factors = SizeFactors::default();
-    let dividend = factors.sum(left);
-    let divisor = factors.sum(right);
+    let mut dividend = factors.sum(left);
+    let mut divisor = factors.sum(right);
+    dividend.retain(|_, count| *count != 0);
+    divisor.retain(|_, count| *count != 0);
     if dividend == divisor {
         return symbol::with(left, ExprKind::Int(1));
     }
-    if divisor.len() == 1
-        && let Some((taken, by)) = divisor.iter().next()
-        && let Some(quotient) = quotient(&dividend, taken, *by)
-    {
+    if let Some(quotient) = quotient(&dividend, &divisor) {
         return factors.expr(&quotient, left);
     }
     joined(BinaryOp::FloorDiv, left.clone(), right.clone())
 }
 
-fn quotient(dividend: &Sum, taken: &[String], by: i64) -> Option<Sum> {
+/// Divides a sum by one of a single product, or of as many products as it has itself.
+fn quotient(dividend: &Sum, divisor: &Sum) -> Option<Sum> {
+    let (taken, by) = divisor.iter().next()?;
+    if divisor.len() == 1 {
+        return each_over(dividend, taken, *by);
+    }
+    let one = |(factors, count): (&Vec<String>, &i64)| {
+        each_over(&Sum::from([(factors.clone(), *count)]), taken, *by)
+    };
+    dividend.iter().filter_map(one).find(|quotient| product(quotient, divisor) == *dividend)
+}
+
+/// Divides each product of a sum by one product.
+fn each_over(dividend: &Sum, taken: &[String], by: i64) -> Option<Sum> {
     let mut quotient = Sum::new();
     for (factors, count) in dividend {
         let mut left = factors.clone();

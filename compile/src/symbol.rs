@@ -108,13 +108,35 @@ fn binary(expr: &Expr, op: BinaryOp, left: &Expr, right: &Expr) -> Expr {
             Some(ExprKind::Bool(!items.iter().any(|item| same(item, &a))))
         }
         (_, (Some(a), Some(b))) => arithmetic(op, &a, &b),
+        (BinaryOp::Add | BinaryOp::Sub, (None, Some(Scalar::Int(n)))) => {
+            return shifted(left, if op == BinaryOp::Add { n } else { -n }, expr);
+        }
         (BinaryOp::Mul, (Some(one), None)) if is_one(&one) => return right.clone(),
         (BinaryOp::Mul, (None, Some(one))) if is_one(&one) => return left.clone(),
         (BinaryOp::Add, (Some(Scalar::Int(0)), None)) => return right.clone(),
-        (BinaryOp::Add, (None, Some(Scalar::Int(0)))) => return left.clone(),
         _ => None,
     };
     kind.map_or_else(|| expr.clone(), |kind| with(expr, kind))
+}
+
+/// Adds an integer to an expression, or to one that it ends with.
+fn shifted(left: &Expr, n: i64, at: &Expr) -> Expr {
+    let ended = match &left.kind {
+        ExprKind::Binary(BinaryOp::Add, inner, last) => Some((inner, last, 1)),
+        ExprKind::Binary(BinaryOp::Sub, inner, last) => Some((inner, last, -1)),
+        _ => None,
+    };
+    let (inner, n) = match ended {
+        Some((inner, last, sign)) if let ExprKind::Int(m) = last.kind => (&**inner, n + sign * m),
+        _ => (left, n),
+    };
+    let last = |n| Box::new(with(at, ExprKind::Int(n)));
+    let inner_box = Box::new(inner.clone());
+    match n {
+        0 => inner.clone(),
+        1.. => with(at, ExprKind::Binary(BinaryOp::Add, inner_box, last(n))),
+        _ => with(at, ExprKind::Binary(BinaryOp::Sub, inner_box, last(-n))),
+    }
 }
 
 fn is_one(value: &Scalar) -> bool {

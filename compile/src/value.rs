@@ -108,6 +108,8 @@ pub(crate) struct Method {
     pub(crate) context: BTreeSet<String>,
     /// The path of the module that it belongs to; none if it uses no weights.
     pub(crate) owner: Option<String>,
+    /// True if scalars of the layer are arguments of it, because its module is that of several layers.
+    pub(crate) passes: bool,
     /// True for the method that runs all layers.
     pub(crate) has_layers: bool,
 }
@@ -130,7 +132,9 @@ pub(crate) fn outside_lists(owner: Option<String>, paths: &[&str]) -> Option<Str
     loop {
         let numbered = paths.iter().any(|path| {
             let rest = below(path, &owner).unwrap_or_default();
-            segments(rest).first().is_some_and(|segment| segment.parse::<usize>().is_ok())
+            segments(rest)
+                .first()
+                .is_some_and(|segment| segment.parse::<usize>().is_ok() || segment.starts_with('{'))
         });
         if !numbered || owner.is_empty() {
             return Some(owner);

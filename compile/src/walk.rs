@@ -8,6 +8,7 @@ use registry::spec::Spec;
 use registry::syntax::{Arg, BinaryOp, Expr, ExprKind, Function, Ident};
 
 use crate::helpers::Helpers;
+use crate::lent::{LentModule, ModuleChoice};
 use crate::python::binding::{ATOM, IF};
 use crate::python::expression;
 use crate::scalars::{LayerSymbols, Scalars};
@@ -55,6 +56,11 @@ pub(crate) struct Walk<'s> {
     pub(crate) frames: Vec<MethodFrame>,
     pub(crate) helpers: Helpers,
     pub(crate) ties: Vec<Tie>,
+    /// Tensors that change rotary tables, by table.
+    pub(crate) stretches: BTreeMap<String, String>,
+    /// Modules that layers take from elsewhere.
+    pub(crate) lent: Vec<LentModule>,
+    pub(crate) choices: Vec<ModuleChoice>,
     pub(crate) findings: Vec<Finding>,
     /// Functions under way.
     pub(crate) stack: Vec<String>,
@@ -67,8 +73,10 @@ pub(crate) struct Walk<'s> {
 }
 
 /// Names of Python that variables of specs may have.
-const TAKEN: [&str; 12] =
-    ["all", "input", "open", "lambda", "is", "from", "type", "range", "sum", "max", "min", "cache"];
+const TAKEN: [&str; 13] = [
+    "all", "input", "open", "lambda", "is", "from", "type", "range", "round", "sum", "max", "min",
+    "cache",
+];
 
 /// Returns a name of a spec as a variable of Python.
 pub(crate) fn variable(name: &str) -> String {
@@ -173,7 +181,7 @@ impl Walk<'_> {
     /// Evaluates an expression of a program.
     pub(crate) fn eval(&mut self, expr: &Expr, locals: &Locals) -> Result<BoundCode, Finding> {
         match &expr.kind {
-            ExprKind::Path(names) => path(names, locals, expr),
+            ExprKind::Path(names) => self.path(names, locals, expr),
             ExprKind::Call(name, args) => self.call(name, args, expr, locals),
             ExprKind::Binary(op, left, right)
                 if matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div) =>
@@ -304,6 +312,24 @@ impl Walk<'_> {
         }
         self.scalar(expr, locals, &mut Vec::new()).map(BoundCode::Scalar)
     }
+
+    /// Returns the meaning of a path in a program.
+    fn path(&mut self, names: &[Ident], locals: &Locals, at: &Expr) -> Result<BoundCode, Finding> {
+        let rest: Vec<&str> = names.iter().skip(1).map(|name| name.name.as_str()).collect();
+        let Some(first) = names.first() else { return Ok(BoundCode::Name(String::new())) };
+        let path = match locals.get(&first.name) {
+            Some(bound) if rest.is_empty() => return Ok(bound.clone()),
+            Some(BoundCode::Name(path)) => path.clone(),
+            Some(BoundCode::Scalar(text)) => self.path_of(text)?,
+            Some(_) => {
+                let message = format!("`{}` is a path that depends on the config", first.name);
+                return Err(Finding::error(&at.at, message)
+                    .help("code is written for modules of a layer's own"));
+            }
+            None => first.name.clone(),
+        };
+        Ok(BoundCode::Name([&[path.as_str()], rest.as_slice()].concat().join(".")))
+    }
 }
 
 /// Returns an assignment.
@@ -324,25 +350,4 @@ pub(crate) fn negated(condition: &Expr) -> Expr {
         _ => ExprKind::Unary(registry::syntax::UnaryOp::Not, Box::new(condition.clone())),
     };
     symbol::with(condition, kind)
-}
-
-/// Returns the meaning of a path in a program.
-fn path(names: &[Ident], locals: &Locals, at: &Expr) -> Result<BoundCode, Finding> {
-    let rest: Vec<&str> = names.iter().skip(1).map(|name| name.name.as_str()).collect();
-    let Some(first) = names.first() else { return Ok(BoundCode::Name(String::new())) };
-    Ok(match locals.get(&first.name) {
-        Some(bound) if rest.is_empty() => bound.clone(),
-        Some(BoundCode::Name(path)) => {
-            BoundCode::Name([&[path.as_str()], rest.as_slice()].concat().join("."))
-        }
-        Some(BoundCode::Scalar(Expr { kind: ExprKind::Str(text), .. })) => {
-            BoundCode::Name([&[text.as_str()], rest.as_slice()].concat().join("."))
-        }
-        Some(_) => {
-            let message = format!("`{}` is a path that depends on the config", first.name);
-            return Err(Finding::error(&at.at, message)
-                .help("code is written for modules of a layer's own"));
-        }
-        None => BoundCode::Name([&[first.name.as_str()], rest.as_slice()].concat().join(".")),
-    })
 }

@@ -1,0 +1,230 @@
+//! Modules that layers take from elsewhere: from another layer, or from a list beside the layers. Their paths have scalars of the layer in them.
+
+use registry::diag::Finding;
+use registry::syntax::{BinaryOp, Expr, ExprKind};
+
+use crate::file::CodeWriter;
+use crate::loops::{as_variables, holder};
+use crate::python::expression;
+use crate::symbol::{self, marked};
+use crate::value::{CodeLine, Method, below, parent};
+use crate::walk::Walk;
+
+/// A module that layers take from elsewhere.
+#[derive(Debug, Clone)]
+pub(crate) struct LentModule {
+    /// Its name in a layer.
+    pub(crate) name: String,
+    /// The list that it is in, or the layer that it is in.
+    list: String,
+    /// The number of the one that a layer takes.
+    pub(crate) number: Expr,
+    /// The expression of the layer that has it; none if it is in a list beside the layers.
+    pub(crate) owner: Option<Expr>,
+    /// The place among the classes of layers that take it.
+    class: usize,
+}
+
+/// A list of modules in which scalars of the layer say which to use.
+#[derive(Debug, Clone)]
+pub(crate) struct ModuleChoice {
+    /// The number of the one to use.
+    pub(crate) number: Expr,
+    /// The scalar of the layer that lists all numbers that its list has.
+    pub(crate) all: String,
+}
+
+/// How a child that is taken from a list beside the layers is made.
+#[derive(Debug, Clone)]
+pub(crate) struct LentChild {
+    pub(crate) name: String,
+    pub(crate) made: String,
+    /// The condition under which a layer takes one.
+    pub(crate) condition: String,
+}
+
+/// Returns the number of a choice in a segment of a path.
+pub(crate) fn choice_of(segment: &str) -> Option<usize> {
+    segment.strip_prefix('{')?.strip_suffix('}')?.parse().ok()
+}
+
+impl Walk<'_> {
+    /// Returns the path that a text names, whose weights are outside of the layer; below a name of the layer's own if it depends on the layer.
+    pub(crate) fn path_of(&mut self, text: &Expr) -> Result<String, Finding> {
+        let mut numbers = Vec::new();
+        let path = pattern(text, &mut numbers)?;
+        let Some((list, tail)) = path.split_once(".{") else { return Ok(path) };
+        let (_, tail) = tail.split_once('}').unwrap_or((tail, ""));
+        let tail = tail.trim_start_matches('.');
+        let inside = list == self.layers.list;
+        if !inside && parent(list) != holder(&self.layers.list) {
+            return Err(Finding::error(&text.at, format!("`{list}` is not beside the layers"))
+                .help("code is written for lists in the module that has the layers"));
+        }
+        let (name, mut path) = if inside {
+            (tail.split('.').next().unwrap_or(tail).to_owned(), tail.to_owned())
+        } else {
+            let name = list.rsplit('.').next().unwrap_or(list).to_owned();
+            (name.clone(), format!("{name}.{tail}"))
+        };
+        let number = numbers.remove(0);
+        let class = self.layers.classes.len();
+        if !self.lent.iter().any(|one| one.name == name && one.class == class) {
+            let (list, number) = (list.to_owned(), number.clone());
+            let owner = inside.then(|| self.layer.expanded(&number, ""));
+            self.lent.push(LentModule { name, list, number, owner, class });
+        }
+        for inner in numbers {
+            let place = self.module_choice(inner, &number, text)?;
+            path = path.replacen("{}", &format!("{{{place}}}"), 1);
+        }
+        Ok(path)
+    }
+
+    /// Notes a number in the path of a module, and gives its place among all.
+    fn module_choice(&mut self, number: Expr, owner: &Expr, at: &Expr) -> Result<usize, Finding> {
+        let same = |one: &ModuleChoice| expression(&one.number).0 == expression(&number).0;
+        if let Some(known) = self.choices.iter().position(same) {
+            return Ok(known);
+        }
+        let count = self.layers.count.clone().filter(|_| self.prefix.is_some());
+        let count = count.ok_or_else(|| Finding::error(&at.at, "no layer is under way"))?;
+        let all = match expression(&number).0.strip_prefix("«E:") {
+            Some(name) => name.replace('»', "s"),
+            None => format!("numbers_{}", self.choices.len()),
+        };
+        let own = marked("E", "i", at);
+        let others = self.layer.expanded(owner, "");
+        let body = self.layer.expanded(&number, "");
+        let here = |left: Expr, right: Expr| {
+            symbol::with(at, ExprKind::Binary(BinaryOp::Eq, Box::new(left), Box::new(right)))
+        };
+        let mut filter = here(others, marked("E", "own", at));
+        if let (Some(kind), Some(ExprKind::Str(name))) =
+            (&self.layers.kind, self.layer.each.get("kind").map(|kind| &kind.kind))
+        {
+            let name = symbol::with(at, ExprKind::Str(name.clone()));
+            let both = (Box::new(here(kind.clone(), name)), Box::new(filter));
+            filter = symbol::with(at, ExprKind::Binary(BinaryOp::And, both.0, both.1));
+        }
+        let list = self.layer.in_turn(&body, &count, Some(&filter), "n");
+        self.layer.each.insert(all.clone(), crate::loops::put(&list, "«E:own»", &own));
+        self.choices.push(ModuleChoice { number, all });
+        Ok(self.choices.len() - 1)
+    }
+
+    /// True if scalars of the layer are arguments of a method, because several layers have its module.
+    pub(crate) fn passes(&self, method: &Method) -> bool {
+        if self.prefix.is_none() {
+            return false;
+        }
+        let is_lent = |owner: &String| self.lent.iter().any(|one| below(owner, &one.name).is_some());
+        self.layers.place.is_some()
+            || method.owner.as_ref().map_or(!self.lent.is_empty(), is_lent)
+    }
+
+    /// Returns the full path of a weight of a layer.
+    pub(crate) fn full_path(&self, path: &str) -> String {
+        let outside = self.lent.iter().filter(|one| one.owner.is_none());
+        for one in outside {
+            if let Some(tail) = below(path, &one.name) {
+                return format!("{}.0.{tail}", one.list);
+            }
+        }
+        match &self.prefix {
+            Some(prefix) => format!("{prefix}.{path}"),
+            None => path.to_owned(),
+        }
+    }
+}
+
+/// Returns a path with `{}` where numbers of the layer are, and these.
+fn pattern(text: &Expr, numbers: &mut Vec<Expr>) -> Result<String, Finding> {
+    let wrong = || {
+        Finding::error(&text.at, "this is a path that depends on the config")
+            .help("code is written for paths that are filled with numbers")
+    };
+    match &text.kind {
+        ExprKind::Str(text) => Ok(text.clone()),
+        ExprKind::Int(number) => Ok(number.to_string()),
+        ExprKind::Call(name, args) if name.name == "fill" => {
+            let Some((form, given)) = args.split_first() else { return Err(wrong()) };
+            let ExprKind::Str(form) = &form.value.kind else { return Err(wrong()) };
+            let mut path = String::new();
+            let mut given = given.iter();
+            for (n, piece) in form.split("{}").enumerate() {
+                if n > 0 {
+                    path += &pattern(&given.next().ok_or_else(wrong)?.value, numbers)?;
+                }
+                path += piece;
+            }
+            Ok(path)
+        }
+        _ => {
+            numbers.push(text.clone());
+            Ok("{}".to_owned())
+        }
+    }
+}
+
+impl CodeWriter<'_, '_> {
+    /// Returns the lines by which layers get modules that they take from elsewhere, before and behind the line that makes the layers.
+    pub(crate) fn lent_lines(
+        &self,
+        classes: &[&str],
+        children: &[LentChild],
+    ) -> (Vec<CodeLine>, Vec<CodeLine>) {
+        let layers = &self.walk.layers;
+        let list = format!("«W:{}»", layers.list);
+        let text = |text: String| CodeLine::Text(text);
+        let number = layers.place.as_deref().unwrap_or("layer");
+        let (mut before, mut behind) = (Vec::new(), Vec::new());
+        let mut done: Vec<&str> = Vec::new();
+        for lent in &self.walk.lent {
+            if done.contains(&lent.name.as_str()) {
+                continue;
+            }
+            done.push(&lent.name);
+            let name = &lent.name;
+            let scalars = &layers.classes[lent.class].scalars;
+            let over = format!("{number}, block in enumerate({list})");
+            if let Some(owner) = &lent.owner {
+                let owner = as_variables(&expression(owner).0);
+                let taken = text(format!("block.{name} = {list}[{owner}].{name}"));
+                let taken = match classes {
+                    [_] => taken,
+                    several => CodeLine::If(
+                        format!("isinstance(block, {})", several[lent.class]),
+                        vec![taken],
+                        Vec::new(),
+                    ),
+                };
+                behind.push(CodeLine::For(over, vec![taken]));
+            } else if let Some(child) = children.iter().find(|child| child.name == *name) {
+                let own = format!("self.{name}");
+                before.push(text(format!("{own} = nn.ModuleList()")));
+                let shown = match &layers.place {
+                    Some(place) => scalars.by_place(&lent.number, place),
+                    None => scalars.expanded(&lent.number, ""),
+                };
+                let shown = as_variables(&expression(&shown).0);
+                let lines = vec![
+                    text(format!("number = {shown}")),
+                    CodeLine::If(
+                        format!("number == len({own})"),
+                        vec![text(format!("{own}.append({})", child.made))],
+                        Vec::new(),
+                    ),
+                    text(format!("block.{name} = {own}[number]")),
+                ];
+                let lines = if child.condition.is_empty() {
+                    lines
+                } else {
+                    vec![CodeLine::If(as_variables(&child.condition), lines, Vec::new())]
+                };
+                behind.push(CodeLine::For(over, lines));
+            }
+        }
+        (before, behind)
+    }
+}
