@@ -26,7 +26,7 @@ pub(super) const WORDS: [(&str, &[&str]); 4] = [
             "gguf_arch",
             "nextn",
             "mixture",
-            "first_layer_attends",
+            "sinks",
             "query_heads",
         ],
     ),
@@ -101,12 +101,7 @@ pub fn facts(model: &Model, about: &FactInputs) -> ModelFacts {
         ("gguf_arch", arch.map_or(Scalar::Null, Scalar::Str)),
         ("nextn", Scalar::Bool(model.nextn.is_some())),
         ("mixture", Scalar::Bool(graph.nodes.iter().any(|node| node.op.is(Trait::Experts)))),
-        (
-            "first_layer_attends",
-            Scalar::Bool(
-                graph.states.iter().any(|state: &State| state.layer == 0 && holds_keys(state.kind)),
-            ),
-        ),
+        ("sinks", Scalar::Bool(graph.nodes.iter().any(|node| node.weights.contains_key("sinks")))),
         ("query_heads", int_or_null(query_heads(graph))),
     ];
     let chat = &about.chat;
