@@ -90,7 +90,7 @@ impl EngineDumpArgs {
             ResolvedEngine::Child(child) => {
                 ensure!(
                     !is_gguf(model),
-                    "engine `{name}` opens the folder of a checkpoint; `{}` is a GGUF file",
+                    "a dump of engine `{name}` is made from the folder of a checkpoint; `{}` is a GGUF file",
                     model.display()
                 );
                 let dir = target::folder(&which)?.dir;
@@ -98,7 +98,7 @@ impl EngineDumpArgs {
                 let prompts = self.prompts(&dir, prompts, &model)?;
                 let engine = child.engine(room(&prompts));
                 let source = ModelSource { model: Arc::new(model), dir: &dir };
-                self.record(&engine, &source, prompts, dtypes, output, &|| engine.facts())
+                self.record(&engine, &source, prompts, dtypes, output)
             }
             ResolvedEngine::Server(url) => bail!(
                 "`{url}` is a server: `parity check` compares one, and a dump is written of engines that run here"
@@ -108,7 +108,7 @@ impl EngineDumpArgs {
                 let prompts = self.prompts(model, prompts, &opened.model)?;
                 let engine = engines::start(driver, room(&prompts))?;
                 let source = ModelSource { model: Arc::new(opened.model), dir: model };
-                self.record(engine.as_ref(), &source, prompts, dtypes, output, &|| None)
+                self.record(engine.as_ref(), &source, prompts, dtypes, output)
             }
             ResolvedEngine::InProcess(driver) => {
                 let target = target::open(&which, &self.choice)?;
@@ -117,14 +117,7 @@ impl EngineDumpArgs {
                 }
                 let prompts = self.prompts(&target.dir, prompts, &target.model)?;
                 let engine = engines::start(driver, 0)?;
-                self.record(
-                    engine.as_ref(),
-                    &target::source(&target),
-                    prompts,
-                    dtypes,
-                    output,
-                    &|| None,
-                )
+                self.record(engine.as_ref(), &target::source(&target), prompts, dtypes, output)
             }
         }
     }
@@ -136,7 +129,6 @@ impl EngineDumpArgs {
         prompts: Vec<Prompt>,
         dtypes: &[Dtype],
         output: &Path,
-        facts: &dyn Fn() -> Option<String>,
     ) -> Result<CommandOutcome> {
         term::note(&format!(
             "running {} prompts with {} in {}",
@@ -149,7 +141,7 @@ impl EngineDumpArgs {
             dtypes,
             producer: &|| {
                 let version = env!("CARGO_PKG_VERSION");
-                json!({"name": engine.name(), "onboard": version, "engine": facts(), "options": self.options})
+                json!({"name": engine.name(), "onboard": version, "engine": engine.facts(), "options": self.options})
             },
         };
         let allow_dtype_mismatch = self.allow_dtype_mismatch;

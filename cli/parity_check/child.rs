@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
-use engine::ModelSource;
+use engine::{Engine as _, ModelSource};
 use engine::capability::EngineSheet;
 use models::is_gguf;
 use parity::beside::open_dump;
@@ -17,7 +17,7 @@ use crate::target;
 use crate::{CommandOutcome, term};
 
 /// Positions past the longest schedule, whose length depends on windows and can exceed the prompts.
-const SCHEDULES: usize = 160;
+pub(super) const SCHEDULES: usize = 160;
 
 /// Remark on a difference that a diagnosis cannot explain.
 const WHOLE_PROMPTS_AGREE: &str = "no diagnosis: prompts that are fed whole agree, so no edit of the model explains the difference; \
@@ -40,11 +40,14 @@ impl ParityCheckArgs {
                 "engine `{name}` builds its own graph, so {flag} has no effect on it; its settings are --engine-option"
             );
         }
-        ensure!(
-            !is_gguf(&self.which.model),
-            "engine `{name}` opens the folder of a checkpoint; `{}` is a GGUF file",
-            self.which.model.display()
-        );
+        if is_gguf(&self.which.model) {
+            ensure!(
+                child.sheet().is_none_or(|sheet| !sheet.formats.is_empty()),
+                "engine `{name}` opens the folder of a checkpoint; `{}` is a GGUF file",
+                self.which.model.display()
+            );
+            return self.run_child_file(child);
+        }
         let dir = target::folder(&self.which)?.dir;
         let (_, dump) = open_dump(&dir, self.reference.as_deref())?;
         let vocab = Some(dump.manifest.vocab);

@@ -73,7 +73,7 @@ fn rule<'s>(
     let (mut disk, weight) = (parts(&decl.disk.name), parts(&decl.weight.name));
     let mut numbers = String::new();
     for part in &mut disk {
-        if let PatternPart::Hole(name) = part
+        if let NamePart::Hole(name) = part
             && let Some((number, times, plus)) = multiple(name)
         {
             *name = number;

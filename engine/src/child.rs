@@ -119,11 +119,6 @@ impl ChildEngine {
     pub fn new(launch: EngineLaunch, tokens: usize) -> Self {
         Self { launch, tokens, facts: Mutex::new(None) }
     }
-
-    /// Returns name, version, device and settings in force, as the last opened session reported them.
-    pub fn facts(&self) -> Option<String> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
 }
 
 /// Starts an engine and asks who it is.
@@ -217,6 +212,11 @@ impl Engine for ChildEngine {
 
     fn runs_specs(&self) -> bool {
         false
+    }
+
+    /// As the last opened session reported them.
+    fn facts(&self) -> Option<String> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn open(

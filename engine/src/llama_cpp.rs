@@ -14,7 +14,6 @@ mod worker;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use formats::codec::BlockType;
 use formats::gguf;
 use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::model::LlamaModel;
@@ -26,7 +25,7 @@ use registry::graph::Graph;
 use registry::model::Model;
 
 use crate::capability::{EngineSheet, Feature, refuse, refuse_features};
-use crate::model_file::ModelFile;
+use crate::model_file::{ARCHITECTURE, ModelFile};
 use crate::{Engine, Error, ModelSource, Session, SessionOptions};
 
 /// The engine, and how much room its sessions have.
@@ -48,20 +47,11 @@ impl Default for LlamaCpp {
 impl LlamaCpp {
     /// Opens a file only to see what it holds.
     pub fn describe(&self, path: &Path) -> Result<ModelFile, Error> {
-        let (file, architecture) = admit(path)?;
+        let file = admit(path)?;
         let loaded = load(path)?;
-        let named = file.metadata().str("general.name").ok().flatten();
-        let name = named.unwrap_or(&architecture).to_owned();
         let vocab = usize::try_from(loaded.n_vocab()).unwrap_or(0);
         let context = usize::try_from(loaded.n_ctx_train()).ok().filter(|n| *n > 0);
-        let model = Model::opaque(name, architecture, vocab, context);
-        Ok(ModelFile {
-            model,
-            f32_weights: file
-                .tensors()
-                .iter()
-                .all(|t: &gguf::GgufTensor| matches!(t.ty, BlockType::F32 | BlockType::I32)),
-        })
+        ModelFile::of_gguf(&file, vocab, context).map_err(broken)
     }
 }
 
@@ -99,7 +89,7 @@ const MAX_BLOCKS: u32 = 512;
 
 /// Reads a file with the reader of this project, which trusts nothing, and refuses what
 /// llama.cpp has no log-probabilities for.
-fn admit(path: &Path) -> Result<(gguf::GgufFile, String), Error> {
+fn admit(path: &Path) -> Result<gguf::GgufFile, Error> {
     let file = gguf::GgufFile::open(path).map_err(broken)?;
     let place = path.display();
     let Some(architecture) = file.metadata().str(ARCHITECTURE).map_err(broken)? else {
@@ -133,16 +123,12 @@ fn admit(path: &Path) -> Result<(gguf::GgufFile, String), Error> {
     if !findings.is_empty() {
         return Err(Error::Refused(findings));
     }
-    let architecture = architecture.to_owned();
-    Ok((file, architecture))
+    Ok(file)
 }
 
 fn broken(error: gguf::Error) -> Error {
     Error::Checkpoint(Box::new(error))
 }
-
-/// The metadata key of a file's architecture.
-const ARCHITECTURE: &str = "general.architecture";
 
 /// Returns llama.cpp's global state, which is set up once.
 fn backend() -> Result<&'static LlamaBackend, Error> {

@@ -33,6 +33,11 @@ pub trait Engine: Send + Sync {
         false
     }
 
+    /// Returns name, version, device and settings in force as the engine reports them, if it is a program of its own.
+    fn facts(&self) -> Option<String> {
+        None
+    }
+
     /// Opens a model. Refuses what it cannot run, naming the op, state or rule in the way.
     fn open(
         &self,

@@ -45,6 +45,29 @@ fn a_wrong_engine_differs() {
 }
 
 #[test]
+fn an_engine_without_a_sheet_may_open_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.gguf");
+    let mut convert = crate::tool::convert();
+    run(convert.arg(fixture("llama")).args(["--to", "gguf:f32", "-o"]).arg(&file)).code(0);
+    let weights = format!("weights={}", fixture("llama").display());
+    let check_file = |name: &str, theta: &str| {
+        let mut command = parity();
+        command.arg("check").arg(&file).arg("--reference").arg(fixture("llama/reference"));
+        command.args(["--no-schedules", "--engine"]).arg(name);
+        command.args(["--engine-option", &weights, "--engine-option", theta]);
+        run(&mut command)
+    };
+    let plain = engine("plain.py").display().to_string();
+    check_file(&plain, "theta=")
+        .code(0)
+        .prints("engine plain 1 on cpu, in force: theta=")
+        .prints("AGREE in 1 run");
+    check_file(&plain, "theta=5000").code(1).prints("FAIL");
+    check_file("mlx", "theta=").code(2).says("engine `mlx` opens the folder of a checkpoint");
+}
+
+#[test]
 fn an_engine_that_breaks_the_protocol_is_an_error_with_its_last_words() {
     for (fault, words) in [
         ("crash", "verb `hello`: the engine ended before it answered (exit status: 1)"),

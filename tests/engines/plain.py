@@ -28,11 +28,16 @@ def times(matrix, row):
 
 class Plain(Engine):
     name, version = "plain", "1"
-    options = {"theta": ""}
+    options = {"theta": "", "weights": ""}  # weights: the folder that a file stands for
 
     def open(self, model, dtype, tokens):
         if dtype != "f32":
             raise Refused(f"no {dtype}; it runs in f32")
+        if Path(model).is_file():
+            with open(model, "rb") as file:
+                if file.read(4) != b"GGUF":
+                    raise Refused(f"{model} is no GGUF file")
+            model = self.options["weights"]
         self.c = json.loads(Path(model, "config.json").read_text())
         self.w, self.slots = dict(tensors(model)), {}
         theta = float(self.options["theta"] or self.c["rope_parameters"]["rope_theta"])
