@@ -70,9 +70,9 @@ impl Walk<'_> {
         let number = numbers.remove(0);
         let class = self.layers.classes.len();
         if !self.lent.iter().any(|one| one.name == name && one.class == class) {
-            let (list, number) = (list.to_owned(), number.clone());
             let owner = inside.then(|| self.layer.expanded(&number, ""));
-            self.lent.push(LentModule { name, list, number, owner, class });
+            let list = list.to_owned();
+            self.lent.push(LentModule { name, list, number: number.clone(), owner, class });
         }
         for inner in numbers {
             let place = self.module_choice(inner, &number, text)?;
@@ -104,8 +104,8 @@ impl Walk<'_> {
             (&self.layers.kind, self.layer.each.get("kind").map(|kind| &kind.kind))
         {
             let name = symbol::with(at, ExprKind::Str(name.clone()));
-            let both = (Box::new(here(kind.clone(), name)), Box::new(filter));
-            filter = symbol::with(at, ExprKind::Binary(BinaryOp::And, both.0, both.1));
+            let same = Box::new(here(kind.clone(), name));
+            filter = symbol::with(at, ExprKind::Binary(BinaryOp::And, same, Box::new(filter)));
         }
         let list = self.layer.in_turn(&body, &count, Some(&filter), "n");
         self.layer.each.insert(all.clone(), crate::loops::put(&list, "«E:own»", &own));
@@ -178,7 +178,8 @@ impl CodeWriter<'_, '_> {
         let list = format!("«W:{}»", layers.list);
         let text = |text: String| CodeLine::Text(text);
         let number = layers.place.as_deref().unwrap_or("layer");
-        let (mut before, mut behind) = (Vec::new(), Vec::new());
+        let mut before = Vec::new();
+        let mut behind = Vec::new();
         let mut done: Vec<&str> = Vec::new();
         for lent in &self.walk.lent {
             if done.contains(&lent.name.as_str()) {
