@@ -169,7 +169,10 @@ fn expression(
         let last = commas[commas.len() - 1];
         let start = expr.len() - last.len();
         let first = breaking(head, expr, depth, width).map_or(0, |(open, _)| open);
-        if !operators.is_empty() || first < start || !fits(&format!("{head}{}", &expr[..=first]), depth, width) {
+        if !operators.is_empty()
+            || first < start
+            || !fits(&format!("{head}{}", &expr[..=first]), depth, width)
+        {
             out.push(format!("{}{head}(", indent(depth)));
             for one in commas {
                 item(one, ",", depth + 1, width, out);
@@ -212,9 +215,8 @@ fn within_brackets(
         expr[open..].starts_with('[')
             && expr[..open].ends_with(|c: char| c.is_alphanumeric() || "_)]".contains(c))
     };
-    let ends = all.last().is_some_and(|(open, close)| {
-        close + 1 == expr.len() && !is_subscript(*open)
-    });
+    let ends =
+        all.last().is_some_and(|(open, close)| close + 1 == expr.len() && !is_subscript(*open));
     if !ends && !expr.starts_with(['(', '[', '{']) {
         return false;
     }
@@ -360,8 +362,8 @@ fn groups(text: &str) -> Vec<(usize, usize)> {
 /// Lays out operands one below the other behind a word, if they do not fit into a line.
 fn operands(head: &str, expr: &str, depth: usize, width: usize, out: &mut Vec<String>) {
     const WORDS: [&str; 18] = [
-        "+", "-", "*", "/", "//", "@", "**", "and", "or", "if", "else", "is", "in", "not", "==", "!=",
-        "<", ">",
+        "+", "-", "*", "/", "//", "@", "**", "and", "or", "if", "else", "is", "in", "not", "==",
+        "!=", "<", ">",
     ];
     if fits(&format!("{head}{expr}"), depth, width) {
         out.push(format!("{}{head}{expr}", indent(depth)));
