@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::classes::Class;
+use registry::diag::Finding;
+
+use crate::classes::{Class, parameter};
 use crate::places::{NameScope, Names, resolved_lines};
 use crate::python::expression;
 use crate::scalars::LayerSymbols;
 use crate::value::{CodeLine, Method, segments};
+use crate::walk::assigned;
 
 /// What places are filled with where no class has methods yet.
 #[derive(Default)]
@@ -137,7 +140,11 @@ pub(crate) fn multiplied(lines: &mut [CodeLine], path: &str) {
 }
 
 /// Computes the scalars of a layer at the beginning of its constructor, from a number.
-pub(crate) fn layer_head(class: &mut Class, scalars: &LayerSymbols, number: &str) {
+pub(crate) fn layer_head(
+    class: &mut Class,
+    scalars: &LayerSymbols,
+    number: &str,
+) -> Result<(), Finding> {
     let mut needed: BTreeSet<String> = class.params.iter().cloned().collect();
     for (name, expr) in scalars.each.iter().rev() {
         if needed.contains(name) && name != number {
@@ -146,6 +153,10 @@ pub(crate) fn layer_head(class: &mut Class, scalars: &LayerSymbols, number: &str
             });
         }
     }
+    if number != "i" && needed.contains("i") {
+        let message = "modules that layers share have sizes that follow from the layer";
+        return Err(Finding::unplaced(message));
+    }
     let empty = NoMethods::default();
     let mut names = empty.names();
     let mut lines = Vec::new();
@@ -153,11 +164,11 @@ pub(crate) fn layer_head(class: &mut Class, scalars: &LayerSymbols, number: &str
         scalars.each.iter().filter(|(name, _)| needed.contains(*name) && *name != number)
     {
         let value = expression(expr).0.replace("(config, ", "(config.raw, ");
-        let line = CodeLine::Text(format!("{name} = {value}"));
-        lines.push(line);
+        lines.push(assigned(&parameter(name), &value));
     }
     let mut init = resolved_lines(&lines, NameScope::Init, "", &mut names);
     init.append(&mut class.init);
     class.init = init;
     class.params = if needed.is_empty() { Vec::new() } else { vec![number.to_owned()] };
+    Ok(())
 }

@@ -6,6 +6,7 @@ use indexmap::{IndexMap, IndexSet};
 use registry::syntax::{BinaryOp, Expr, ExprKind, UnaryOp};
 
 use crate::lent::{LentChild, LentModule, ModuleChoice, choice_of};
+use crate::loops::equal;
 use crate::places::{NameScope, Names, resolved, resolved_lines};
 use crate::python::binding::AND;
 use crate::python::{enclosed, expression};
@@ -297,9 +298,7 @@ impl Classes<'_> {
             let made = self.made(path, &group);
             match self.lent.iter().find(|one| one.name == path) {
                 Some(LentModule { owner: Some(_), number, .. }) => {
-                    let own = Box::new(symbol::marked("E", "i", number));
-                    let here = ExprKind::Binary(BinaryOp::Eq, Box::new(number.clone()), own);
-                    conditions.push(symbol::with(number, here));
+                    conditions.push(equal(number.clone(), symbol::marked("E", "i", number)));
                 }
                 Some(_) => {
                     let condition = all_of(&conditions);
@@ -331,8 +330,10 @@ impl Classes<'_> {
         group: &Group,
     ) -> Option<(Vec<Expr>, CodeLine)> {
         let paths = group.uses.iter().map(|one| one.path.as_str());
-        let owners = group.methods.iter().filter_map(|one| self.methods[one.method].owner.as_deref());
-        let inner = paths.chain(owners).find_map(|inner| segments(below(inner, path)?).first().copied())?;
+        let owners =
+            group.methods.iter().filter_map(|one| self.methods[one.method].owner.as_deref());
+        let inner =
+            paths.chain(owners).find_map(|inner| segments(below(inner, path)?).first().copied())?;
         let list = self.choices[choice_of(inner)?].all.clone();
         let child = format!("{path}.{inner}");
         let mut part = group.clone();
@@ -469,7 +470,11 @@ impl Classes<'_> {
             Some(ExprKind::Call(name, _)) if ["len", "sum"].contains(&name.name.as_str()) => "int",
             Some(ExprKind::Unary(UnaryOp::Not, _)) => "bool",
             Some(ExprKind::Binary(op, ..)) => match op {
-                BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::FloorDiv | BinaryOp::Mod => "int",
+                BinaryOp::Add
+                | BinaryOp::Sub
+                | BinaryOp::Mul
+                | BinaryOp::FloorDiv
+                | BinaryOp::Mod => "int",
                 _ => "bool",
             },
             _ => "Any",

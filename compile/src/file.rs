@@ -160,7 +160,7 @@ impl CodeWriter<'_, '_> {
             let number = self.walk.layers.place.as_deref();
             let scalars = number.map_or(class.scalars.clone(), |place| class.scalars.placed(place));
             let number = number.unwrap_or("i");
-            layer_head(&mut built, &scalars, number);
+            layer_head(&mut built, &scalars, number)?;
             if several {
                 built.params = vec![number.to_owned()];
             }
@@ -279,10 +279,13 @@ impl CodeWriter<'_, '_> {
                 [] => ("_", String::new()),
                 _ => (number, format!(", {number}")),
             };
-            return all.lists(list, &format!(
-                "nn.ModuleList([{}(config{given}) for {variable} in range({count})])",
-                class.name
-            ));
+            return all.lists(
+                list,
+                &format!(
+                    "nn.ModuleList([{}(config{given}) for {variable} in range({count})])",
+                    class.name
+                ),
+            );
         }
         let kind = match (&all.kind, &all.place) {
             (Some(kind), Some(place)) => Some(all.scalars.by_place(kind, place)),

@@ -120,6 +120,14 @@ impl Walk<'_> {
         if number != "i" {
             self.layers.place = Some(number.to_owned());
             self.layers.scalars = self.layer_scalars(&["*".to_owned()], at)?;
+            for hole in
+                decl.prefix.name.split('{').skip(1).filter_map(|part| part.split('}').next())
+            {
+                if !self.layers.scalars.each.contains_key(hole) {
+                    let message = format!("`{hole}` is no scalar of a layer");
+                    return Err(Finding::error(&decl.prefix.at, message));
+                }
+            }
         }
         let carried = self.classes(&x, given, at)?;
         Ok(self.loop_lines(&x, given, &carried))

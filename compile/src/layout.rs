@@ -91,7 +91,7 @@ fn parts(text: &str) -> (&str, &str) {
 
 /// Returns operators outside of brackets with their places, in order.
 fn top_level(text: &str) -> Vec<(usize, &'static str)> {
-    const WORDS: [(&str, &str); 16] = [
+    const WORDS: [(&str, &str); 18] = [
         (" if ", "if"),
         (" else ", "else"),
         (" or ", "or"),
@@ -102,6 +102,8 @@ fn top_level(text: &str) -> Vec<(usize, &'static str)> {
         (" < ", "<"),
         (" > ", ">"),
         (" in ", "in"),
+        (" is ", "is"),
+        (" ** ", "**"),
         (" + ", "+"),
         (" - ", "-"),
         (" * ", "*"),
@@ -120,7 +122,8 @@ fn top_level(text: &str) -> Vec<(usize, &'static str)> {
             (')' | ']' | '}', None) => depth -= 1,
             (' ', None) if depth == 0 => {
                 let rest = &text[at..];
-                if let Some((_, word)) = WORDS.iter().find(|(word, _)| rest.starts_with(word)) {
+                let word = WORDS.iter().find(|(word, _)| rest.starts_with(word));
+                if let Some((_, word)) = word.filter(|_| !text[..at].ends_with(" not")) {
                     found.push((at, *word));
                 }
             }
@@ -135,8 +138,9 @@ fn rank(word: &str) -> u8 {
         "if" | "else" => 1,
         "or" => 2,
         "and" => 3,
-        "==" | "!=" | "<" | ">" | "in" => 4,
+        "==" | "!=" | "<" | ">" | "in" | "is" => 4,
         "+" | "-" => 5,
+        "**" => 7,
         _ => 6,
     }
 }
@@ -154,7 +158,6 @@ fn expression(
         top_level(expr).into_iter().filter(|(_, word)| *word != "=").collect();
     let lowest = operators.iter().map(|(_, word)| rank(word)).min();
     let count = operators.iter().filter(|(_, word)| Some(rank(word)) == lowest).count();
-    let ends = expr.ends_with([')', ']', '}']);
     if head.starts_with("def ") || expr.starts_with("def ") {
         return parameters(&format!("{head}{expr}{tail}"), depth, width, out);
     }
@@ -162,11 +165,14 @@ fn expression(
         return;
     }
     let commas = items(expr);
-    if operators.is_empty() && commas.len() > 1 && !head.is_empty() {
+    if commas.len() > 1 && !head.is_empty() {
         let last = commas[commas.len() - 1];
         let start = expr.len() - last.len();
         let first = breaking(head, expr, depth, width).map_or(0, |(open, _)| open);
-        if first < start || !fits(&format!("{head}{}", &expr[..=first]), depth, width) {
+        if !operators.is_empty()
+            || first < start
+            || !fits(&format!("{head}{}", &expr[..=first]), depth, width)
+        {
             out.push(format!("{}{head}(", indent(depth)));
             for one in commas {
                 item(one, ",", depth + 1, width, out);
@@ -175,33 +181,70 @@ fn expression(
             return;
         }
     }
-    let found =
-        if operators.is_empty() { breaking(head, expr, depth, width) } else { last_brackets(expr) };
-    let brackets = found.filter(|_| ends || operators.is_empty());
-    let by_brackets = match brackets {
-        Some((open, _)) if operators.is_empty() => Some(open),
-        Some((open, _)) if count == 1 && !operators.is_empty() && lowest != Some(1) => {
-            // The first line must hold all up to the bracket.
-            let first = format!("{head}{}", &expr[..=open]);
-            let inside = &expr[open + 1..expr.len() - 1];
-            (fits(&first, depth, width) && inside.len() > 1).then_some(open)
+    if operators.is_empty() {
+        match breaking(head, expr, depth, width) {
+            Some((open, close)) => {
+                let first = format!("{head}{}", &expr[..=open]);
+                let last = format!("{}{tail}", &expr[close..]);
+                bracketed(&first, &expr[open + 1..close], &last, depth, width, out);
+            }
+            None => out.push(format!("{}{head}{expr}{tail}", indent(depth))),
         }
-        _ => None,
-    };
-    if let Some(open) = by_brackets {
-        let (_, close) = found.expect("it was found");
-        let first = format!("{head}{}", &expr[..=open]);
-        let last = format!("{}{tail}", &expr[close..]);
-        bracketed(&first, &expr[open + 1..close], &last, depth, width, out);
         return;
     }
-    if operators.is_empty() {
-        out.push(format!("{}{head}{expr}{tail}", indent(depth)));
+    if count == 1 && lowest != Some(1) && within_brackets(head, expr, tail, depth, width, out) {
         return;
     }
     out.push(format!("{}{head}(", indent(depth)));
-    operands(expr, depth + 1, width, out);
+    operands("", expr, depth + 1, width, out);
     out.push(format!("{}){tail}", indent(depth)));
+}
+
+/// Lays out an expression with one operator inside of its brackets, each where its line gets too long, if it begins or ends with brackets.
+fn within_brackets(
+    head: &str,
+    expr: &str,
+    tail: &str,
+    depth: usize,
+    width: usize,
+    out: &mut Vec<String>,
+) -> bool {
+    let all: Vec<(usize, usize)> =
+        groups(expr).into_iter().filter(|(open, close)| close - open > 1).collect();
+    let is_subscript = |open: usize| {
+        expr[open..].starts_with('[')
+            && expr[..open].ends_with(|c: char| c.is_alphanumeric() || "_)]".contains(c))
+    };
+    let ends =
+        all.last().is_some_and(|(open, close)| close + 1 == expr.len() && !is_subscript(*open));
+    if !ends && !expr.starts_with(['(', '[', '{']) {
+        return false;
+    }
+    let mut lines = Vec::new();
+    let mut line = head.to_owned();
+    let mut start = 0;
+    for (n, (open, close)) in all.iter().copied().enumerate() {
+        let next = all.get(n + 1).map_or(expr.len(), |(next, _)| next + 1);
+        let end = if next == expr.len() { tail } else { "" };
+        if fits(&format!("{line}{}{end}", &expr[start..next]), depth, width) {
+            continue;
+        }
+        let first = format!("{line}{}", &expr[start..=open]);
+        if !fits(&first, depth, width) {
+            return false;
+        }
+        bracketed(&first, &expr[open + 1..close], "", depth, width, &mut lines);
+        lines.pop();
+        line.clear();
+        start = close;
+    }
+    let last = format!("{line}{}{tail}", &expr[start..]);
+    if !fits(&last, depth, width) {
+        return false;
+    }
+    lines.push(format!("{}{last}", indent(depth)));
+    out.extend(lines);
+    true
 }
 
 /// Lays out the head of a function: its parameters are split, not its result.
@@ -316,34 +359,30 @@ fn groups(text: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// Lays out operands one below the other, if they do not fit into a line.
-fn operands(expr: &str, depth: usize, width: usize, out: &mut Vec<String>) {
-    if fits(expr, depth, width) {
-        out.push(format!("{}{expr}", indent(depth)));
+/// Lays out operands one below the other behind a word, if they do not fit into a line.
+fn operands(head: &str, expr: &str, depth: usize, width: usize, out: &mut Vec<String>) {
+    const WORDS: [&str; 18] = [
+        "+", "-", "*", "/", "//", "@", "**", "and", "or", "if", "else", "is", "in", "not", "==",
+        "!=", "<", ">",
+    ];
+    if fits(&format!("{head}{expr}"), depth, width) {
+        out.push(format!("{}{head}{expr}", indent(depth)));
         return;
     }
     let operators = top_level(expr);
     let Some(lowest) = operators.iter().map(|(_, word)| rank(word)).min() else {
-        expression("", expr, "", depth, width, out);
+        expression(head, expr, "", depth, width, out);
         return;
     };
     let mut start = 0;
     let cuts = operators.iter().filter(|(_, word)| rank(word) == lowest).map(|(at, _)| *at);
-    let mut pieces = Vec::new();
     for cut in cuts.chain([expr.len()]) {
-        pieces.push(expr[start..cut].trim());
+        let piece = expr[start..cut].trim();
+        let word = piece.split_once(' ').filter(|(word, _)| start > 0 && WORDS.contains(word));
+        let own = word.map(|(word, _)| format!("{word} ")).unwrap_or_default();
+        let before = if start == 0 { head } else { own.as_str() };
+        operands(before, &piece[own.len()..], depth, width, out);
         start = cut;
-    }
-    for piece in pieces {
-        if fits(piece, depth, width) {
-            out.push(format!("{}{piece}", indent(depth)));
-        } else {
-            let word = piece.split_once(' ').filter(|(word, _)| {
-                ["+", "-", "*", "/", "//", "@", "and", "or", "if", "else"].contains(word)
-            });
-            let head = word.map(|(word, _)| format!("{word} ")).unwrap_or_default();
-            expression(&head, &piece[head.len()..], "", depth, width, out);
-        }
     }
 }
 
@@ -411,10 +450,10 @@ fn comprehension(text: &str, depth: usize, width: usize, out: &mut Vec<String>) 
     let mut start = 0;
     for cut in cuts.into_iter().chain([text.len()]) {
         let piece = text[start..cut].trim();
-        if fits(piece, depth, width) {
-            out.push(format!("{}{piece}", indent(depth)));
-        } else {
-            operands(piece, depth, width, out);
+        match piece.find(" in ").filter(|_| piece.starts_with("for ")) {
+            _ if fits(piece, depth, width) => out.push(format!("{}{piece}", indent(depth))),
+            Some(at) => expression(&piece[..at + 4], &piece[at + 4..], "", depth, width, out),
+            None => operands("", piece, depth, width, out),
         }
         start = cut;
     }
@@ -433,7 +472,7 @@ fn item(text: &str, comma: &str, depth: usize, width: usize, out: &mut Vec<Strin
     let operators = top_level(value);
     if !operators.is_empty() && head.is_empty() {
         let mut lines = Vec::new();
-        operands(value, depth, width, &mut lines);
+        operands("", value, depth, width, &mut lines);
         if let Some(last) = lines.last_mut() {
             *last += comma;
         }

@@ -3,8 +3,9 @@
 use registry::diag::Finding;
 use registry::syntax::{BinaryOp, Expr, ExprKind};
 
+use crate::classes::parameter;
 use crate::file::CodeWriter;
-use crate::loops::{as_variables, holder};
+use crate::loops::{as_variables, equal, holder, in_turn, put};
 use crate::python::expression;
 use crate::symbol::{self, marked};
 use crate::value::{CodeLine, Method, below, parent};
@@ -70,9 +71,9 @@ impl Walk<'_> {
         let number = numbers.remove(0);
         let class = self.layers.classes.len();
         if !self.lent.iter().any(|one| one.name == name && one.class == class) {
-            let (list, number) = (list.to_owned(), number.clone());
             let owner = inside.then(|| self.layer.expanded(&number, ""));
-            self.lent.push(LentModule { name, list, number, owner, class });
+            let list = list.to_owned();
+            self.lent.push(LentModule { name, list, number: number.clone(), owner, class });
         }
         for inner in numbers {
             let place = self.module_choice(inner, &number, text)?;
@@ -90,25 +91,20 @@ impl Walk<'_> {
         let count = self.layers.count.clone().filter(|_| self.prefix.is_some());
         let count = count.ok_or_else(|| Finding::error(&at.at, "no layer is under way"))?;
         let all = match expression(&number).0.strip_prefix("«E:") {
-            Some(name) => name.replace('»', "s"),
+            Some(name) => parameter(name.trim_end_matches('»')) + "s",
             None => format!("numbers_{}", self.choices.len()),
         };
-        let own = marked("E", "i", at);
-        let others = self.layer.expanded(owner, "");
         let body = self.layer.expanded(&number, "");
-        let here = |left: Expr, right: Expr| {
-            symbol::with(at, ExprKind::Binary(BinaryOp::Eq, Box::new(left), Box::new(right)))
-        };
-        let mut filter = here(others, marked("E", "own", at));
+        let mut filter = equal(self.layer.expanded(owner, ""), marked("E", "taker", at));
         if let (Some(kind), Some(ExprKind::Str(name))) =
             (&self.layers.kind, self.layer.each.get("kind").map(|kind| &kind.kind))
         {
             let name = symbol::with(at, ExprKind::Str(name.clone()));
-            let both = (Box::new(here(kind.clone(), name)), Box::new(filter));
-            filter = symbol::with(at, ExprKind::Binary(BinaryOp::And, both.0, both.1));
+            let same = Box::new(equal(kind.clone(), name));
+            filter = symbol::with(at, ExprKind::Binary(BinaryOp::And, same, Box::new(filter)));
         }
-        let list = self.layer.in_turn(&body, &count, Some(&filter), "n");
-        self.layer.each.insert(all.clone(), crate::loops::put(&list, "«E:own»", &own));
+        let list = in_turn(&body, &count, Some(&filter), "n");
+        self.layer.each.insert(all.clone(), put(&list, "«E:taker»", &marked("E", "i", at)));
         self.choices.push(ModuleChoice { number, all });
         Ok(self.choices.len() - 1)
     }
@@ -118,9 +114,9 @@ impl Walk<'_> {
         if self.prefix.is_none() {
             return false;
         }
-        let is_lent = |owner: &String| self.lent.iter().any(|one| below(owner, &one.name).is_some());
-        self.layers.place.is_some()
-            || method.owner.as_ref().map_or(!self.lent.is_empty(), is_lent)
+        let is_lent =
+            |owner: &String| self.lent.iter().any(|one| below(owner, &one.name).is_some());
+        self.layers.place.is_some() || method.owner.as_ref().map_or(!self.lent.is_empty(), is_lent)
     }
 
     /// Returns the full path of a weight of a layer.
@@ -178,7 +174,8 @@ impl CodeWriter<'_, '_> {
         let list = format!("«W:{}»", layers.list);
         let text = |text: String| CodeLine::Text(text);
         let number = layers.place.as_deref().unwrap_or("layer");
-        let (mut before, mut behind) = (Vec::new(), Vec::new());
+        let mut before = Vec::new();
+        let mut behind = Vec::new();
         let mut done: Vec<&str> = Vec::new();
         for lent in &self.walk.lent {
             if done.contains(&lent.name.as_str()) {
@@ -201,21 +198,21 @@ impl CodeWriter<'_, '_> {
                 };
                 behind.push(CodeLine::For(over, vec![taken]));
             } else if let Some(child) = children.iter().find(|child| child.name == *name) {
-                let own = format!("self.{name}");
-                before.push(text(format!("{own} = nn.ModuleList()")));
-                let shown = match &layers.place {
+                let modules = format!("self.{name}");
+                before.push(text(format!("{modules} = nn.ModuleList()")));
+                let taken = match &layers.place {
                     Some(place) => scalars.by_place(&lent.number, place),
                     None => scalars.expanded(&lent.number, ""),
                 };
-                let shown = as_variables(&expression(&shown).0);
+                let taken = as_variables(&expression(&taken).0);
                 let lines = vec![
-                    text(format!("number = {shown}")),
+                    text(format!("number = {taken}")),
                     CodeLine::If(
-                        format!("number == len({own})"),
-                        vec![text(format!("{own}.append({})", child.made))],
+                        format!("number == len({modules})"),
+                        vec![text(format!("{modules}.append({})", child.made))],
                         Vec::new(),
                     ),
-                    text(format!("block.{name} = {own}[number]")),
+                    text(format!("block.{name} = {modules}[number]")),
                 ];
                 let lines = if child.condition.is_empty() {
                     lines

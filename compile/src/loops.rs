@@ -58,7 +58,13 @@ fn path(name: &str, at: &Expr) -> Expr {
     symbol::with(at, ExprKind::Path(vec![Ident { name: name.to_owned(), at: at.at.clone() }]))
 }
 
-pub(crate) fn call(name: &str, arg: Expr) -> Expr {
+/// Returns the condition that two expressions are equal.
+pub(crate) fn equal(left: Expr, right: Expr) -> Expr {
+    let at = left.at.clone();
+    Expr { kind: ExprKind::Binary(BinaryOp::Eq, Box::new(left), Box::new(right)), at }
+}
+
+fn call(name: &str, arg: Expr) -> Expr {
     let at = arg.at.clone();
     let name = Ident { name: name.to_owned(), at: at.clone() };
     Expr { kind: ExprKind::Call(name, vec![Arg { name: None, value: arg }]), at }
@@ -69,8 +75,23 @@ pub(crate) fn put(expr: &Expr, from: &str, to: &Expr) -> Expr {
     if shown(expr) == from {
         return to.clone();
     }
-    let whole: Result<Expr, ()> = rebuilt(expr, &mut |part| Ok(put(part, from, to)));
-    whole.unwrap_or_else(|()| expr.clone())
+    let written: Result<Expr, ()> = rebuilt(expr, &mut |part| Ok(put(part, from, to)));
+    written.unwrap_or_else(|()| expr.clone())
+}
+
+/// Returns an expression for each layer in turn, as a list: of those layers for which a condition holds.
+pub(crate) fn in_turn(body: &Expr, count: &Expr, filter: Option<&Expr>, variable: &str) -> Expr {
+    let number = path(variable, body);
+    let each = |expr: &Expr| put(expr, "«E:i»", &number);
+    symbol::with(
+        body,
+        ExprKind::Comprehension {
+            body: Box::new(each(body)),
+            variable: Ident { name: variable.to_owned(), at: body.at.clone() },
+            over: Box::new(call("range", count.clone())),
+            filter: filter.map(|filter| Box::new(each(filter))),
+        },
+    )
 }
 
 impl LayerSymbols {
@@ -84,8 +105,8 @@ impl LayerSymbols {
         {
             return self.expanded(meant, but);
         }
-        let whole: Result<Expr, ()> = rebuilt(expr, &mut |part| Ok(self.expanded(part, but)));
-        whole.unwrap_or_else(|()| expr.clone())
+        let written: Result<Expr, ()> = rebuilt(expr, &mut |part| Ok(self.expanded(part, but)));
+        written.unwrap_or_else(|()| expr.clone())
     }
 
     /// Writes an expression over the number of the modules, as far as it can be.
@@ -94,28 +115,23 @@ impl LayerSymbols {
         put(&self.expanded(expr, place), &shown(&meant), &marked("E", place, expr))
     }
 
+    /// Returns the condition that another holds in any run of the modules; as it is if it is the same in all.
+    fn in_any_run(&self, condition: &Expr, place: &str, count: &Expr) -> Expr {
+        let placed = self.by_place(condition, place);
+        let mut differs = false;
+        symbol::names(&placed, &mut |name| differs |= name == "E:i");
+        if !differs {
+            return placed;
+        }
+        let number = self.expanded(&self.each[place], "");
+        let same = equal(number, marked("E", place, condition));
+        call("any", in_turn(&self.expanded(condition, ""), count, Some(&same), "layer"))
+    }
+
     /// Returns these scalars over the number of the modules.
     pub(crate) fn placed(&self, place: &str) -> Self {
         let each = self.each.iter().filter(|(name, _)| *name != place);
         Self { each: each.map(|(name, expr)| (name.clone(), self.by_place(expr, place))).collect() }
-    }
-
-    /// Returns an expression for each layer in turn, as a list: of those layers for which a condition holds.
-    pub(crate) fn in_turn(
-        &self,
-        body: &Expr,
-        count: &Expr,
-        filter: Option<&Expr>,
-        variable: &str,
-    ) -> Expr {
-        let number = path(variable, body);
-        let each = |expr: &Expr| put(expr, "«E:i»", &number);
-        symbol::with(body, ExprKind::Comprehension {
-            body: Box::new(each(body)),
-            variable: Ident { name: variable.to_owned(), at: body.at.clone() },
-            over: Box::new(call("range", count.clone())),
-            filter: filter.map(|filter| Box::new(each(filter))),
-        })
     }
 
     /// Returns the lines that compute some scalars and those that these are made of, but for the layer's number.
@@ -141,21 +157,7 @@ impl Walk<'_> {
         let Some(count) = self.layers.count.as_ref().filter(|_| self.prefix.is_some()) else {
             return conditions;
         };
-        let known = |condition: &Expr| {
-            let placed = self.layer.by_place(condition, place);
-            let mut differs = false;
-            symbol::names(&placed, &mut |name| differs |= name == "E:i");
-            if !differs {
-                return placed;
-            }
-            let own = marked("E", place, condition);
-            let number = Box::new(self.layer.expanded(&self.layer.each[place], ""));
-            let here = ExprKind::Binary(BinaryOp::Eq, number, Box::new(own));
-            let body = self.layer.expanded(condition, "");
-            let here = symbol::with(condition, here);
-            call("any", self.layer.in_turn(&body, count, Some(&here), "layer"))
-        };
-        conditions.iter().map(known).collect()
+        conditions.iter().map(|one| self.layer.in_any_run(one, place, count)).collect()
     }
 
     /// Gives the method of a layer that runs several times its number, from which it computes what else it reads.
@@ -198,7 +200,7 @@ impl LayerClasses {
             // `i % n` is below n.
             (ExprKind::Binary(BinaryOp::Mod, _, count), _) => return Some((**count).clone()),
             (_, Some(list)) => list.clone(),
-            _ => self.scalars.in_turn(&place, count, None, "layer"),
+            _ => in_turn(&place, count, None, "layer"),
         };
         let one = Box::new(symbol::with(count, ExprKind::Int(1)));
         let last = Box::new(call("max", all));
@@ -213,7 +215,10 @@ impl LayerClasses {
             .rev()
             .fold(made.to_owned(), |made, name| format!("nn.ModuleDict({{\"{name}\": {made}}})"));
         let mut words = BTreeSet::new();
-        match first.strip_prefix('{').and_then(|hole| self.scalars.each.get(hole.trim_end_matches('}'))) {
+        match first
+            .strip_prefix('{')
+            .and_then(|hole| self.scalars.each.get(hole.trim_end_matches('}')))
+        {
             Some(expr) => words_of(expr, &mut words),
             None => words.extend([first.to_owned()]),
         }

@@ -271,7 +271,8 @@ impl Walk<'_> {
 
     /// Notes a tensor of the model that changes a rotary table.
     fn stretch(&mut self, params: &[Param], args: &OpArguments) {
-        let of = |kind: ParamKind| params.iter().find(|one| one.kind == kind).map(|one| &args[one.name]);
+        let of =
+            |kind: ParamKind| params.iter().find(|one| one.kind == kind).map(|one| &args[one.name]);
         if let (Some(OpArgument::Text(table)), Some(OpArgument::Path(path, _))) =
             (of(ParamKind::Rope), of(ParamKind::Tensor))
         {

@@ -51,7 +51,10 @@ pub(crate) fn expression(expr: &Expr) -> (String, u8) {
             let bound = |part: &Option<Box<Expr>>| {
                 part.as_deref().map(|part| expression(part).0).unwrap_or_default()
             };
-            (format!("{}[{}:{}]", at(base, ATOM), bound(from), bound(to)), ATOM)
+            let ends = [bound(from), bound(to)];
+            let simple = ends.iter().all(|end| end.chars().all(char::is_alphanumeric));
+            let colon = if simple { ":" } else { " : " };
+            (format!("{}[{}]", at(base, ATOM), ends.join(colon).trim()), ATOM)
         }
         ExprKind::Unary(UnaryOp::Neg, inner) => (format!("-{}", at(inner, UNARY)), UNARY),
         ExprKind::Unary(UnaryOp::Not, inner) => (format!("not {}", at(inner, NOT)), NOT),

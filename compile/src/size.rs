@@ -122,10 +122,9 @@ fn quotient(dividend: &Sum, divisor: &Sum) -> Option<Sum> {
     if divisor.len() == 1 {
         return each_over(dividend, taken, *by);
     }
-    let one = |(factors, count): (&Vec<String>, &i64)| {
-        each_over(&Sum::from([(factors.clone(), *count)]), taken, *by)
-    };
-    dividend.iter().filter_map(one).find(|quotient| product(quotient, divisor) == *dividend)
+    let terms = dividend.iter().map(|(factors, count)| Sum::from([(factors.clone(), *count)]));
+    let mut quotients = terms.filter_map(|term| each_over(&term, taken, *by));
+    quotients.find(|quotient| product(quotient, divisor) == *dividend)
 }
 
 /// Divides each product of a sum by one product.

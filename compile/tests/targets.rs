@@ -31,19 +31,6 @@ fn code_is_as_before() {
     }
 }
 
-/// Specs whose form the target has no code for, with the reason.
-const REFUSED: [(&str, &str); 9] = [
-    ("deepseek_v4", "has no op `sinkhorn`"),
-    ("dory", "do not each have their own weights"),
-    ("glm5_next_text", "has no op `sinkhorn`"),
-    ("hrm_text", "do not each have their own weights"),
-    ("inkling2_loop_text", "do not each have their own weights"),
-    ("muse_spark_text", "has no step `add`"),
-    ("qwen4_exp_text", "has no op `ngram_embed`"),
-    ("zamba", "is a path that depends on the config"),
-    ("zamba2", "is a path that depends on the config"),
-];
-
 #[test]
 fn every_spec_compiles_and_every_template_is_used() {
     let target = torch();
@@ -52,31 +39,13 @@ fn every_spec_compiles_and_every_template_is_used() {
     let paths = fs_err::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path());
     for path in paths.collect::<BTreeSet<PathBuf>>() {
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-        let refused = REFUSED.iter().find(|(spec, _)| *spec == name);
-        match (written(&name, &target), refused) {
-            (Ok(code), None) => {
-                ops.extend(code.ops);
-                helpers.extend(code.helpers);
-            }
-            (Ok(_), Some(_)) => panic!("{name} compiles: remove it from the list"),
-            (Err(findings), Some((_, reason))) => {
-                let said = findings.iter().any(|one| one.message.contains(reason));
-                assert!(said, "{name}: {findings:?}");
-            }
-            (Err(findings), None) => panic!("{name}: {}", findings[0].message),
-        }
+        let code =
+            written(&name, &target).unwrap_or_else(|all| panic!("{name}: {}", all[0].message));
+        ops.extend(code.ops);
+        helpers.extend(code.helpers);
     }
-    // Ops that specs call under other names, or only in a refused spec.
-    let idle = [
-        "gelu_tanh",
-        "gelu_new",
-        "gelu_fast",
-        "quick_gelu",
-        "absolute",
-        "sign",
-        "block_mean",
-        "copies",
-    ];
+    // Ops that specs call under other names.
+    let idle = ["gelu_tanh", "gelu_new", "gelu_fast", "quick_gelu"];
     let unused: Vec<&String> =
         target.ops.keys().filter(|op| !ops.contains(*op) && !idle.contains(&op.as_str())).collect();
     assert!(unused.is_empty(), "no spec uses the templates of {unused:?}");
@@ -88,13 +57,12 @@ fn every_spec_compiles_and_every_template_is_used() {
         .templates
         .keys()
         .filter_map(|name| name.strip_prefix("helpers/"))
-        .filter(|name| !used.contains(*name) && *name != "block_mean")
+        .filter(|name| !used.contains(*name))
         .collect();
     assert!(unused.is_empty(), "no spec uses the helpers {unused:?}");
 }
 
-const SHEET: &str =
-    "target: tiny\nabout: a test\nfile: \"{name}.txt\"\nlayout: python\nstates: []\n";
+const SHEET: &str = "target: tiny\nabout: a test\nfile: \"{name}.txt\"\nlayout: python\nwidth: \"160\"\nstates: []\n";
 const OPS: &str = "\
 embed:
   gives: \"[d]\"
@@ -139,6 +107,38 @@ fn a_target_is_data() {
     assert!(code.text.contains("self.mix = matrix(config.hidden, config.hidden)"), "{}", code.text);
     assert!(code.text.contains("logits = self.head.times(x)"), "{}", code.text);
     assert_eq!(code.name, "small.txt");
+}
+
+#[test]
+fn layers_that_run_several_times_share_modules() {
+    let spec = SPEC
+        .replace("layers.{i}", "layers.{place}")
+        .replace("  \"*\":", "  each:\n    place: i % own\n    first: i < own\n  \"*\":")
+        .replace("linear(x, mix, hidden)", "linear(x, mix, hidden) if first else x")
+        .replace("num_layers", "num_layers\n  own: num_modules");
+    let code = tiny(&spec).expect("it compiles");
+    for part in [
+        "nn.ModuleList([SmallLayer(config, place) for place in range(config.own)])",
+        "if any(layer < config.own for layer in range(config.layers) if layer % config.own == place):",
+        "place = layer % self.own\n            x = self.layers[place](x, layer)",
+        "first = layer < self.own\n",
+    ] {
+        assert!(code.text.contains(part), "{part}: {}", code.text);
+    }
+}
+
+#[test]
+fn layers_take_modules_of_another_layer() {
+    let spec = SPEC
+        .replace("  \"*\":", "  each:\n    owner: i // 2 * 2\n  \"*\":")
+        .replace("linear(x, mix,", "linear(x, fill('model.layers.{}.mix.{}', owner, i),");
+    let code = tiny(&spec).expect("it compiles");
+    for part in [
+        "self.mix = nn.ModuleDict({str(n): matrix(config.hidden, config.hidden) for n in layers})",
+        "block.mix = self.layers[layer // 2 * 2].mix",
+    ] {
+        assert!(code.text.contains(part), "{part}: {}", code.text);
+    }
 }
 
 #[test]

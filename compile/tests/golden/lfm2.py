@@ -84,10 +84,8 @@ class Config:
         self.multiple = read(config, "block_multiple_of", default=256)
         self.adjust = read(config, "block_auto_adjust_ff_dim", default=True)
         self.ffn = (
-            (
-                -(-int(self.factor * (2 * self.ff_dim // 3)) // self.multiple)
-                * self.multiple
-            )
+            -(-int(self.factor * (2 * self.ff_dim // 3)) // self.multiple)
+            * self.multiple
             if self.adjust
             else self.ff_dim
         )
@@ -370,7 +368,8 @@ class Lfm2ForCausalLM(nn.Module):
                 found.setdefault(name, x)
         if self.config.tied:
             found["lm_head.weight"] = found["model.embed_tokens.weight"]
-        if missing := sorted(known.keys() - found.keys()):
+        parameters = dict(self.named_parameters())
+        if missing := sorted(parameters.keys() - found.keys()):
             raise ValueError(f"the checkpoint lacks tensors: {missing[:4]}")
-        for name, parameter in self.named_parameters():
+        for name, parameter in parameters.items():
             parameter.data = found[name].to(self.config.dtype)

@@ -353,7 +353,8 @@ class LlamaForCausalLM(nn.Module):
                 found.setdefault(name, x)
         if self.config.tied:
             found["lm_head.weight"] = found["model.embed_tokens.weight"]
-        if missing := sorted(known.keys() - found.keys()):
+        parameters = dict(self.named_parameters())
+        if missing := sorted(parameters.keys() - found.keys()):
             raise ValueError(f"the checkpoint lacks tensors: {missing[:4]}")
-        for name, parameter in self.named_parameters():
+        for name, parameter in parameters.items():
             parameter.data = found[name].to(self.config.dtype)

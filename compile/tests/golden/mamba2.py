@@ -309,7 +309,8 @@ class Mamba2ForCausalLM(nn.Module):
                 found.setdefault(name, x)
         if self.config.tied:
             found["lm_head.weight"] = found["backbone.embeddings.weight"]
-        if missing := sorted(known.keys() - found.keys()):
+        parameters = dict(self.named_parameters())
+        if missing := sorted(parameters.keys() - found.keys()):
             raise ValueError(f"the checkpoint lacks tensors: {missing[:4]}")
-        for name, parameter in self.named_parameters():
+        for name, parameter in parameters.items():
             parameter.data = found[name].to(self.config.dtype)
