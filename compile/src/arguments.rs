@@ -1,5 +1,6 @@
 //! Arguments of ops as templates see them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -31,6 +32,9 @@ pub(crate) enum OpArgument {
     /// Nothing.
     Null,
 }
+
+/// Arguments of one call, by parameter.
+pub(crate) type OpArguments = BTreeMap<&'static str, OpArgument>;
 
 impl OpArgument {
     pub(crate) fn text(&self) -> String {

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use registry::diag::Finding;
 
-use crate::classes::{Class, parameter};
+use crate::classes::Class;
 use crate::places::{NameScope, Names, resolved_lines};
 use crate::python::expression;
 use crate::scalars::LayerSymbols;
-use crate::value::{CodeLine, Method, segments};
-use crate::walk::assigned;
+use crate::value::{CodeLine, Method, assigned, each_text, parameter, segments};
 
 /// What places are filled with where no class has methods yet.
 #[derive(Default)]
@@ -41,23 +40,6 @@ pub(crate) fn dims_of(classes: &[Class]) -> BTreeSet<String> {
         }
     }
     dims
-}
-
-pub(crate) fn each_text(lines: &[CodeLine], visit: &mut impl FnMut(&str)) {
-    for line in lines {
-        match line {
-            CodeLine::Text(text) => visit(text),
-            CodeLine::For(head, body) => {
-                visit(head);
-                each_text(body, visit);
-            }
-            CodeLine::If(condition, yes, no) => {
-                visit(condition);
-                each_text(yes, visit);
-                each_text(no, visit);
-            }
-        }
-    }
 }
 
 pub(crate) fn rename_made(class: &mut Class, from: &str, to: &str) {

@@ -5,14 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use indexmap::{IndexMap, IndexSet};
 use registry::syntax::{BinaryOp, Expr, ExprKind, UnaryOp};
 
-use crate::lent::{LentChild, LentModule, ModuleChoice, choice_of};
-use crate::loops::equal;
+use crate::modules::{LentChild, LentModule, ModuleChoice, choice_of};
 use crate::places::{NameScope, Names, resolved, resolved_lines};
 use crate::python::binding::AND;
 use crate::python::{enclosed, expression};
-use crate::symbol;
-use crate::value::{CodeLine, Method, ModuleUse, below, segments};
-use crate::walk::{negated, variable};
+use crate::symbol::{self, equal, negated};
+use crate::value::{CodeLine, Method, ModuleUse, access, below, parameter, segments};
 
 /// A class of the written file.
 #[derive(Debug, Clone, PartialEq)]
@@ -504,20 +502,6 @@ impl Classes<'_> {
         }
         self.done.push(class);
         self.done.len() - 1
-    }
-}
-
-/// Returns the name of a scalar of the layer as a parameter.
-pub(crate) fn parameter(name: &str) -> String {
-    variable(if name == "i" { "layer" } else { name })
-}
-
-/// Returns the code of a child of something.
-pub(crate) fn access(base: &str, segment: &str) -> String {
-    if segment.parse::<usize>().is_ok() {
-        format!("{base}[{segment}]")
-    } else {
-        format!("{base}.{segment}")
     }
 }
 

@@ -9,8 +9,10 @@ use crate::layers::argument;
 use crate::loops::{holder, scalars_of};
 use crate::python::binding::ATOM;
 use crate::python::expression;
-use crate::value::{BoundCode, CodeLine, CodeValue, Method, MethodCall, common, parent};
-use crate::walk::{Locals, MethodFrame, Walk, assigned, variable};
+use crate::value::{
+    BoundCode, CodeLine, CodeValue, Method, MethodCall, assigned, common, parent, variable,
+};
+use crate::walk::{Locals, MethodFrame, Walk};
 
 impl Walk<'_> {
     /// Binds the parameters of a function.

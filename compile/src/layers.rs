@@ -7,40 +7,14 @@ use registry::diag::Finding;
 use registry::syntax::{Arg, Expr, ExprKind, Ident};
 
 use crate::loops::as_variables;
+use crate::modules::LayerClass;
 use crate::python::binding::ATOM;
 use crate::scalars::LayerSymbols;
 use crate::settings::table_name;
 use crate::size::over;
 use crate::symbol;
-use crate::value::{BoundCode, CodeLine, CodeValue, Method, ModuleUse};
-use crate::walk::{Locals, Walk, variable};
-
-/// One class of layers.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LayerClass {
-    /// The kinds of layers that it is for; `*` is all that no other class is for.
-    pub(crate) kinds: Vec<String>,
-    /// The method that runs it.
-    pub(crate) method: usize,
-    /// Its scalars.
-    pub(crate) scalars: LayerSymbols,
-}
-
-/// All classes of layers, and what they need.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LayerClasses {
-    /// The path of the list of layers.
-    pub(crate) list: String,
-    /// The scalar that numbers modules, if layers share them.
-    pub(crate) place: Option<String>,
-    /// The scalars of any layer.
-    pub(crate) scalars: LayerSymbols,
-    pub(crate) classes: Vec<LayerClass>,
-    /// The expression of a layer's kind, over `E:i`.
-    pub(crate) kind: Option<Expr>,
-    /// The number of layers.
-    pub(crate) count: Option<Expr>,
-}
+use crate::value::{BoundCode, CodeLine, CodeValue, Method, ModuleUse, variable};
+use crate::walk::{Locals, Walk};
 
 impl Walk<'_> {
     /// Runs all layers: `layers(x, name=y)`.
@@ -82,8 +56,8 @@ impl Walk<'_> {
             let (value, mut lines) =
                 self.branch(condition.clone(), |walk| walk.value(&arg.value, locals))?;
             let text = variable(&name.name);
-            lines.push(crate::walk::assigned(&text, &value.text));
-            let no = vec![crate::walk::assigned(&text, "None")];
+            lines.push(crate::value::assigned(&text, &value.text));
+            let no = vec![crate::value::assigned(&text, "None")];
             self.emit(CodeLine::If(crate::python::expression(condition).0, lines, no));
             let value = CodeValue { text, binds: ATOM, ..value };
             given.insert(name.name.clone(), BoundCode::Value(value));
@@ -282,7 +256,7 @@ impl Walk<'_> {
         frame.has_layers = true;
         let out = variable("x");
         if x.text != out {
-            self.emit(crate::walk::assigned(&out, &x.text));
+            self.emit(crate::value::assigned(&out, &x.text));
         }
         let mut names = vec![out.clone()];
         for name in carried.keys() {
@@ -291,7 +265,7 @@ impl Walk<'_> {
                 _ => "None".to_owned(),
             };
             if first != variable(name) {
-                self.emit(crate::walk::assigned(&variable(name), &first));
+                self.emit(crate::value::assigned(&variable(name), &first));
             }
             names.push(variable(name));
         }
@@ -301,7 +275,7 @@ impl Walk<'_> {
                 BoundCode::Value(value) => {
                     let text = variable(name);
                     if value.text != text {
-                        self.emit(crate::walk::assigned(&text, &value.text));
+                        self.emit(crate::value::assigned(&text, &value.text));
                     }
                     passed.push(text);
                 }
@@ -362,16 +336,5 @@ fn hand_on(method: &mut Method, carry: &[Ident]) {
             }
         }
         method.results += carry.len();
-    }
-}
-
-/// Returns the list of which an expression is an item by the number of the layer.
-pub(crate) fn is_item(expr: &Expr) -> Option<&Expr> {
-    match &expr.kind {
-        ExprKind::Index(list, key) => match &key.kind {
-            ExprKind::Path(names) if names[0].name.starts_with("E:") => Some(list),
-            _ => None,
-        },
-        _ => None,
     }
 }

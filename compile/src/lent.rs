@@ -3,51 +3,13 @@
 use registry::diag::Finding;
 use registry::syntax::{BinaryOp, Expr, ExprKind};
 
-use crate::classes::parameter;
 use crate::file::CodeWriter;
-use crate::loops::{as_variables, equal, holder, in_turn, put};
+use crate::loops::{as_variables, holder, in_turn, put};
+use crate::modules::{LentChild, LentModule, ModuleChoice};
 use crate::python::expression;
-use crate::symbol::{self, marked};
-use crate::value::{CodeLine, Method, below, parent};
+use crate::symbol::{self, equal, marked};
+use crate::value::{CodeLine, Method, below, parameter, parent};
 use crate::walk::Walk;
-
-/// A module that layers take from elsewhere.
-#[derive(Debug, Clone)]
-pub(crate) struct LentModule {
-    /// Its name in a layer.
-    pub(crate) name: String,
-    /// The list that it is in, or the layer that it is in.
-    list: String,
-    /// The number of the one that a layer takes.
-    pub(crate) number: Expr,
-    /// The expression of the layer that has it; none if it is in a list beside the layers.
-    pub(crate) owner: Option<Expr>,
-    /// The place among the classes of layers that take it.
-    class: usize,
-}
-
-/// A list of modules in which scalars of the layer say which to use.
-#[derive(Debug, Clone)]
-pub(crate) struct ModuleChoice {
-    /// The number of the one to use.
-    pub(crate) number: Expr,
-    /// The scalar of the layer that lists all numbers that its list has.
-    pub(crate) all: String,
-}
-
-/// How a child that is taken from a list beside the layers is made.
-#[derive(Debug, Clone)]
-pub(crate) struct LentChild {
-    pub(crate) name: String,
-    pub(crate) made: String,
-    /// The condition under which a layer takes one.
-    pub(crate) condition: String,
-}
-
-/// Returns the number of a choice in a segment of a path.
-pub(crate) fn choice_of(segment: &str) -> Option<usize> {
-    segment.strip_prefix('{')?.strip_suffix('}')?.parse().ok()
-}
 
 impl Walk<'_> {
     /// Returns the path that a text names, whose weights are outside of the layer; below a name of the layer's own if it depends on the layer.

@@ -36,6 +36,7 @@ mod layout;
 mod lent;
 mod loader;
 mod loops;
+mod modules;
 mod operations;
 mod page;
 mod places;

@@ -4,15 +4,12 @@ use std::collections::BTreeSet;
 
 use registry::syntax::{Arg, BinaryOp, Expr, ExprKind, Ident};
 
-use crate::bodies::each_text;
-use crate::classes::parameter;
-use crate::layers::{LayerClasses, is_item};
-use crate::lent::ModuleChoice;
+use crate::modules::{LayerClasses, ModuleChoice};
 use crate::python::expression;
 use crate::scalars::LayerSymbols;
-use crate::symbol::{self, marked, rebuilt};
-use crate::value::{CodeLine, Method, parent};
-use crate::walk::{Walk, assigned};
+use crate::symbol::{self, equal, is_item, marked, rebuilt};
+use crate::value::{CodeLine, Method, assigned, each_text, parameter, parent};
+use crate::walk::Walk;
 
 /// Returns the module that holds a list of layers, in whose path holes are in braces.
 pub(crate) fn holder(list: &str) -> &str {
@@ -56,12 +53,6 @@ fn shown(expr: &Expr) -> String {
 
 fn path(name: &str, at: &Expr) -> Expr {
     symbol::with(at, ExprKind::Path(vec![Ident { name: name.to_owned(), at: at.at.clone() }]))
-}
-
-/// Returns the condition that two expressions are equal.
-pub(crate) fn equal(left: Expr, right: Expr) -> Expr {
-    let at = left.at.clone();
-    Expr { kind: ExprKind::Binary(BinaryOp::Eq, Box::new(left), Box::new(right)), at }
 }
 
 fn call(name: &str, arg: Expr) -> Expr {

@@ -10,17 +10,14 @@ use registry::scalar::Scalar;
 use registry::syntax::{Arg, BinaryOp, Expr, ExprKind};
 use registry::text::MappedText;
 
-use crate::arguments::OpArgument;
+use crate::arguments::{OpArgument, OpArguments};
 use crate::helpers::ArgumentPresence;
 use crate::python::binding::ATOM;
 use crate::scalars::of_scalar;
-use crate::symbol;
+use crate::symbol::{self, negated};
 use crate::target::OpSheet;
 use crate::value::{BoundCode, CodeLine, CodeValue, ModuleUse};
-use crate::walk::{Locals, Tie, Walk, negated};
-
-/// Arguments of one call, by parameter.
-pub(crate) type OpArguments = BTreeMap<&'static str, OpArgument>;
+use crate::walk::{Locals, Tie, Walk};
 
 impl Walk<'_> {
     /// Binds the arguments of a call of an op, and applies it.
@@ -394,7 +391,7 @@ impl Walk<'_> {
     /// Assigns the results of a call with several.
     fn several(&mut self, call: &str, shapes: Vec<Vec<Expr>>, wide: bool) -> BoundCode {
         let names: Vec<String> = shapes.iter().map(|_| self.fresh("part")).collect();
-        self.emit(crate::walk::assigned(&names.join(", "), call));
+        self.emit(crate::value::assigned(&names.join(", "), call));
         let values = names.into_iter().zip(shapes);
         let values = values.map(|(text, shape)| CodeValue { text, binds: ATOM, shape, wide });
         BoundCode::Values(values.collect())

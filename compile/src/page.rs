@@ -8,14 +8,15 @@ use registry::diag::Finding;
 use registry::spec::Spec;
 
 use crate::arguments::native;
-use crate::bodies::{NoMethods, each_text};
+use crate::bodies::NoMethods;
 use crate::classes::Class;
 use crate::file::{Code, CodeWriter};
 use crate::helpers::{ArgumentPresence, variant_name};
 use crate::places::{NameScope, resolved_lines};
 use crate::python::{expression, quoted};
 use crate::scalars::of_scalar;
-use crate::value::CodeLine;
+use crate::value::{CodeLine, each_text};
+
 use crate::{comments, layout, loader, settings};
 
 impl CodeWriter<'_, '_> {
@@ -222,7 +223,7 @@ fn class_value(class: &Class, numbers: &[String], width: usize) -> minijinja::Va
     layout::lines(&class.init, 2, width, &mut init);
     let params = class.params.iter().map(|name| {
         let ty = if numbers.contains(name) { "int" } else { "Any" };
-        format!(", {}: {ty}", crate::classes::parameter(name))
+        format!(", {}: {ty}", crate::value::parameter(name))
     });
     let mut head = Vec::new();
     let text = format!("def __init__(self, config: Config{}) -> None:", params.collect::<String>());

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::classes::{access, parameter};
-use crate::lent::{ModuleChoice, choice_of};
+use crate::modules::{ModuleChoice, choice_of};
 use crate::python::expression;
-use crate::value::{CodeLine, Method, below, segments};
+use crate::value::{CodeLine, Method, access, below, parameter, segments};
 
 /// Where a text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

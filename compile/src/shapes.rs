@@ -3,8 +3,7 @@
 use registry::diag::Finding;
 use registry::syntax::{Expr, ExprKind};
 
-use crate::arguments::OpArgument;
-use crate::operations::OpArguments;
+use crate::arguments::{OpArgument, OpArguments};
 use crate::size::{minus, over, plus, times};
 use crate::symbol;
 

@@ -245,3 +245,35 @@ pub(crate) fn names<'e>(expr: &'e Expr, visit: &mut impl FnMut(&'e str)) {
         _ => {}
     }
 }
+
+/// Returns the condition that two expressions are equal.
+pub(crate) fn equal(left: Expr, right: Expr) -> Expr {
+    let at = left.at.clone();
+    Expr { kind: ExprKind::Binary(BinaryOp::Eq, Box::new(left), Box::new(right)), at }
+}
+
+/// Returns the list of which an expression is an item by the number of the layer.
+pub(crate) fn is_item(expr: &Expr) -> Option<&Expr> {
+    match &expr.kind {
+        ExprKind::Index(list, key) => match &key.kind {
+            ExprKind::Path(names) if names[0].name.starts_with("E:") => Some(list),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Returns the opposite of a condition.
+pub(crate) fn negated(condition: &Expr) -> Expr {
+    let kind = match &condition.kind {
+        ExprKind::Unary(registry::syntax::UnaryOp::Not, inner) => return (**inner).clone(),
+        ExprKind::Binary(BinaryOp::Eq, a, b) => {
+            ExprKind::Binary(BinaryOp::Ne, a.clone(), b.clone())
+        }
+        ExprKind::Binary(BinaryOp::Ne, a, b) => {
+            ExprKind::Binary(BinaryOp::Eq, a.clone(), b.clone())
+        }
+        _ => ExprKind::Unary(registry::syntax::UnaryOp::Not, Box::new(condition.clone())),
+    };
+    with(condition, kind)
+}

@@ -163,3 +163,50 @@ pub(crate) fn below<'p>(path: &'p str, above: &str) -> Option<&'p str> {
         rest => rest.strip_prefix('.'),
     }
 }
+
+/// Returns the name of a scalar of the layer as a parameter.
+pub(crate) fn parameter(name: &str) -> String {
+    variable(if name == "i" { "layer" } else { name })
+}
+
+/// Returns the code of a child of something.
+pub(crate) fn access(base: &str, segment: &str) -> String {
+    if segment.parse::<usize>().is_ok() {
+        format!("{base}[{segment}]")
+    } else {
+        format!("{base}.{segment}")
+    }
+}
+
+/// Returns an assignment.
+pub(crate) fn assigned(name: &str, text: &str) -> CodeLine {
+    CodeLine::Text(format!("{name} = {text}"))
+}
+
+pub(crate) fn each_text(lines: &[CodeLine], visit: &mut impl FnMut(&str)) {
+    for line in lines {
+        match line {
+            CodeLine::Text(text) => visit(text),
+            CodeLine::For(head, body) => {
+                visit(head);
+                each_text(body, visit);
+            }
+            CodeLine::If(condition, yes, no) => {
+                visit(condition);
+                each_text(yes, visit);
+                each_text(no, visit);
+            }
+        }
+    }
+}
+
+/// Names of Python that variables of specs may have.
+const TAKEN: [&str; 13] = [
+    "all", "input", "open", "lambda", "is", "from", "type", "range", "round", "sum", "max", "min",
+    "cache",
+];
+
+/// Returns a name of a spec as a variable of Python.
+pub(crate) fn variable(name: &str) -> String {
+    if TAKEN.contains(&name) { format!("{name}_") } else { name.to_owned() }
+}

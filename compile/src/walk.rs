@@ -8,13 +8,13 @@ use registry::spec::Spec;
 use registry::syntax::{Arg, BinaryOp, Expr, ExprKind, Function, Ident};
 
 use crate::helpers::Helpers;
-use crate::lent::{LentModule, ModuleChoice};
+use crate::modules::{LentModule, ModuleChoice};
 use crate::python::binding::{ATOM, IF};
 use crate::python::expression;
 use crate::scalars::{LayerSymbols, Scalars};
-use crate::symbol::{self, decided, rebuilt};
+use crate::symbol::{self, decided, negated, rebuilt};
 use crate::target::Target;
-use crate::value::{BoundCode, CodeLine, CodeValue, Method, MethodCall, ModuleUse};
+use crate::value::{BoundCode, CodeLine, CodeValue, Method, MethodCall, ModuleUse, assigned};
 
 /// Variables of a program.
 pub(crate) type Locals = BTreeMap<String, BoundCode>;
@@ -65,22 +65,11 @@ pub(crate) struct Walk<'s> {
     /// Functions under way.
     pub(crate) stack: Vec<String>,
     /// What the layers need from outside, and their class.
-    pub(crate) layers: crate::layers::LayerClasses,
+    pub(crate) layers: crate::modules::LayerClasses,
     /// Ops that were written.
     pub(crate) used: BTreeSet<String>,
     /// The trunk of the model, as a function.
     pub(crate) trunk: Option<Function>,
-}
-
-/// Names of Python that variables of specs may have.
-const TAKEN: [&str; 13] = [
-    "all", "input", "open", "lambda", "is", "from", "type", "range", "round", "sum", "max", "min",
-    "cache",
-];
-
-/// Returns a name of a spec as a variable of Python.
-pub(crate) fn variable(name: &str) -> String {
-    if TAKEN.contains(&name) { format!("{name}_") } else { name.to_owned() }
 }
 
 impl Walk<'_> {
@@ -330,24 +319,4 @@ impl Walk<'_> {
         };
         Ok(BoundCode::Name([&[path.as_str()], rest.as_slice()].concat().join(".")))
     }
-}
-
-/// Returns an assignment.
-pub(crate) fn assigned(name: &str, text: &str) -> CodeLine {
-    CodeLine::Text(format!("{name} = {text}"))
-}
-
-/// Returns the opposite of a condition.
-pub(crate) fn negated(condition: &Expr) -> Expr {
-    let kind = match &condition.kind {
-        ExprKind::Unary(registry::syntax::UnaryOp::Not, inner) => return (**inner).clone(),
-        ExprKind::Binary(BinaryOp::Eq, a, b) => {
-            ExprKind::Binary(BinaryOp::Ne, a.clone(), b.clone())
-        }
-        ExprKind::Binary(BinaryOp::Ne, a, b) => {
-            ExprKind::Binary(BinaryOp::Eq, a.clone(), b.clone())
-        }
-        _ => ExprKind::Unary(registry::syntax::UnaryOp::Not, Box::new(condition.clone())),
-    };
-    symbol::with(condition, kind)
 }

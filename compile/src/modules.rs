@@ -1,0 +1,70 @@
+//! Modules of the written code: the classes of layers, and what layers take from elsewhere.
+
+use registry::syntax::Expr;
+
+use crate::scalars::LayerSymbols;
+
+/// One class of layers.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LayerClass {
+    /// The kinds of layers that it is for; `*` is all that no other class is for.
+    pub(crate) kinds: Vec<String>,
+    /// The method that runs it.
+    pub(crate) method: usize,
+    /// Its scalars.
+    pub(crate) scalars: LayerSymbols,
+}
+
+/// All classes of layers, and what they need.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LayerClasses {
+    /// The path of the list of layers.
+    pub(crate) list: String,
+    /// The scalar that numbers modules, if layers share them.
+    pub(crate) place: Option<String>,
+    /// The scalars of any layer.
+    pub(crate) scalars: LayerSymbols,
+    pub(crate) classes: Vec<LayerClass>,
+    /// The expression of a layer's kind, over `E:i`.
+    pub(crate) kind: Option<Expr>,
+    /// The number of layers.
+    pub(crate) count: Option<Expr>,
+}
+
+/// A module that layers take from elsewhere.
+#[derive(Debug, Clone)]
+pub(crate) struct LentModule {
+    /// Its name in a layer.
+    pub(crate) name: String,
+    /// The list that it is in, or the layer that it is in.
+    pub(crate) list: String,
+    /// The number of the one that a layer takes.
+    pub(crate) number: Expr,
+    /// The expression of the layer that has it; none if it is in a list beside the layers.
+    pub(crate) owner: Option<Expr>,
+    /// The place among the classes of layers that take it.
+    pub(crate) class: usize,
+}
+
+/// A list of modules in which scalars of the layer say which to use.
+#[derive(Debug, Clone)]
+pub(crate) struct ModuleChoice {
+    /// The number of the one to use.
+    pub(crate) number: Expr,
+    /// The scalar of the layer that lists all numbers that its list has.
+    pub(crate) all: String,
+}
+
+/// How a child that is taken from a list beside the layers is made.
+#[derive(Debug, Clone)]
+pub(crate) struct LentChild {
+    pub(crate) name: String,
+    pub(crate) made: String,
+    /// The condition under which a layer takes one.
+    pub(crate) condition: String,
+}
+
+/// Returns the number of a choice in a segment of a path.
+pub(crate) fn choice_of(segment: &str) -> Option<usize> {
+    segment.strip_prefix('{')?.strip_suffix('}')?.parse().ok()
+}
