@@ -78,7 +78,8 @@ pub fn compile(
         return Err(walk.findings);
     }
     let mut words = words.clone();
-    for source in spec.dims.values().flat_map(|dim| &dim.sources) {
+    let dims = spec.dims.values().flat_map(|dim| &dim.sources);
+    for source in dims.chain(spec.rope.values().flat_map(|table| &table.parameters)) {
         if let DimSource::Compute(expr) = source {
             texts(expr, &mut words);
         }

@@ -66,7 +66,7 @@ impl CodeWriter<'_, '_> {
             about => layout::wrapped(&about.join(" "), width),
             settings => setting_lines,
             defaults => default_lines(spec, width),
-            inside => !spec.inside.is_empty() || !spec.defaults.is_empty(),
+            inside => is_inside(spec),
             helpers,
             classes => written,
             model => class_value(last, &numbers, width),
@@ -167,6 +167,14 @@ impl CodeWriter<'_, '_> {
             ))
         })
     }
+}
+
+/// True if the text model may be a part of one with encoders.
+fn is_inside(spec: &Spec) -> bool {
+    let mut classes = spec.matches.iter();
+    !spec.inside.is_empty()
+        || !spec.defaults.is_empty()
+        || classes.any(|class| class.name.ends_with("ForConditionalGeneration"))
 }
 
 /// Writes the values of keys that a config may lack.
