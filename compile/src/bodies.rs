@@ -6,6 +6,7 @@ use crate::classes::Class;
 use crate::places::{NameScope, Names, resolved_lines};
 use crate::python::expression;
 use crate::scalars::LayerSymbols;
+use crate::target::Target;
 use crate::value::{CodeLine, Method, segments};
 
 /// What places are filled with where no class has methods yet.
@@ -91,21 +92,22 @@ pub(crate) fn gapped(methods: &[Method]) -> BTreeSet<String> {
 }
 
 /// Where a spec adds the bias of a module by itself, the module multiplies alone.
-pub(crate) fn biases_apart(methods: &mut [Method]) {
+pub(crate) fn biases_apart(methods: &mut [Method], target: &Target) {
+    let parameter = target.word("parameter");
     let apart: BTreeSet<String> = methods
         .iter()
         .flat_map(|method| &method.uses)
-        .filter(|one| one.made.starts_with("nn.Parameter"))
+        .filter(|one| one.made.starts_with(&parameter))
         .filter_map(|one| one.path.strip_suffix(".bias").map(str::to_owned))
         .collect();
     for method in methods.iter_mut() {
         for path in &apart {
-            multiplied(&mut method.body, path);
+            multiplied(&mut method.body, path, target);
         }
     }
 }
 
-pub(crate) fn multiplied(lines: &mut [CodeLine], path: &str) {
+fn multiplied(lines: &mut [CodeLine], path: &str, target: &Target) {
     let call = format!("«W:{path}»(");
     for line in lines {
         match line {
@@ -123,15 +125,16 @@ pub(crate) fn multiplied(lines: &mut [CodeLine], path: &str) {
                     });
                     let Some(end) = end else { break };
                     let given = text[inside..end].to_owned();
-                    let product = format!("F.linear({given}, «W:{path}».weight)");
+                    let values = [("x", given.as_str()), ("W", &format!("«W:{path}»"))];
+                    let product = target.spelled("product", &values);
                     text.replace_range(start..=end, &product);
                 }
             }
             CodeLine::If(_, yes, no) => {
-                multiplied(yes, path);
-                multiplied(no, path);
+                multiplied(yes, path, target);
+                multiplied(no, path, target);
             }
-            CodeLine::For(_, body) => multiplied(body, path),
+            CodeLine::For(_, body) => multiplied(body, path, target),
         }
     }
 }

@@ -11,7 +11,7 @@ use registry::syntax::{Expr, ExprKind};
 use crate::bodies::{biases_apart, dims_of, gapped, layer_head, rename_made};
 use crate::classes::{Class, ClassMethod, Classes, camel};
 use crate::helpers::Helpers;
-use crate::layers::{LayerClasses, is_item};
+use crate::layers::{LayerClasses, is_item, is_table};
 use crate::python::{expression, quoted};
 use crate::scalars::{LayerSymbols, Scalars};
 use crate::settings::{self, TableCode};
@@ -59,6 +59,7 @@ pub fn compile(
         stack: Vec::new(),
         layers: LayerClasses::default(),
         trunk: None,
+        kept: IndexMap::new(),
         used: BTreeSet::new(),
     };
     let root = match root(&mut walk) {
@@ -96,7 +97,7 @@ fn root(walk: &mut Walk<'_>) -> Result<usize, Finding> {
     let spec = walk.spec;
     let divided = trunk::divided(spec);
     let locals = Locals::from([("tokens".to_owned(), BoundCode::Tokens)]);
-    let params = vec![("tokens".to_owned(), "Tensor".to_owned())];
+    let params = vec![(walk.target.word("tokens"), walk.target.word("value"))];
     let method = Method { name: "forward".to_owned(), params, ..Method::default() };
     let (method, _) = match &divided {
         Some((function, program)) => {
@@ -123,9 +124,10 @@ impl CodeWriter<'_, '_> {
         let mut names = indexmap::IndexSet::new();
         let reserved: Vec<String> = self.walk.helpers.used.keys().cloned().collect();
         names.extend(reserved);
-        names.extend(["Config", "Cache", "Rotary"].map(str::to_owned));
+        let target = self.walk.target;
+        names.extend([target.word("settings"), target.word("cache"), "Rotary".to_owned()]);
         let gapped = gapped(&self.walk.methods);
-        biases_apart(&mut self.walk.methods);
+        biases_apart(&mut self.walk.methods, target);
         let mut layer_classes: Vec<(Vec<String>, Class)> = Vec::new();
         for class in self.walk.layers.classes.clone() {
             let several = self.walk.layers.classes.len() > 1;
@@ -141,6 +143,8 @@ impl CodeWriter<'_, '_> {
                 extra: BTreeMap::new(),
                 gapped: gapped.clone(),
                 scalars: class.scalars.each.clone(),
+                kept: Some(class.kept.clone()),
+                target,
             };
             let wanted = ClassMethod { method: class.method, conditions: Vec::new() };
             let name = format!("{family}{own}Layer");
@@ -159,7 +163,7 @@ impl CodeWriter<'_, '_> {
             .classes
             .iter()
             .flat_map(|class| self.walk.methods[class.method].context.clone())
-            .filter(|name| name != "cache")
+            .filter(|name| is_table(name))
             .collect();
         let mut used = dims_of(&done);
         for (_, class) in &layer_classes {
@@ -175,6 +179,8 @@ impl CodeWriter<'_, '_> {
             extra,
             gapped,
             scalars: IndexMap::new(),
+            kept: None,
+            target,
         };
         let wanted = ClassMethod { method: self.root, conditions: Vec::new() };
         let place = classes.build("", Some(format!("{family}Model")), &[wanted], &[]);
@@ -189,8 +195,9 @@ impl CodeWriter<'_, '_> {
                 }
                 rename_made(class, " Model(config", &format!(" {name}(config"));
             }
-            last.name = format!("{family}ForCausalLM");
         }
+        let trunk = if has_trunk { "ForCausalLM" } else { "Model" };
+        last.name = target.spelled("model", &[("family", &family), ("trunk", trunk)]);
         let mut all = done;
         all.extend(layer_classes.into_iter().map(|(_, class)| class));
         all.extend(outer);
@@ -253,10 +260,9 @@ impl CodeWriter<'_, '_> {
         };
         if let [(_, class)] = layers {
             let variable = if class.params.is_empty() { "_" } else { "layer" };
-            return vec![CodeLine::Text(format!(
-                "self.{segment} = nn.ModuleList([{} for {variable} in range({count})])",
-                made(class)
-            ))];
+            let items = format!("{} for {variable} in range({count})", made(class));
+            let list = self.walk.target.spelled("list", &[("items", &items)]);
+            return vec![CodeLine::Text(format!("self.{segment} = {list}"))];
         }
         let kind = self.walk.layers.kind.as_ref();
         let kinds: Vec<String> = layers
@@ -283,11 +289,8 @@ impl CodeWriter<'_, '_> {
             Some((_, class)) => format!("kinds.get({item}, {})", class.name),
             None => format!("kinds[{item}]"),
         };
-        vec![
-            map,
-            CodeLine::Text(format!(
-                "self.{segment} = nn.ModuleList([{class}(config, layer) {heads}])"
-            )),
-        ]
+        let items = format!("{class}(config, layer) {heads}");
+        let list = self.walk.target.spelled("list", &[("items", &items)]);
+        vec![map, CodeLine::Text(format!("self.{segment} = {list}"))]
     }
 }

@@ -12,6 +12,9 @@ use crate::symbol;
 use crate::value::{BoundCode, CodeLine, CodeValue, Method};
 use crate::walk::{Locals, Walk, variable};
 
+/// The word of sheets for a state that has a place among others.
+const SLOT: &str = "slot";
+
 /// One class of layers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LayerClass {
@@ -21,6 +24,40 @@ pub(crate) struct LayerClass {
     pub(crate) method: usize,
     /// Its scalars.
     pub(crate) scalars: LayerSymbols,
+    /// What keeps its states.
+    pub(crate) kept: KeptStates,
+}
+
+/// What keeps the states of one class of layers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct KeptStates {
+    /// Code that makes each of those that have a cache of their own.
+    pub(crate) made: Vec<String>,
+    /// The number of the others, which share one.
+    pub(crate) slots: usize,
+    /// The place of each state, by name.
+    pub(crate) places: IndexMap<String, String>,
+}
+
+impl KeptStates {
+    fn new(kept: IndexMap<String, String>) -> Self {
+        let mut states = Self::default();
+        let alone = kept.values().filter(|keeps| *keeps != SLOT).count();
+        let slots = kept.len() - alone;
+        let single = alone + usize::from(slots > 0) == 1;
+        let place = |n: usize| if single { String::new() } else { format!("[{n}]") };
+        for (name, keeps) in kept {
+            let part = if keeps == SLOT {
+                states.slots += 1;
+                format!("{}, {}", place(alone), states.slots - 1)
+            } else {
+                states.made.push(keeps);
+                place(states.made.len() - 1)
+            };
+            states.places.insert(name, part);
+        }
+        states
+    }
 }
 
 /// All classes of layers, and what they need.
@@ -137,7 +174,7 @@ impl Walk<'_> {
             self.layer = scalars.clone();
             self.prefix = Some(decl.prefix.name.replace("{i}", "0"));
             let mut inner = Locals::new();
-            let mut params = vec![("x".to_owned(), "Tensor".to_owned())];
+            let mut params = vec![("x".to_owned(), self.target.word("value"))];
             let own = CodeValue { text: "x".to_owned(), binds: ATOM, ..x.clone() };
             inner.insert("x".to_owned(), BoundCode::Value(own));
             let names: BTreeSet<&str> = decl.carry.iter().map(|name| name.name.as_str()).collect();
@@ -151,8 +188,8 @@ impl Walk<'_> {
                     _ => None,
                 });
                 let optional = names.contains(name.as_str()) && !given.contains_key(name);
-                let ty = if optional { "Tensor | None" } else { "Tensor" };
-                params.push((text.clone(), ty.to_owned()));
+                let ty = self.target.word("value") + if optional { " | None" } else { "" };
+                params.push((text.clone(), ty));
                 match (known, given.get(name)) {
                     (_, Some(BoundCode::Tokens)) => {
                         inner.insert(name.clone(), BoundCode::Tokens);
@@ -168,7 +205,9 @@ impl Walk<'_> {
                 }
             }
             let method = Method { name: "forward".to_owned(), params, ..Method::default() };
+            self.kept.clear();
             let walked = self.walked(method, program, inner);
+            let kept = KeptStates::new(std::mem::take(&mut self.kept));
             self.layer = LayerSymbols::default();
             self.prefix = None;
             let (mut method, results) = match walked {
@@ -185,7 +224,7 @@ impl Walk<'_> {
             }
             self.methods.push(method);
             let method = self.methods.len() - 1;
-            self.layers.classes.push(LayerClass { kinds, method, scalars });
+            self.layers.classes.push(LayerClass { kinds, method, scalars, kept });
         }
         // All classes are called alike.
         let context: BTreeSet<String> = self
@@ -234,10 +273,9 @@ impl Walk<'_> {
         for class in &self.layers.classes {
             context.extend(self.methods[class.method].context.iter().cloned());
         }
-        for table in context.iter().filter(|name| *name != "cache") {
-            self.emit(CodeLine::Text(format!(
-                "{table} = «R:{table}»(cache.length, tokens.shape[1], tokens.device)"
-            )));
+        for table in context.iter().filter(|name| is_table(name)) {
+            let called = self.target.spelled("rotary", &[("table", &format!("«R:{table}»"))]);
+            self.emit(crate::walk::assigned(table, &called));
         }
         let frame = self.frame();
         frame.context.insert("cache".to_owned());
@@ -267,13 +305,19 @@ impl Walk<'_> {
                     }
                     passed.push(text);
                 }
-                _ => passed.push("tokens".to_owned()),
+                _ => passed.push(self.target.word("tokens")),
             }
         }
-        passed.extend(context);
-        let list = self.layers.list.clone();
+        let spelled = context.iter().map(|name| match name.as_str() {
+            "cache" => self.target.word("own_cache"),
+            "caches" => "cache".to_owned(),
+            table => table.to_owned(),
+        });
+        passed.extend(spelled);
+        let list = format!("«W:{}»", self.layers.list);
         let call = format!("{} = layer({})", names.join(", "), passed.join(", "));
-        self.emit(CodeLine::For(format!("layer in «W:{list}»"), vec![CodeLine::Text(call)]));
+        let head = self.target.spelled("loop", &[("layers", &list)]);
+        self.emit(CodeLine::For(head, vec![CodeLine::Text(call)]));
         self.frame().names.extend(names.iter().cloned());
         let value = CodeValue { text: out, binds: ATOM, ..x.clone() };
         if carried.is_empty() {
@@ -286,6 +330,11 @@ impl Walk<'_> {
         });
         BoundCode::Values(std::iter::once(value).chain(others).collect())
     }
+}
+
+/// True for the name of a rotary table among what methods take besides their parameters.
+pub(crate) fn is_table(name: &str) -> bool {
+    !["cache", "caches"].contains(&name)
 }
 
 /// A layer that gives `x` alone leaves what is carried as it is.

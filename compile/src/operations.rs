@@ -181,7 +181,9 @@ impl Walk<'_> {
         }
         let wrong = || Finding::error(&expr.at, format!("`{}` is something else", param.name));
         Ok(match (param.kind, bound) {
-            (ParamKind::Tokens, BoundCode::Tokens) => OpArgument::Text("tokens".to_owned()),
+            (ParamKind::Tokens, BoundCode::Tokens) => {
+                OpArgument::Text(self.target.word("tokens"))
+            }
             (ParamKind::Value, BoundCode::Value(value)) => OpArgument::Value(value),
             (ParamKind::Value, BoundCode::Values(values)) if !values.is_empty() => {
                 OpArgument::Value(values[0].clone())
@@ -204,7 +206,7 @@ impl Walk<'_> {
             }
             (ParamKind::State, bound) => {
                 self.frame().context.insert("cache".to_owned());
-                OpArgument::Text(format!("«E:i», {}", self.state_name(bound).ok_or_else(wrong)?))
+                self.state(bound).ok_or_else(wrong)?
             }
             (ParamKind::Rope, bound) => OpArgument::Text(self.table(bound).ok_or_else(wrong)?),
             (_, bound) => {
@@ -215,10 +217,22 @@ impl Walk<'_> {
         })
     }
 
-    fn state_name(&mut self, bound: BoundCode) -> Option<String> {
+    fn state(&mut self, bound: BoundCode) -> Option<OpArgument> {
+        let name = self.state_text(&bound, &crate::python::quoted)?;
+        let part = self.state_text(&bound, &|name| format!("«P:{name}»"))?;
+        let values = [("layer", "«E:i»"), ("name", &name), ("part", &part)];
+        Some(OpArgument::State { text: self.target.spelled("state", &values), name, part })
+    }
+
+    /// Returns a text of a state, or one of two by a condition.
+    fn state_text(
+        &mut self,
+        bound: &BoundCode,
+        text: &impl Fn(&str) -> String,
+    ) -> Option<String> {
         match bound {
             BoundCode::Name(name) => {
-                let kind = &self.spec.states.get(&name)?.kind;
+                let kind = &self.spec.states.get(name)?.kind;
                 if !self.target.states.contains(&kind.name) {
                     let message = format!(
                         "the target `{}` keeps no state of kind `{}`",
@@ -227,11 +241,12 @@ impl Walk<'_> {
                     let finding = Finding::error(&kind.at.clone(), message);
                     self.fail(finding);
                 }
-                Some(crate::python::quoted(&name))
+                Some(text(name))
             }
             BoundCode::Choice(condition, a, b) => {
-                let (a, b) = (self.state_name(*a)?, self.state_name(*b)?);
-                let condition = crate::python::expression(&condition).0;
+                let a = self.state_text(a, text)?;
+                let b = self.state_text(b, text)?;
+                let condition = crate::python::expression(condition).0;
                 Some(format!("{a} if {condition} else {b}"))
             }
             _ => None,
@@ -327,8 +342,9 @@ impl Walk<'_> {
             let name = self.fresh(fresh);
             context.insert(fresh.clone(), name.into());
         }
-        if sheet.cache {
-            self.frame().context.insert("cache".to_owned());
+        self.frame().context.extend(sheet.context.iter().cloned());
+        if let Some(like) = self.frame().narrow.clone() {
+            context.insert("like".to_owned(), like.into());
         }
         let rendered = |template: &str| rendered(template, &context, name, at);
         let before = rendered(&sheet.before)?;
@@ -341,6 +357,12 @@ impl Walk<'_> {
             if let (Some(OpArgument::Path(path, _)), false) = (args.get(root), text.is_empty()) {
                 let dot = if suffix.is_empty() { "" } else { "." };
                 made.push((format!("{path}{dot}{suffix}"), text));
+            }
+        }
+        let keeps = rendered(&sheet.keeps)?;
+        for arg in args.values() {
+            if let OpArgument::State { part, .. } = arg {
+                self.keep(part, &keeps);
             }
         }
         for (path, made) in made {
@@ -371,6 +393,17 @@ impl Walk<'_> {
         match (shapes.next(), shapes.len()) {
             (Some(shape), 0) => Ok(BoundCode::Value(CodeValue { text: call, binds, shape, wide })),
             (first, _) => Ok(self.several(&call, first.into_iter().chain(shapes).collect(), wide)),
+        }
+    }
+
+    /// Notes what keeps a state of the layers under way; of several ways the shortest, which is the most general.
+    fn keep(&mut self, part: &str, keeps: &str) {
+        let names = part.split("«P:").skip(1).filter_map(|text| text.split_once('»'));
+        for (name, _) in names.filter(|_| !keeps.is_empty()) {
+            let kept = self.kept.entry(name.to_owned()).or_insert_with(|| keeps.to_owned());
+            if keeps.len() < kept.len() {
+                keeps.clone_into(kept);
+            }
         }
     }
 

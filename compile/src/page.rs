@@ -15,6 +15,7 @@ use crate::helpers::{ArgumentPresence, variant_name};
 use crate::places::{NameScope, resolved_lines};
 use crate::python::{expression, quoted};
 use crate::scalars::of_scalar;
+use crate::target::Target;
 use crate::value::CodeLine;
 use crate::{comments, layout, loader, settings};
 
@@ -50,7 +51,7 @@ impl CodeWriter<'_, '_> {
         let names_of_helpers = helpers.iter().map(|(name, _)| name.clone()).collect();
         let helpers: Vec<String> = helpers.into_iter().map(|(_, text)| text).collect();
         let written: Vec<minijinja::Value> =
-            classes.iter().map(|class| class_value(class, width)).collect();
+            classes.iter().map(|class| class_value(class, target)).collect();
         let mut setting_lines = Vec::new();
         layout::lines(&settings, 2, width, &mut setting_lines);
         let about = comments::first(&spec.source.text);
@@ -67,7 +68,8 @@ impl CodeWriter<'_, '_> {
             inside => !spec.inside.is_empty() || !spec.defaults.is_empty(),
             helpers,
             classes => written,
-            model => class_value(last, width),
+            model => class_value(last, target),
+            layers => self.walk.layers.list.clone(),
             rules => rule_texts,
             kept,
             ignored,
@@ -216,7 +218,8 @@ fn own_dims(line: &CodeLine) -> CodeLine {
 }
 
 /// Returns a class for templates.
-fn class_value(class: &Class, width: usize) -> minijinja::Value {
+fn class_value(class: &Class, target: &Target) -> minijinja::Value {
+    let width = target.width;
     let mut init = Vec::new();
     layout::lines(&class.init, 2, width, &mut init);
     let params = class.params.iter().map(|name| {
@@ -224,7 +227,8 @@ fn class_value(class: &Class, width: usize) -> minijinja::Value {
         format!(", {}: {ty}", crate::classes::parameter(name))
     });
     let mut head = Vec::new();
-    let text = format!("def __init__(self, config: Config{}) -> None:", params.collect::<String>());
+    let params: String = params.collect();
+    let text = format!("def __init__(self, config: {}{params}) -> None:", target.word("settings"));
     layout::statement(&text, 1, width, &mut head);
     let methods: Vec<minijinja::Value> = class
         .methods
@@ -232,8 +236,8 @@ fn class_value(class: &Class, width: usize) -> minijinja::Value {
         .map(|method| {
             let params = method.params.iter().map(|(name, ty)| format!(", {name}: {ty}"));
             let returns = match method.results {
-                1 => "Tensor".to_owned(),
-                n => format!("tuple[{}]", vec!["Tensor"; n].join(", ")),
+                1 => target.word("value"),
+                n => format!("tuple[{}]", vec![target.word("value"); n].join(", ")),
             };
             let text = format!(
                 "def {}(self{}) -> {returns}:",
@@ -247,7 +251,16 @@ fn class_value(class: &Class, width: usize) -> minijinja::Value {
             context! { name => method.name.clone(), head, about => docstring(&method.about, 2, width), body }
         })
         .collect();
-    context! { name => class.name.clone(), about => docstring(&class.about, 1, width), head, init, methods }
+    let about = docstring(&class.about, 1, width);
+    let mut kept = Vec::new();
+    if let Some(states) = &class.kept {
+        let made = states.made.join(", ");
+        let all = states.made.len() + usize::from(states.slots > 0);
+        let slots = states.slots.to_string();
+        let text = [("made", made.as_str()), ("slots", &slots), ("all", &all.to_string())];
+        layout::statement(&target.spelled("kept", &text), 2, width, &mut kept);
+    }
+    context! { name => class.name.clone(), about, head, init, methods, kept }
 }
 
 /// Lays a comment out as a docstring.

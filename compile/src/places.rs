@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::classes::{access, parameter};
+use indexmap::IndexMap;
+
+use crate::classes::{FORWARD, access, parameter};
 use crate::value::{CodeLine, Method, below, segments};
 
 /// Where a text stands.
@@ -26,6 +28,8 @@ pub(crate) struct Names<'m> {
     pub(crate) attributes: BTreeSet<String>,
     /// Scalars of the layer that the constructor reads.
     pub(crate) params: BTreeSet<String>,
+    /// Places of states in what a layer keeps.
+    pub(crate) states: IndexMap<String, String>,
 }
 
 impl<'m> Names<'m> {
@@ -41,6 +45,7 @@ impl<'m> Names<'m> {
             taken: BTreeSet::new(),
             attributes: BTreeSet::new(),
             params: BTreeSet::new(),
+            states: IndexMap::new(),
         }
     }
 }
@@ -119,12 +124,13 @@ fn one(place: &str, mode: NameScope, path: &str, names: &mut Names<'_>) -> Strin
         }
         "W" => reach(name, path, names.gapped),
         "R" => format!("self.{name}"),
+        "P" => names.states.get(name).cloned().unwrap_or_default(),
         "C" => {
             let number: usize = name.parse().unwrap_or_default();
             let called = names.called.get(&number).cloned().unwrap_or_default();
             let owner = names.methods.get(number).and_then(|method| method.owner.clone());
             match owner.as_deref().filter(|owner| *owner != path) {
-                Some(owner) if called == "forward" => reach(owner, path, names.gapped),
+                Some(owner) if called == FORWARD => reach(owner, path, names.gapped),
                 Some(owner) => format!("{}.{called}", reach(owner, path, names.gapped)),
                 None => format!("self.{called}"),
             }

@@ -56,6 +56,13 @@ pub(crate) enum BoundCode {
     Tokens,
 }
 
+impl BoundCode {
+    /// True for a value of the dtype that the model computes in.
+    pub(crate) fn is_narrow(&self) -> bool {
+        matches!(self, Self::Value(value) if !value.wide)
+    }
+}
+
 /// A line of code, or a block.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum CodeLine {
