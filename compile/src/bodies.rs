@@ -74,8 +74,11 @@ pub(crate) fn rename_made(class: &mut Class, from: &str, to: &str) {
     }
 }
 
-/// Returns the paths whose children have numbers with gaps between them.
-pub(crate) fn gapped(methods: &[Method]) -> BTreeSet<String> {
+/// Returns the paths whose children have numbers with gaps between them, for a target that has no word for what fills a gap.
+pub(crate) fn gapped(methods: &[Method], target: &Target) -> BTreeSet<String> {
+    if target.words.contains_key("gap") {
+        return BTreeSet::new();
+    }
     let mut numbers: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
     let uses = methods.iter().flat_map(|method| method.uses.iter().map(|one| one.path.as_str()));
     let owners = methods.iter().filter_map(|method| method.owner.as_deref());

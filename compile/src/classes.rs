@@ -336,6 +336,9 @@ impl Classes<'_> {
                 Some(leaf) => leaf.made.clone(),
                 None => self.made(&child, &part),
             };
+            if !gaps {
+                made.resize(number, self.target.word("gap"));
+            }
             made.push(if gaps { format!("\"{number}\": {text}") } else { text });
         }
         let made = made.join(", ");

@@ -9,7 +9,7 @@ use registry::spec::{DimSource, Spec};
 use registry::syntax::{Expr, ExprKind};
 
 use crate::bodies::{biases_apart, dims_of, gapped, layer_head, rename_made};
-use crate::classes::{Class, ClassMethod, Classes, camel};
+use crate::classes::{Class, ClassMethod, Classes, access, camel};
 use crate::helpers::Helpers;
 use crate::layers::{LayerClasses, is_item, is_table};
 use crate::python::{expression, quoted};
@@ -17,7 +17,7 @@ use crate::scalars::{LayerSymbols, Scalars};
 use crate::settings::{self, TableCode};
 use crate::target::Target;
 use crate::trunk;
-use crate::value::{BoundCode, CodeLine, Method, parent};
+use crate::value::{BoundCode, CodeLine, Method, below, parent, segments};
 use crate::walk::{Locals, Walk};
 
 /// A written file.
@@ -126,7 +126,7 @@ impl CodeWriter<'_, '_> {
         names.extend(reserved);
         let target = self.walk.target;
         names.extend([target.word("settings"), target.word("cache"), "Rotary".to_owned()]);
-        let gapped = gapped(&self.walk.methods);
+        let gapped = gapped(&self.walk.methods, self.walk.target);
         biases_apart(&mut self.walk.methods, target);
         let mut layer_classes: Vec<(Vec<String>, Class)> = Vec::new();
         for class in self.walk.layers.classes.clone() {
@@ -223,9 +223,21 @@ impl CodeWriter<'_, '_> {
         let holder = self.walk.methods.iter().rfind(|method| method.has_layers);
         let holder = holder.and_then(|method| method.owner.clone()).unwrap_or_default();
         let list = self.walk.layers.list.clone();
-        let place = if parent(&list) == holder { holder.clone() } else { parent(&list).to_owned() };
         let segment = list.rsplit('.').next().unwrap_or_default().to_owned();
-        extra.entry(place).or_default().extend(self.layer_list(&segment, layers));
+        let place = parent(&list);
+        if place == holder || self.has_class(place) {
+            extra.entry(place.to_owned()).or_default().extend(self.layer_list(&segment, layers));
+        } else {
+            // Modules that hold the layers and nothing else.
+            let lines = extra.entry(holder.clone()).or_default();
+            let mut at = "self".to_owned();
+            for outer in segments(below(place, &holder).unwrap_or(place)) {
+                at = access(&at, outer);
+                lines.push(CodeLine::Text(format!("{at} = {}", self.walk.target.word("empty"))));
+            }
+            let inner = format!("{}.{segment}", at.trim_start_matches("self."));
+            lines.extend(self.layer_list(&inner, layers));
+        }
         let spec = self.walk.spec;
         let (_, made) =
             settings::written(spec, &mut self.walk.scalars, &BTreeSet::new(), tables, self.words)?;
@@ -235,12 +247,15 @@ impl CodeWriter<'_, '_> {
             extra.entry(holder.clone()).or_default().push(CodeLine::Text(line));
         }
         let mut seen = BTreeSet::new();
+        let target = self.walk.target;
         for tie in &self.walk.ties {
             if !seen.insert((tie.weight.clone(), tie.other.clone())) {
                 continue;
             }
-            let line =
-                CodeLine::Text(format!("«W:{}».weight = «W:{}».weight", tie.weight, tie.other));
+            let weight = format!("«W:{}»", tie.weight);
+            let other = format!("«W:{}»", tie.other);
+            let values = [("weight", weight.as_str()), ("other", &other)];
+            let line = CodeLine::Text(target.spelled("tie", &values));
             let line = match &tie.condition {
                 Some(condition) => CodeLine::If(expression(condition).0, vec![line], Vec::new()),
                 None => line,
@@ -248,6 +263,15 @@ impl CodeWriter<'_, '_> {
             extra.entry(String::new()).or_default().push(line);
         }
         Ok(extra)
+    }
+
+    /// True if a module at a path is a class of the file, because it has weights or methods.
+    fn has_class(&self, path: &str) -> bool {
+        let inside = |other: &str| below(other, path).is_some();
+        self.walk.methods.iter().any(|method| {
+            method.uses.iter().any(|one| inside(&one.path))
+                || method.owner.as_deref().is_some_and(inside)
+        })
     }
 
     /// Writes the list of layers.

@@ -199,10 +199,10 @@ impl Walk<'_> {
                 let BoundCode::Name(path) = *yes else { return Err(wrong()) };
                 self.ties.push(Tie {
                     weight: String::new(),
-                    other: path,
-                    condition: Some(condition),
+                    other: path.clone(),
+                    condition: Some(condition.clone()),
                 });
-                OpArgument::Null
+                OpArgument::PathIf(path, condition)
             }
             (ParamKind::State, bound) => {
                 self.frame().context.insert("cache".to_owned());
@@ -365,8 +365,20 @@ impl Walk<'_> {
                 self.keep(part, &keeps);
             }
         }
+        let mut conditions = self.frame().conditions.clone();
+        match args.get(rendered(&sheet.takes)?.as_str()) {
+            Some(OpArgument::Path(..)) => {
+                made.clear();
+                self.ties.pop();
+            }
+            Some(OpArgument::PathIf(_, condition)) => {
+                conditions.push(negated(condition));
+                self.ties.pop();
+            }
+            _ => {}
+        }
         for (path, made) in made {
-            let conditions = self.frame().conditions.clone();
+            let conditions = conditions.clone();
             self.frame().uses.push(ModuleUse { path, made, conditions });
         }
         for line in before.lines().filter(|line| !line.trim().is_empty()) {
@@ -388,7 +400,7 @@ impl Walk<'_> {
             findings.into_iter().next().unwrap_or_else(|| Finding::error(at, "no shape"))
         })?;
         let shapes = crate::shapes::given(&gives, args)?;
-        let binds = CodeValue::binds(&sheet.binds);
+        let binds = CodeValue::binds(&rendered(&sheet.binds)?);
         let mut shapes = shapes.into_iter();
         match (shapes.next(), shapes.len()) {
             (Some(shape), 0) => Ok(BoundCode::Value(CodeValue { text: call, binds, shape, wide })),

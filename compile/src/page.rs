@@ -328,7 +328,9 @@ fn without_unused(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
         let (head, names) = match line.split_once(" import ") {
-            Some((head, names)) if head.starts_with("from ") => (format!("{head} import "), names),
+            Some((head, names)) if head.starts_with("from ") && names != "(" => {
+                (format!("{head} import "), names)
+            }
             _ => {
                 if let Some(names) = line.strip_prefix("import ") {
                     ("import ".to_owned(), names)

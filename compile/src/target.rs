@@ -62,6 +62,8 @@ pub struct OpSheet {
     pub fresh: Vec<String>,
     /// What the call reads besides its arguments: `cache`, `caches`.
     pub context: Vec<String>,
+    /// The parameter whose module the call takes in place of its own, if it is given.
+    pub takes: String,
     /// What keeps the state of the call: code that makes it, or `slot` for a place among others.
     pub keeps: String,
     /// Why the target's own op rounds otherwise, if it does.
@@ -70,9 +72,9 @@ pub struct OpSheet {
 
 const SHEET: [&str; 10] =
     ["target", "about", "file", "layout", "width", "checked", "driver", "states", "steps", "words"];
-const OP: [&str; 12] = [
+const OP: [&str; 13] = [
     "gives", "dtype", "modules", "before", "call", "binds", "helpers", "variant", "fresh",
-    "context", "keeps", "rounds",
+    "context", "takes", "keeps", "rounds",
 ];
 
 /// Files of one target as they are read: paths below its folder, and texts.
@@ -203,6 +205,7 @@ fn op(node: &YamlNode, reader: &mut TreeReader) -> OpSheet {
         before: text("before"),
         call: text("call"),
         binds: text("binds"),
+        takes: text("takes"),
         keeps: text("keeps"),
         rounds: Some(text("rounds")).filter(|text| !text.is_empty()),
         helpers,

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use registry::syntax::Expr;
 
-use crate::python::binding::{ADD, ATOM, MUL};
+use crate::python::binding::{ADD, ATOM, IF, MUL};
 use crate::python::enclosed;
 
 /// A value of the model in the code.
@@ -34,6 +34,7 @@ impl CodeValue {
         match word {
             "add" => ADD,
             "mul" => MUL,
+            "if" => IF,
             _ => ATOM,
         }
     }
