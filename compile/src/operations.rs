@@ -181,9 +181,7 @@ impl Walk<'_> {
         }
         let wrong = || Finding::error(&expr.at, format!("`{}` is something else", param.name));
         Ok(match (param.kind, bound) {
-            (ParamKind::Tokens, BoundCode::Tokens) => {
-                OpArgument::Text(self.target.word("tokens"))
-            }
+            (ParamKind::Tokens, BoundCode::Tokens) => OpArgument::Text(self.target.word("tokens")),
             (ParamKind::Value, BoundCode::Value(value)) => OpArgument::Value(value),
             (ParamKind::Value, BoundCode::Values(values)) if !values.is_empty() => {
                 OpArgument::Value(values[0].clone())
@@ -206,7 +204,7 @@ impl Walk<'_> {
             }
             (ParamKind::State, bound) => {
                 self.frame().context.insert("cache".to_owned());
-                self.state(bound).ok_or_else(wrong)?
+                self.state(&bound).ok_or_else(wrong)?
             }
             (ParamKind::Rope, bound) => OpArgument::Text(self.table(bound).ok_or_else(wrong)?),
             (_, bound) => {
@@ -217,19 +215,15 @@ impl Walk<'_> {
         })
     }
 
-    fn state(&mut self, bound: BoundCode) -> Option<OpArgument> {
-        let name = self.state_text(&bound, &crate::python::quoted)?;
-        let part = self.state_text(&bound, &|name| format!("«P:{name}»"))?;
+    fn state(&mut self, bound: &BoundCode) -> Option<OpArgument> {
+        let name = self.state_text(bound, &crate::python::quoted)?;
+        let part = self.state_text(bound, &|name| format!("«P:{name}»"))?;
         let values = [("layer", "«E:i»"), ("name", &name), ("part", &part)];
         Some(OpArgument::State { text: self.target.spelled("state", &values), name, part })
     }
 
     /// Returns a text of a state, or one of two by a condition.
-    fn state_text(
-        &mut self,
-        bound: &BoundCode,
-        text: &impl Fn(&str) -> String,
-    ) -> Option<String> {
+    fn state_text(&mut self, bound: &BoundCode, text: &impl Fn(&str) -> String) -> Option<String> {
         match bound {
             BoundCode::Name(name) => {
                 let kind = &self.spec.states.get(name)?.kind;

@@ -8,8 +8,8 @@ use registry::diag::Finding;
 use registry::library::Library;
 use registry::ops::OpSet;
 
-fn torch() -> Target {
-    Target::builtin("torch").expect("it is carried").expect("it can be read")
+fn carried(name: &str) -> Target {
+    Target::builtin(name).expect("it is carried").expect("it can be read")
 }
 
 fn written(name: &str, target: &Target) -> Result<Code, Vec<Finding>> {
@@ -20,9 +20,12 @@ fn written(name: &str, target: &Target) -> Result<Code, Vec<Finding>> {
 /// Compares code with the file of an earlier run; `UPDATE=1` renews it.
 #[test]
 fn code_is_as_before() {
-    for name in ["llama", "lfm2", "mamba2"] {
-        let code = written(name, &torch()).expect("it compiles");
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.py"));
+    for (target, name) in
+        [("torch", "llama"), ("torch", "lfm2"), ("torch", "mamba2"), ("mlx", "llama")]
+    {
+        let code = written(name, &carried(target)).expect("it compiles");
+        let file = format!("tests/golden/{target}/{name}.py");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
         if std::env::var_os("UPDATE").is_some() {
             fs_err::write(&path, &code.text).expect("it is written");
         }
@@ -31,27 +34,35 @@ fn code_is_as_before() {
     }
 }
 
-/// Specs whose form the target has no code for, with the reason.
-const REFUSED: [(&str, &str); 7] = [
+/// Specs whose form a target has no code for, with the reason.
+const REFUSED: [(&str, &str); 9] = [
     ("deepseek_v4", "has no op `sinkhorn`"),
     ("dory", "do not each have their own weights"),
+    ("glm5_next_text", "has no op `sinkhorn`"),
     ("hrm_text", "do not each have their own weights"),
     ("inkling2_loop_text", "do not each have their own weights"),
+    ("muse_spark_text", "has no step `add`"),
     ("qwen4_exp_text", "has no op `ngram_embed`"),
     ("zamba", "is a path that depends on the config"),
     ("zamba2", "is a path that depends on the config"),
 ];
+/// The same for `mlx`.
+const REFUSED_BY_MLX: [(&str, &str); 9] = REFUSED;
 
 #[test]
 fn every_spec_compiles_and_every_template_is_used() {
-    let target = torch();
+    all_of_it_is_used(&carried("torch"), &REFUSED);
+    all_of_it_is_used(&carried("mlx"), &REFUSED_BY_MLX);
+}
+
+fn all_of_it_is_used(target: &Target, refusals: &[(&str, &str)]) {
     let (mut ops, mut helpers) = (BTreeSet::new(), BTreeSet::new());
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../registry/specs");
     let paths = fs_err::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path());
     for path in paths.collect::<BTreeSet<PathBuf>>() {
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-        let refused = REFUSED.iter().find(|(spec, _)| *spec == name);
-        match (written(&name, &target), refused) {
+        let refused = refusals.iter().find(|(spec, _)| *spec == name);
+        match (written(&name, target), refused) {
             (Ok(code), None) => {
                 ops.extend(code.ops);
                 helpers.extend(code.helpers);
@@ -77,7 +88,7 @@ fn every_spec_compiles_and_every_template_is_used() {
     ];
     let unused: Vec<&String> =
         target.ops.keys().filter(|op| !ops.contains(*op) && !idle.contains(&op.as_str())).collect();
-    assert!(unused.is_empty(), "no spec uses the templates of {unused:?}");
+    assert!(unused.is_empty(), "{}: no spec uses the templates of {unused:?}", target.name);
     let helper_of = |name: &str| {
         name.trim_end_matches(|c: char| c.is_numeric()).trim_end_matches('_').to_owned()
     };
@@ -86,9 +97,33 @@ fn every_spec_compiles_and_every_template_is_used() {
         .templates
         .keys()
         .filter_map(|name| name.strip_prefix("helpers/"))
-        .filter(|name| !used.contains(*name) && *name != "block_mean")
+        .filter(|name| !used.contains(*name) && !idle.contains(name))
         .collect();
-    assert!(unused.is_empty(), "no spec uses the helpers {unused:?}");
+    assert!(unused.is_empty(), "{}: no spec uses the helpers {unused:?}", target.name);
+}
+
+#[test]
+fn families_of_all_kinds_compile_for_mlx() {
+    let kept = [
+        ("llama", "return KVCache()"),
+        ("qwen3", "return KVCache()"),
+        ("gemma3_text", "RotatingKVCache(self.window)"),
+        ("lfm2", "return ArraysCache(size=1)"),
+        ("mamba2", "return ArraysCache(size=2)"),
+        ("qwen3_moe", "SwitchGLU("),
+        ("deepseek_v3", "latent_attend("),
+        ("gpt_oss", "sinks=self.sinks"),
+        ("falcon_h1", "return CacheList(KVCache(), ArraysCache(size=2))"),
+        ("qwen3_next", "gated_delta_kernel"),
+    ];
+    for (name, part) in kept {
+        let code = written(name, &carried("mlx")).expect("it compiles");
+        assert_eq!(code.name, format!("{name}.py"));
+        for always in ["class ModelArgs(BaseModelArgs):", "class Model(nn.Module):", part] {
+            assert!(code.text.contains(always), "{name} has no `{always}`");
+        }
+        assert!(!code.text.contains("torch."), "{name}");
+    }
 }
 
 const SHEET: &str =

@@ -14,6 +14,7 @@ from onboard_engine import Engine, Refused
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.models.cache import can_trim_prompt_cache, trim_prompt_cache
 
 DTYPES = {"f32": ("float32", mx.float32), "bf16": ("bfloat16", mx.bfloat16)}
 
@@ -78,7 +79,7 @@ class Generated(Engine):
         except ValueError as error:
             raise Refused(str(error)) from error
         self.model.eval()
-        self.slots = {}
+        self.slots, self.lengths = {}, {}
         return {"vocab": self.run([0], None).shape[-1], "tokens": tokens}
 
     def settings(self):
@@ -93,10 +94,18 @@ class Generated(Engine):
     def feed(self, slot, at, tokens, taps):
         if not at:
             self.slots[slot] = self.model.make_cache()
+        self.lengths[slot] = at + len(tokens)
         return self.run(tokens, self.slots[slot]), {}
 
     def fork(self, slot, to):
         self.slots[to] = [copied(part) for part in self.slots[slot]]
+        self.lengths[to] = self.lengths[slot]
+
+    def truncate(self, slot, length):
+        if not can_trim_prompt_cache(self.slots[slot]):
+            raise Refused("caches of this kind cannot be cut")
+        trim_prompt_cache(self.slots[slot], self.lengths[slot] - length)
+        self.lengths[slot] = length
 
     def release(self, slot):
         self.slots.pop(slot, None)
