@@ -12,16 +12,90 @@ import time
 import traceback
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file
+import numpy as np
 
 F32, SHARE = 2e-4, 1.0
 
 
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+class Torch:
+    """Files of the target `torch`."""
+
+    def __init__(self):
+        import torch
+
+        torch.set_grad_enabled(False)
+        torch.set_num_threads(1)
+        self.lib, self.dtypes = torch, {"f32": torch.float32, "bf16": torch.bfloat16}
+
+    def module(self, path):
+        return load(path, path.stem)
+
+    def tensors(self, path):
+        from safetensors.torch import load_file
+
+        return load_file(path)
+
+    def numbers(self, x):
+        return x.float().numpy()
+
+    def open(self, module, config, tensors, dtype):
+        self.code = module
+        self.model = getattr(module, module.MODEL)(module.Config(config, self.dtypes[dtype])).eval()
+        self.model.load(tensors)
+
+    def cache(self):
+        return self.code.Cache()
+
+    def run(self, tokens, cache=None):
+        return self.numbers(self.model(self.lib.tensor([tokens]), cache)[0])
+
+
+class Mlx:
+    """Files of the target `mlx`, which are modules of mlx-lm."""
+
+    def __init__(self):
+        import mlx.core
+
+        self.lib = mlx.core
+        self.dtypes = {"f32": mlx.core.float32, "bf16": mlx.core.bfloat16}
+        gather = mlx.core.gather_mm
+
+        def gather_mm(x, w, **places):
+            # On a CPU mlx has it in f32 alone.
+            y = gather(x.astype(mlx.core.float32), w.astype(mlx.core.float32), **places)
+            return y.astype(x.dtype)
+
+        mlx.core.gather_mm = gather_mm
+
+    def module(self, path):
+        return load(path, f"mlx_lm.models.{path.stem}")
+
+    def tensors(self, path):
+        return self.lib.load(str(path))
+
+    def numbers(self, x):
+        return np.array(x.astype(self.lib.float32))
+
+    def open(self, module, config, tensors, dtype):
+        config = {**config, "dtype": {"f32": "float32", "bf16": "bfloat16"}[dtype]}
+        self.model = module.Model(module.ModelArgs.from_dict(config))
+        tensors = self.model.sanitize(tensors)
+        keeps = getattr(self.model, "cast_predicate", lambda name: True)
+        tensors = [(name, x.astype(self.dtypes[dtype]) if keeps(name) else x) for name, x in tensors.items()]
+        self.model.load_weights(tensors, strict=True)
+        self.model.eval()
+
+    def cache(self):
+        return self.model.make_cache()
+
+    def run(self, tokens, cache=None):
+        return self.numbers(self.model(self.lib.array([tokens]), cache=cache)[0])
+
+
+def load(path, name):
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -31,35 +105,31 @@ def number(entry):
     return float(entry["__float__"]) if "__float__" in entry else entry
 
 
-def tensors_of(folder):
-    tensors = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        tensors.update(load_file(path))
-    return tensors
+def log_shares(x):
+    x = x.astype(np.float64)
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
 def difference(ours, theirs):
     width = min(ours.shape[-1], theirs.shape[-1])
-    ours = ours[..., :width].float().log_softmax(-1)
-    theirs = theirs[..., :width].float().log_softmax(-1)
-    return (ours - theirs).square().mean(-1).sqrt().max().item() if ours.numel() else 0.0
+    if not ours.size:
+        return 0.0
+    apart = log_shares(ours[..., :width]) - log_shares(theirs[..., :width])
+    return float(np.sqrt(np.square(apart).mean(-1)).max())
 
 
-def run(folder, module, dump, manifest, dtype, name):
-    config = module.Config(json.loads((folder / "config.json").read_text(), object_hook=number), dtype)
-    with torch.device("cpu"):
-        model = getattr(module, module.MODEL)(config).eval()
-    model.load(tensors_of(folder))
+def run(target, dump, manifest, name):
     worst, own = {}, 0.0
     for prompt in manifest["prompts"]:
         if prompt.get("prefix") or prompt.get("documents"):
             continue
-        tokens = torch.tensor([prompt["tokens"]])
+        tokens = prompt["tokens"]
         key = f"{name}/{prompt['name']}"
         if f"{key}/prefill/logits" not in dump:
             continue
         rows = prompt.get("rows")
-        prefill = model(tokens)[0]
+        prefill = target.run(tokens)
         theirs = dump[f"{key}/prefill/logits"]
         shown = prefill[rows] if rows else prefill[-theirs.shape[0] :]
         worst["prefill"] = max(worst.get("prefill", 0.0), difference(shown, theirs))
@@ -71,12 +141,12 @@ def run(folder, module, dump, manifest, dtype, name):
         if own_steps is not None and len(own_steps) and difference(own_steps, whole[-len(own_steps) :]) > 1e-2:
             # The reference's steps do not agree with its own prefill.
             theirs = dump[f"{key}/prefill/logits"][-len(theirs) :]
-        if theirs is None or split >= tokens.shape[1]:
+        if theirs is None or split >= len(tokens):
             continue
-        cache = module.Cache()
-        out = [model(tokens[:, :split], cache)[0]]
-        out += [model(tokens[:, n : n + 1], cache)[0] for n in range(split, tokens.shape[1])]
-        decoded = torch.cat(out)
+        cache = target.cache()
+        out = [target.run(tokens[:split], cache)]
+        out += [target.run(tokens[n : n + 1], cache) for n in range(split, len(tokens))]
+        decoded = np.concatenate(out)
         shown = decoded[rows] if rows else decoded[-theirs.shape[0] :]
         worst["decode"] = max(worst.get("decode", 0.0), difference(shown, theirs))
     return worst, own
@@ -84,23 +154,28 @@ def run(folder, module, dump, manifest, dtype, name):
 
 def main():
     fixtures, out, names = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
-    torch.set_grad_enabled(False)
-    torch.set_num_threads(1)
-    failed = []
+    failed, target = [], None
     for path in sorted(out.glob("*.py")):
         name = path.stem
         if names and name not in names:
             continue
         folder, start = fixtures / name, time.time()
         manifest = json.loads((folder / "reference/manifest.json").read_text())
-        dump = load_file(folder / "reference/reference.safetensors")
+        target = target or (Torch() if "import torch" in path.read_text() else Mlx())
+        dump = target.tensors(folder / "reference/reference.safetensors")
+        dump = {name: target.numbers(x) for name, x in dump.items() if "logits" in name}
         try:
-            module = load(path)
+            module = target.module(path)
+            config = json.loads((folder / "config.json").read_text(), object_hook=number)
             parts, good = [], True
-            for word, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16)):
+            for word in ("f32", "bf16"):
                 if word not in manifest["runs"]:
                     continue
-                worst, own = run(folder, module, dump, manifest, dtype, word)
+                tensors = {}
+                for shard in sorted(folder.glob("*.safetensors")):
+                    tensors.update(target.tensors(shard))
+                target.open(module, config, tensors, word)
+                worst, own = run(target, dump, manifest, word)
                 most = max(worst.values(), default=0.0)
                 good &= most <= (F32 if word == "f32" else max(SHARE * own, 1e-6))
                 parts.append(word + " " + " ".join(f"{key} {value:.2g}" for key, value in worst.items()) + (f" (own {own:.2g})" if word != "f32" else ""))

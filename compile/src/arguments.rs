@@ -27,8 +27,12 @@ pub(crate) enum OpArgument {
     Scalar(Expr, bool),
     /// A weight: its path, and whether it is f32 in every run.
     Path(String, bool),
-    /// Text of the code: a state, a table, the tokens.
+    /// A weight that takes the place of another where a condition holds.
+    PathIf(String, Expr),
+    /// Text of the code: a table, the tokens.
     Text(String),
+    /// A state: its text, its name, and its place in what a layer keeps.
+    State { text: String, name: String, part: String },
     /// Nothing.
     Null,
 }
@@ -44,8 +48,8 @@ impl OpArgument {
                 values.iter().map(|value| value.text.as_str()).collect::<Vec<_>>().join(", ")
             }
             Self::Scalar(expr, _) => expression(expr).0,
-            Self::Path(path, _) => format!("«W:{path}»"),
-            Self::Text(text) => text.clone(),
+            Self::Path(path, _) | Self::PathIf(path, _) => format!("«W:{path}»"),
+            Self::Text(text) | Self::State { text, .. } => text.clone(),
             Self::Null => "None".to_owned(),
         }
     }
@@ -152,9 +156,11 @@ impl Object for OpArgument {
             },
             other => match &**self {
                 Self::Path(path, _) => format!("«W:{path}.{other}»").into(),
-                Self::Text(text) if other == "name" => {
-                    text.split_once(", ").map(|(_, name)| name)?.into()
+                Self::PathIf(_, condition) if other == "condition" => {
+                    expression(condition).0.into()
                 }
+                Self::State { name, .. } if other == "name" => name.as_str().into(),
+                Self::State { part, .. } if other == "part" => part.as_str().into(),
                 _ => return None,
             },
         })

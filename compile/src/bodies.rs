@@ -8,6 +8,7 @@ use crate::classes::Class;
 use crate::places::{NameScope, Names, resolved_lines};
 use crate::python::expression;
 use crate::scalars::LayerSymbols;
+use crate::target::Target;
 use crate::value::{CodeLine, Method, assigned, each_text, parameter, segments};
 
 /// What places are filled with where no class has methods yet.
@@ -58,8 +59,11 @@ pub(crate) fn rename_made(class: &mut Class, from: &str, to: &str) {
     }
 }
 
-/// Returns the paths whose children have numbers with gaps between them.
-pub(crate) fn gapped(methods: &[Method]) -> BTreeSet<String> {
+/// Returns the paths whose children have numbers with gaps between them, for a target that has no word for what fills a gap.
+pub(crate) fn gapped(methods: &[Method], target: &Target) -> BTreeSet<String> {
+    if target.words.contains_key("gap") {
+        return BTreeSet::new();
+    }
     let mut numbers: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
     let uses = methods.iter().flat_map(|method| method.uses.iter().map(|one| one.path.as_str()));
     let owners = methods.iter().filter_map(|method| method.owner.as_deref());
@@ -76,21 +80,22 @@ pub(crate) fn gapped(methods: &[Method]) -> BTreeSet<String> {
 }
 
 /// Where a spec adds the bias of a module by itself, the module multiplies alone.
-pub(crate) fn biases_apart(methods: &mut [Method]) {
+pub(crate) fn biases_apart(methods: &mut [Method], target: &Target) {
+    let parameter = target.word("parameter");
     let apart: BTreeSet<String> = methods
         .iter()
         .flat_map(|method| &method.uses)
-        .filter(|one| one.made.starts_with("nn.Parameter"))
+        .filter(|one| one.made.starts_with(&parameter))
         .filter_map(|one| one.path.strip_suffix(".bias").map(str::to_owned))
         .collect();
     for method in methods.iter_mut() {
         for path in &apart {
-            multiplied(&mut method.body, path);
+            multiplied(&mut method.body, path, target);
         }
     }
 }
 
-pub(crate) fn multiplied(lines: &mut [CodeLine], path: &str) {
+fn multiplied(lines: &mut [CodeLine], path: &str, target: &Target) {
     let call = format!("«W:{path}»(");
     for line in lines {
         match line {
@@ -108,15 +113,16 @@ pub(crate) fn multiplied(lines: &mut [CodeLine], path: &str) {
                     });
                     let Some(end) = end else { break };
                     let given = text[inside..end].to_owned();
-                    let product = format!("F.linear({given}, «W:{path}».weight)");
+                    let values = [("x", given.as_str()), ("W", &format!("«W:{path}»"))];
+                    let product = target.spelled("product", &values);
                     text.replace_range(start..=end, &product);
                 }
             }
             CodeLine::If(_, yes, no) => {
-                multiplied(yes, path);
-                multiplied(no, path);
+                multiplied(yes, path, target);
+                multiplied(no, path, target);
             }
-            CodeLine::For(_, body) => multiplied(body, path),
+            CodeLine::For(_, body) => multiplied(body, path, target),
         }
     }
 }

@@ -5,12 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use indexmap::{IndexMap, IndexSet};
 use registry::syntax::{BinaryOp, Expr, ExprKind, UnaryOp};
 
-use crate::modules::{LentChild, LentModule, ModuleChoice, choice_of};
+use crate::modules::{KeptStates, LentChild, LentModule, ModuleChoice, choice_of};
 use crate::places::{NameScope, Names, resolved, resolved_lines};
 use crate::python::binding::AND;
 use crate::python::{enclosed, expression};
 use crate::symbol::{self, equal, negated};
-use crate::value::{CodeLine, Method, ModuleUse, access, below, parameter, segments};
+use crate::target::Target;
+use crate::value::{
+    CodeLine, FORWARD, Method, ModuleUse, access, below, is_table, parameter, segments,
+};
 
 /// A class of the written file.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +24,8 @@ pub(crate) struct Class {
     pub(crate) params: Vec<String>,
     pub(crate) init: Vec<CodeLine>,
     pub(crate) methods: Vec<WrittenMethod>,
+    /// What keeps the states of a layer; none for classes that are no layers.
+    pub(crate) kept: Option<KeptStates>,
 }
 
 /// A method of a class, with all places filled.
@@ -69,6 +74,9 @@ pub(crate) struct Classes<'m> {
     pub(crate) numbers: Vec<String>,
     /// Definitions of the layer's scalars, for the class of a layer.
     pub(crate) scalars: IndexMap<String, Expr>,
+    /// What keeps the layer's states, for the class of a layer.
+    pub(crate) kept: Option<KeptStates>,
+    pub(crate) target: &'m Target,
 }
 
 /// Returns a word in the style of classes.
@@ -191,7 +199,7 @@ impl Classes<'_> {
         for (number, _) in &own {
             let first = wanted.first().is_some_and(|one| one.method == *number);
             let called = if single && first {
-                "forward".to_owned()
+                FORWARD.to_owned()
             } else {
                 let plain = self.methods[*number].name.clone();
                 if children.contains_key(&plain) { format!("apply_{plain}") } else { plain }
@@ -269,7 +277,8 @@ impl Classes<'_> {
                 let conditions = if several { shared(&own) } else { any_of(&uses) };
                 init.push((conditions.clone(), CodeLine::Text(format!("{target} = {made}"))));
                 if group.methods.is_empty() {
-                    below_leaf(path, &target, &deeper, &conditions, init);
+                    let at = (path, target.as_str(), self.target.word("empty"));
+                    below_leaf(&at, &deeper, &conditions, init);
                 }
             }
             if group.methods.is_empty() {
@@ -341,11 +350,19 @@ impl Classes<'_> {
         self.child(&child, "n", part, &mut lines);
         let CodeLine::Text(line) = &lines.first()?.1 else { return None };
         let (_, made) = line.split_once(" = ")?;
-        let line = format!(
-            "{} = nn.ModuleDict({{str(n): {made} for n in «E:{list}»}})",
-            access("self", segment)
-        );
+        let items = format!("str(n): {made} for n in «E:{list}»");
+        let made = self.target.spelled("dict", &[("items", &items)]);
+        let line = format!("{} = {made}", access("self", segment));
         Some((shared(&group.conditions()), CodeLine::Text(line)))
+    }
+
+    /// Returns the parameter that gives a method what it takes besides its values, and its type.
+    fn context_param(&self, context: &str) -> (String, String) {
+        if let Some(scalar) = context.strip_prefix("E:") {
+            return (parameter(scalar), self.type_of(scalar).to_owned());
+        }
+        let ty = if is_table(context) { "table" } else { "cache" };
+        (context.to_owned(), self.target.word(ty))
     }
 
     /// Writes a child whose own children have numbers.
@@ -376,13 +393,16 @@ impl Classes<'_> {
                 Some(leaf) => leaf.made.clone(),
                 None => self.made(&child, &part),
             };
+            if !gaps {
+                made.resize(number, self.target.word("gap"));
+            }
             made.push(if gaps { format!("\"{number}\": {text}") } else { text });
         }
         let made = made.join(", ");
         let list = if gaps {
-            format!("nn.ModuleDict({{{made}}})")
+            self.target.spelled("dict", &[("items", &made)])
         } else {
-            format!("nn.ModuleList([{made}])")
+            self.target.spelled("list", &[("items", &made)])
         };
         Some((conditions, CodeLine::Text(format!("{} = {list}", access("self", segment)))))
     }
@@ -399,24 +419,29 @@ impl Classes<'_> {
         let mut names = Names::new(self.methods, &self.called, &self.gapped);
         names.choices = self.choices;
         names.taken.clone_from(taken);
+        let kept = self.kept.clone().unwrap_or_default();
+        names.states.clone_from(&kept.places);
         let mut methods = Vec::new();
         for (number, _) in own {
             let method = &self.methods[*number];
             let mut params = method.params.clone();
-            params.extend(method.context.iter().map(|context| match context.strip_prefix("E:") {
-                Some(scalar) => (parameter(scalar), self.type_of(scalar).to_owned()),
-                None if context == "cache" => (context.clone(), "Cache".to_owned()),
-                None => (context.clone(), "Rope".to_owned()),
-            }));
+            params.extend(method.context.iter().map(|context| self.context_param(context)));
             names.passes = method.passes;
             methods.push(WrittenMethod {
-                name: self.called[number].clone(),
+                name: match self.called[number].as_str() {
+                    FORWARD => self.target.word(FORWARD),
+                    other => other.to_owned(),
+                },
                 about: method.about.clone(),
                 params,
                 results: method.results,
                 body: resolved_lines(&method.body, NameScope::Forward, path, &mut names),
             });
         }
+        let kept = self.kept.clone().filter(|_| path.is_empty()).map(|kept| {
+            let text = |text: &String| resolved(text, NameScope::Forward, path, &mut names).text;
+            KeptStates { made: kept.made.iter().map(text).collect(), ..kept }
+        });
         let read: Vec<String> = names.attributes.iter().cloned().collect();
         let mut init_names = Names::new(self.methods, &self.called, &self.gapped);
         let mut init = conditional(children, path, &mut init_names);
@@ -446,7 +471,8 @@ impl Classes<'_> {
             [one] => self.methods[one.method].about.clone(),
             _ => Vec::new(),
         };
-        let class = Class { name: name.unwrap_or(plain), about, params, init: heads, methods };
+        let name = name.unwrap_or(plain);
+        let class = Class { name, about, params, init: heads, methods, kept };
         self.add(class)
     }
 
@@ -584,26 +610,25 @@ fn conditional(
 
 /// Writes parameters that lie below a module of the target's own.
 fn below_leaf(
-    path: &str,
-    target: &str,
+    (path, target, empty): &(&str, &str, String),
     deeper: &[ModuleUse],
     known: &[Expr],
     init: &mut Vec<(Vec<Expr>, CodeLine)>,
 ) {
     let mut made = BTreeSet::new();
     for one in deeper {
-        if contradict(&one.conditions, known) && made.insert(target.to_owned()) {
-            let line = CodeLine::Text(format!("{target} = nn.Module()"));
+        if contradict(&one.conditions, known) && made.insert((*target).to_owned()) {
+            let line = CodeLine::Text(format!("{target} = {empty}"));
             init.push((any_of(std::slice::from_ref(one)), line));
         }
         let rest = segments(below(&one.path, path).unwrap_or_default());
         let own = any_of(std::slice::from_ref(one));
         let conditions = if own.is_empty() { known.to_vec() } else { own };
-        let mut at = target.to_owned();
+        let mut at = (*target).to_owned();
         for (n, segment) in rest.iter().enumerate() {
             at = access(&at, segment);
             let last = n + 1 == rest.len();
-            let text = if last { one.made.clone() } else { "nn.Module()".to_owned() };
+            let text = if last { one.made.clone() } else { empty.clone() };
             if made.insert(at.clone()) {
                 init.push((conditions.clone(), CodeLine::Text(format!("{at} = {text}"))));
             }

@@ -11,7 +11,6 @@ use registry::syntax::{Expr, ExprKind};
 use crate::bodies::{biases_apart, dims_of, gapped, layer_head, rename_made};
 use crate::classes::{Class, ClassMethod, Classes, camel};
 use crate::helpers::Helpers;
-use crate::layers::is_table;
 use crate::loops::as_variables;
 use crate::modules::{LayerClasses, LentChild};
 use crate::python::{expression, quoted};
@@ -20,7 +19,7 @@ use crate::settings::{self, TableCode};
 use crate::symbol::is_item;
 use crate::target::Target;
 use crate::trunk;
-use crate::value::{BoundCode, CodeLine, Method, ModuleUse, below};
+use crate::value::{BoundCode, CodeLine, Method, access, below, is_table, segments};
 use crate::walk::{Locals, Walk};
 
 /// A written file.
@@ -65,6 +64,7 @@ pub fn compile(
         stack: Vec::new(),
         layers: LayerClasses::default(),
         trunk: None,
+        kept: IndexMap::new(),
         used: BTreeSet::new(),
     };
     let root = match root(&mut walk) {
@@ -103,7 +103,7 @@ fn root(walk: &mut Walk<'_>) -> Result<usize, Finding> {
     let spec = walk.spec;
     let divided = trunk::divided(spec);
     let locals = Locals::from([("tokens".to_owned(), BoundCode::Tokens)]);
-    let params = vec![("tokens".to_owned(), "Tensor".to_owned())];
+    let params = vec![(walk.target.word("tokens"), walk.target.word("value"))];
     let method = Method { name: "forward".to_owned(), params, ..Method::default() };
     let (method, _) = match &divided {
         Some((function, program)) => {
@@ -130,9 +130,10 @@ impl CodeWriter<'_, '_> {
         let mut names = indexmap::IndexSet::new();
         let reserved: Vec<String> = self.walk.helpers.used.keys().cloned().collect();
         names.extend(reserved);
-        names.extend(["Config", "Cache", "Rotary"].map(str::to_owned));
-        let gapped = gapped(&self.walk.methods);
-        biases_apart(&mut self.walk.methods);
+        let target = self.walk.target;
+        names.extend([target.word("settings"), target.word("cache"), "Rotary".to_owned()]);
+        let gapped = gapped(&self.walk.methods, self.walk.target);
+        biases_apart(&mut self.walk.methods, target);
         let mut layer_classes: Vec<(Vec<String>, Class)> = Vec::new();
         let mut children = Vec::new();
         for class in self.walk.layers.classes.clone() {
@@ -153,6 +154,8 @@ impl CodeWriter<'_, '_> {
                 choices: &self.walk.choices,
                 numbers: self.walk.layers.numbers(),
                 children,
+                kept: Some(class.kept.clone()),
+                target,
             };
             let wanted = ClassMethod { method: class.method, conditions: Vec::new() };
             let name = format!("{family}{own}Layer");
@@ -194,6 +197,8 @@ impl CodeWriter<'_, '_> {
             choices: &[],
             numbers: Vec::new(),
             children: Vec::new(),
+            kept: None,
+            target,
         };
         let wanted = ClassMethod { method: self.root, conditions: Vec::new() };
         let place = classes.build("", Some(format!("{family}Model")), &[wanted], &[]);
@@ -208,8 +213,9 @@ impl CodeWriter<'_, '_> {
                 }
                 rename_made(class, " Model(config", &format!(" {name}(config"));
             }
-            last.name = format!("{family}ForCausalLM");
         }
+        let trunk = if has_trunk { "ForCausalLM" } else { "Model" };
+        last.name = target.spelled("model", &[("family", &family), ("trunk", trunk)]);
         let mut all = done;
         all.extend(layer_classes.into_iter().map(|(_, class)| class));
         all.extend(outer);
@@ -237,15 +243,14 @@ impl CodeWriter<'_, '_> {
         let holder = holder.and_then(|method| method.owner.clone()).unwrap_or_default();
         let list = self.walk.layers.list.clone();
         let place = crate::loops::holder(&list);
-        let beside = |one: &ModuleUse| below(&one.path, place).is_some();
-        let has_class = self.walk.methods.iter().any(|method| method.uses.iter().any(beside));
-        let place = if has_class { place } else { holder.as_str() };
-        let list = below(&list, place).unwrap_or(&list);
+        let place = if self.has_class(place) { place } else { holder.as_str() };
+        let inner = below(&list, place).unwrap_or(&list);
         let classes: Vec<&str> = layers.iter().map(|(_, class)| class.name.as_str()).collect();
         let (before, behind) = self.lent_lines(&classes, children);
         let lines = extra.entry(place.to_owned()).or_default();
         lines.extend(before);
-        lines.extend(self.layer_list(list, layers));
+        lines.extend(self.holders(inner));
+        lines.extend(self.layer_list(inner, layers));
         lines.extend(behind);
         let spec = self.walk.spec;
         let (_, made) =
@@ -256,12 +261,15 @@ impl CodeWriter<'_, '_> {
             extra.entry(holder.clone()).or_default().push(CodeLine::Text(line));
         }
         let mut seen = BTreeSet::new();
+        let target = self.walk.target;
         for tie in &self.walk.ties {
             if !seen.insert((tie.weight.clone(), tie.other.clone())) {
                 continue;
             }
-            let line =
-                CodeLine::Text(format!("«W:{}».weight = «W:{}».weight", tie.weight, tie.other));
+            let weight = format!("«W:{}»", tie.weight);
+            let other = format!("«W:{}»", tie.other);
+            let values = [("weight", weight.as_str()), ("other", &other)];
+            let line = CodeLine::Text(target.spelled("tie", &values));
             let line = match &tie.condition {
                 Some(condition) => CodeLine::If(expression(condition).0, vec![line], Vec::new()),
                 None => line,
@@ -269,6 +277,28 @@ impl CodeWriter<'_, '_> {
             extra.entry(String::new()).or_default().push(line);
         }
         Ok(extra)
+    }
+
+    /// True if a module at a path is a class of the file, because it has weights or methods.
+    fn has_class(&self, path: &str) -> bool {
+        let inside = |other: &str| below(other, path).is_some();
+        self.walk.methods.iter().any(|method| {
+            method.uses.iter().any(|one| inside(&one.path))
+                || method.owner.as_deref().is_some_and(inside)
+        })
+    }
+
+    /// Returns lines that make modules that hold a list of layers and nothing else.
+    fn holders(&self, list: &str) -> Vec<CodeLine> {
+        let mut at = "self".to_owned();
+        let mut lines = Vec::new();
+        let mut names = segments(list);
+        names.pop();
+        for name in names.into_iter().take_while(|name| !name.starts_with('{')) {
+            at = access(&at, name);
+            lines.push(CodeLine::Text(format!("{at} = {}", self.walk.target.word("empty"))));
+        }
+        lines
     }
 
     /// Writes the list of layers.
@@ -281,13 +311,9 @@ impl CodeWriter<'_, '_> {
                 [] => ("_", String::new()),
                 _ => (number, format!(", {number}")),
             };
-            return all.lists(
-                list,
-                &format!(
-                    "nn.ModuleList([{}(config{given}) for {variable} in range({count})])",
-                    class.name
-                ),
-            );
+            let items = format!("{}(config{given}) for {variable} in range({count})", class.name);
+            let made = self.walk.target.spelled("list", &[("items", &items)]);
+            return all.lists(list, &made, self.walk.target);
         }
         let kind = match (&all.kind, &all.place) {
             (Some(kind), Some(place)) => Some(all.scalars.by_place(kind, place)),
@@ -318,7 +344,8 @@ impl CodeWriter<'_, '_> {
             Some((_, class)) => format!("kinds.get({item}, {})", class.name),
             None => format!("kinds[{item}]"),
         };
-        let lists = all.lists(list, &format!("nn.ModuleList([{class}(config, {number}) {heads}])"));
-        std::iter::once(map).chain(lists).collect()
+        let items = format!("{class}(config, {number}) {heads}");
+        let made = self.walk.target.spelled("list", &[("items", &items)]);
+        std::iter::once(map).chain(all.lists(list, &made, self.walk.target)).collect()
     }
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use registry::diag::{Finding, Span};
 use registry::syntax::{Arg, Expr, ExprKind, Function, Program};
 
-use crate::layers::argument;
 use crate::loops::{holder, scalars_of};
 use crate::python::binding::ATOM;
 use crate::python::expression;
 use crate::value::{
-    BoundCode, CodeLine, CodeValue, Method, MethodCall, assigned, common, parent, variable,
+    BoundCode, CodeLine, CodeValue, Method, MethodCall, argument, assigned, common, parent,
+    variable,
 };
 use crate::walk::{Locals, MethodFrame, Walk};
 
@@ -77,7 +77,7 @@ impl Walk<'_> {
             .iter()
             .filter_map(|param| match bound.get(&param.name.name) {
                 Some(BoundCode::Value(value)) => Some(value.text.clone()),
-                Some(BoundCode::Tokens) => Some("tokens".to_owned()),
+                Some(BoundCode::Tokens) => Some(self.target.word("tokens")),
                 _ => None,
             })
             .collect();
@@ -163,7 +163,7 @@ impl Walk<'_> {
             let name = &param.name.name;
             let value = match &bound[name] {
                 BoundCode::Value(value) => {
-                    params.push((variable(name), "Tensor".to_owned()));
+                    params.push((variable(name), self.target.word("value")));
                     BoundCode::Value(CodeValue {
                         text: variable(name),
                         binds: ATOM,
@@ -171,7 +171,7 @@ impl Walk<'_> {
                     })
                 }
                 BoundCode::Tokens => {
-                    params.push(("tokens".to_owned(), "Tensor".to_owned()));
+                    params.push((self.target.word("tokens"), self.target.word("value")));
                     BoundCode::Tokens
                 }
                 other => other.clone(),
@@ -203,6 +203,10 @@ impl Walk<'_> {
         let mut frame = MethodFrame { blocks: vec![Vec::new()], ..MethodFrame::default() };
         frame.names.extend(method.params.iter().map(|(name, _)| name.clone()));
         frame.names.extend(locals.keys().map(|name| variable(name)));
+        frame.narrow = method.params.iter().map(|(name, _)| name).find_map(|name| {
+            let value = locals.get(name).filter(|bound| bound.is_narrow());
+            value.map(|_| name.clone())
+        });
         self.frames.push(frame);
         let results = self.program(program, locals);
         let mut frame = self.frames.pop().unwrap_or_default();
@@ -288,6 +292,7 @@ impl Walk<'_> {
             ([name], BoundCode::Value(value)) => {
                 let text = variable(name);
                 self.frame().names.insert(text.clone());
+                self.frame().rewritten(&text, value.wide);
                 if value.text != text {
                     self.emit_assigned(&text, &value.text);
                 }
@@ -302,6 +307,7 @@ impl Walk<'_> {
                 self.frame().names.extend(targets.iter().cloned());
                 self.emit_several(&targets, &texts.join(", "));
                 for ((name, text), value) in names.iter().zip(targets).zip(values) {
+                    self.frame().rewritten(&text, value.wide);
                     let value = CodeValue { text, binds: ATOM, ..value };
                     locals.insert((*name).to_owned(), BoundCode::Value(value));
                 }

@@ -7,13 +7,15 @@ use registry::diag::Finding;
 use registry::syntax::{Arg, Expr, ExprKind, Ident};
 
 use crate::loops::as_variables;
-use crate::modules::LayerClass;
+use crate::modules::{KeptStates, LayerClass};
 use crate::python::binding::ATOM;
 use crate::scalars::LayerSymbols;
 use crate::settings::table_name;
 use crate::size::over;
 use crate::symbol;
-use crate::value::{BoundCode, CodeLine, CodeValue, Method, ModuleUse, variable};
+use crate::value::{
+    BoundCode, CodeLine, CodeValue, Method, ModuleUse, argument, assigned, is_table, variable,
+};
 use crate::walk::{Locals, Walk};
 
 impl Walk<'_> {
@@ -56,8 +58,8 @@ impl Walk<'_> {
             let (value, mut lines) =
                 self.branch(condition.clone(), |walk| walk.value(&arg.value, locals))?;
             let text = variable(&name.name);
-            lines.push(crate::value::assigned(&text, &value.text));
-            let no = vec![crate::value::assigned(&text, "None")];
+            lines.push(assigned(&text, &value.text));
+            let no = vec![assigned(&text, "None")];
             self.emit(CodeLine::If(crate::python::expression(condition).0, lines, no));
             let value = CodeValue { text, binds: ATOM, ..value };
             given.insert(name.name.clone(), BoundCode::Value(value));
@@ -92,6 +94,7 @@ impl Walk<'_> {
         self.layers.list = list.to_owned();
         self.layers.count = Some(count);
         if number != "i" {
+            self.needs("shared_layers", "layers that share modules with others", at);
             self.layers.place = Some(number.to_owned());
             self.layers.scalars = self.layer_scalars(&["*".to_owned()], at)?;
             for hole in
@@ -129,7 +132,7 @@ impl Walk<'_> {
             self.layer = self.layer_scalars(&kinds, at)?;
             self.prefix = Some(without_holes(&decl.prefix.name));
             let mut inner = Locals::new();
-            let mut params = vec![("x".to_owned(), "Tensor".to_owned())];
+            let mut params = vec![("x".to_owned(), self.target.word("value"))];
             let own = CodeValue { text: "x".to_owned(), binds: ATOM, ..x.clone() };
             inner.insert("x".to_owned(), BoundCode::Value(own));
             let names: BTreeSet<&str> = decl.carry.iter().map(|name| name.name.as_str()).collect();
@@ -143,8 +146,8 @@ impl Walk<'_> {
                     _ => None,
                 });
                 let optional = names.contains(name.as_str()) && !given.contains_key(name);
-                let ty = if optional { "Tensor | None" } else { "Tensor" };
-                params.push((text.clone(), ty.to_owned()));
+                let ty = self.target.word("value") + if optional { " | None" } else { "" };
+                params.push((text.clone(), ty));
                 match (known, given.get(name)) {
                     (_, Some(BoundCode::Tokens)) => {
                         inner.insert(name.clone(), BoundCode::Tokens);
@@ -160,7 +163,9 @@ impl Walk<'_> {
                 }
             }
             let method = Method { name: "forward".to_owned(), params, ..Method::default() };
+            self.kept.clear();
             let walked = self.walked(method, program, inner);
+            let kept = KeptStates::new(std::mem::take(&mut self.kept));
             let (mut method, results) = match walked {
                 Ok(walked) => walked,
                 Err(finding) => {
@@ -179,7 +184,7 @@ impl Walk<'_> {
             self.methods.push(method);
             let method = self.methods.len() - 1;
             let scalars = self.layer.clone();
-            self.layers.classes.push(LayerClass { kinds, method, scalars });
+            self.layers.classes.push(LayerClass { kinds, method, scalars, kept });
         }
         self.layer = LayerSymbols::default();
         self.prefix = None;
@@ -227,7 +232,9 @@ impl Walk<'_> {
         let dim = decl.and_then(|decl| self.scalars.resolve(&decl.dim, &mut Vec::new(), 0).ok());
         if let Some(dim) = dim {
             let half = over(&dim, &symbol::with(&dim, ExprKind::Int(2)));
-            let made = format!("nn.Parameter(torch.empty({}))", crate::python::expression(&half).0);
+            self.needs("learned_rotary", "rotary tables with learned frequencies", &dim);
+            let size = crate::python::expression(&half).0;
+            let made = self.target.spelled("stretched", &[("size", &size)]);
             let one = ModuleUse { path: path.clone(), made, conditions: Vec::new() };
             self.frame().uses.push(one);
         }
@@ -247,16 +254,16 @@ impl Walk<'_> {
         }
         for table in context.iter().filter(|name| is_table(name)) {
             let stretch = self.stretch_of(table);
-            self.emit(CodeLine::Text(format!(
-                "{table} = «R:{table}»(cache.length, tokens.shape[1], tokens.device{stretch})"
-            )));
+            let values = [("table", &*format!("«R:{table}»")), ("stretch", &*stretch)];
+            let called = self.target.spelled("rotary", &values);
+            self.emit(assigned(table, &called));
         }
         let frame = self.frame();
         frame.context.insert("cache".to_owned());
         frame.has_layers = true;
         let out = variable("x");
         if x.text != out {
-            self.emit(crate::value::assigned(&out, &x.text));
+            self.emit(assigned(&out, &x.text));
         }
         let mut names = vec![out.clone()];
         for name in carried.keys() {
@@ -265,7 +272,7 @@ impl Walk<'_> {
                 _ => "None".to_owned(),
             };
             if first != variable(name) {
-                self.emit(crate::value::assigned(&variable(name), &first));
+                self.emit(assigned(&variable(name), &first));
             }
             names.push(variable(name));
         }
@@ -275,14 +282,18 @@ impl Walk<'_> {
                 BoundCode::Value(value) => {
                     let text = variable(name);
                     if value.text != text {
-                        self.emit(crate::value::assigned(&text, &value.text));
+                        self.emit(assigned(&text, &value.text));
                     }
                     passed.push(text);
                 }
-                _ => passed.push("tokens".to_owned()),
+                _ => passed.push(self.target.word("tokens")),
             }
         }
-        passed.extend(context.iter().map(|name| as_variables(&argument(name))));
+        passed.extend(context.iter().map(|name| match name.as_str() {
+            "cache" => self.target.word("own_cache"),
+            "caches" => "cache".to_owned(),
+            name => as_variables(&argument(name)),
+        }));
         let place = self.layers.place.clone();
         let (mut body, layer) = match &place {
             Some(place) => self.layer_at(place),
@@ -290,11 +301,13 @@ impl Walk<'_> {
         };
         body.push(CodeLine::Text(format!("{} = {layer}({})", names.join(", "), passed.join(", "))));
         let count = self.layers.count.as_ref().map(|count| crate::python::expression(count).0);
-        let over = match (place, count) {
-            (Some(_), Some(count)) => format!("range({count})"),
-            _ => format!("«W:{}»", self.layers.list),
+        let head = if let Some(count) = count.filter(|_| place.is_some()) {
+            format!("layer in range({count})")
+        } else {
+            let list = format!("«W:{}»", self.layers.list);
+            self.target.spelled("loop", &[("layers", &list)])
         };
-        self.emit(CodeLine::For(format!("layer in {over}"), body));
+        self.emit(CodeLine::For(head, body));
         self.frame().names.extend(names.iter().cloned());
         let value = CodeValue { text: out, binds: ATOM, ..x.clone() };
         if carried.is_empty() {
@@ -314,16 +327,6 @@ fn without_holes(prefix: &str) -> String {
     let mut parts = prefix.split('{');
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |name, part| name + "0" + part.split_once('}').map_or("", |(_, tail)| tail))
-}
-
-/// True if what a method takes besides its values is a rotary table.
-pub(crate) fn is_table(name: &str) -> bool {
-    name != "cache" && !name.starts_with("E:")
-}
-
-/// Returns what a method takes besides its values as an argument of a call.
-pub(crate) fn argument(name: &str) -> String {
-    if name.starts_with("E:") { format!("«{name}»") } else { name.to_owned() }
 }
 
 /// A layer that gives `x` alone leaves what is carried as it is.

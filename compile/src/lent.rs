@@ -30,6 +30,7 @@ impl Walk<'_> {
             let name = list.rsplit('.').next().unwrap_or(list).to_owned();
             (name.clone(), format!("{name}.{tail}"))
         };
+        self.needs("lent_modules", "layers that take modules from elsewhere", text);
         let number = numbers.remove(0);
         let class = self.layers.classes.len();
         if !self.lent.iter().any(|one| one.name == name && one.class == class) {
@@ -161,7 +162,8 @@ impl CodeWriter<'_, '_> {
                 behind.push(CodeLine::For(over, vec![taken]));
             } else if let Some(child) = children.iter().find(|child| child.name == *name) {
                 let modules = format!("self.{name}");
-                before.push(text(format!("{modules} = nn.ModuleList()")));
+                let none = self.walk.target.spelled("list", &[("items", "")]);
+                before.push(text(format!("{modules} = {none}")));
                 let taken = match &layers.place {
                     Some(place) => scalars.by_place(&lent.number, place),
                     None => scalars.expanded(&lent.number, ""),

@@ -8,6 +8,7 @@ use crate::modules::{LayerClasses, ModuleChoice};
 use crate::python::expression;
 use crate::scalars::LayerSymbols;
 use crate::symbol::{self, equal, is_item, marked, rebuilt};
+use crate::target::Target;
 use crate::value::{CodeLine, Method, assigned, each_text, parameter, parent};
 use crate::walk::Walk;
 
@@ -199,21 +200,20 @@ impl LayerClasses {
     }
 
     /// Returns the lines that make a list of modules under each name that it has below a class.
-    pub(crate) fn lists(&self, list: &str, made: &str) -> Vec<CodeLine> {
-        let mut names = crate::value::segments(list).into_iter();
-        let first = names.next().unwrap_or_default();
-        let made = names
-            .rev()
-            .fold(made.to_owned(), |made, name| format!("nn.ModuleDict({{\"{name}\": {made}}})"));
+    pub(crate) fn lists(&self, list: &str, made: &str, target: &Target) -> Vec<CodeLine> {
+        let Some((hole, tail)) = list.strip_prefix('{').and_then(|list| list.split_once('}'))
+        else {
+            return vec![assigned(&format!("self.{list}"), made)];
+        };
+        let made =
+            crate::value::segments(tail).into_iter().rev().fold(made.to_owned(), |made, name| {
+                target.spelled("dict", &[("items", &format!("\"{name}\": {made}"))])
+            });
         let mut words = BTreeSet::new();
-        match first
-            .strip_prefix('{')
-            .and_then(|hole| self.scalars.each.get(hole.trim_end_matches('}')))
-        {
-            Some(expr) => words_of(expr, &mut words),
-            None => words.extend([first.to_owned()]),
+        if let Some(expr) = self.scalars.each.get(hole) {
+            words_of(expr, &mut words);
         }
-        words.iter().map(|word| CodeLine::Text(format!("self.{word} = {made}"))).collect()
+        words.iter().map(|word| assigned(&format!("self.{word}"), &made)).collect()
     }
 }
 

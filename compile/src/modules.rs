@@ -1,8 +1,12 @@
 //! Modules of the written code: the classes of layers, and what layers take from elsewhere.
 
+use indexmap::IndexMap;
 use registry::syntax::Expr;
 
 use crate::scalars::LayerSymbols;
+
+/// The word of sheets for a state that has a place among others.
+const SLOT: &str = "slot";
 
 /// One class of layers.
 #[derive(Debug, Clone, Default)]
@@ -13,6 +17,40 @@ pub(crate) struct LayerClass {
     pub(crate) method: usize,
     /// Its scalars.
     pub(crate) scalars: LayerSymbols,
+    /// What keeps its states.
+    pub(crate) kept: KeptStates,
+}
+
+/// What keeps the states of one class of layers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct KeptStates {
+    /// Code that makes each of those that have a cache of their own.
+    pub(crate) made: Vec<String>,
+    /// The number of the others, which share one.
+    pub(crate) slots: usize,
+    /// The place of each state, by name.
+    pub(crate) places: IndexMap<String, String>,
+}
+
+impl KeptStates {
+    pub(crate) fn new(kept: IndexMap<String, String>) -> Self {
+        let mut states = Self::default();
+        let alone = kept.values().filter(|keeps| *keeps != SLOT).count();
+        let slots = kept.len() - alone;
+        let single = alone + usize::from(slots > 0) == 1;
+        let place = |n: usize| if single { String::new() } else { format!("[{n}]") };
+        for (name, keeps) in kept {
+            let part = if keeps == SLOT {
+                states.slots += 1;
+                format!("{}, {}", place(alone), states.slots - 1)
+            } else {
+                states.made.push(keeps);
+                place(states.made.len() - 1)
+            };
+            states.places.insert(name, part);
+        }
+        states
+    }
 }
 
 /// All classes of layers, and what they need.

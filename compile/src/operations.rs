@@ -173,7 +173,7 @@ impl Walk<'_> {
         }
         let wrong = || Finding::error(&expr.at, format!("`{}` is something else", param.name));
         Ok(match (param.kind, bound) {
-            (ParamKind::Tokens, BoundCode::Tokens) => OpArgument::Text("tokens".to_owned()),
+            (ParamKind::Tokens, BoundCode::Tokens) => OpArgument::Text(self.target.word("tokens")),
             (ParamKind::Value, BoundCode::Value(value)) => OpArgument::Value(value),
             (ParamKind::Value, BoundCode::Values(values)) if !values.is_empty() => {
                 OpArgument::Value(values[0].clone())
@@ -191,14 +191,14 @@ impl Walk<'_> {
                 let BoundCode::Name(path) = *yes else { return Err(wrong()) };
                 self.ties.push(Tie {
                     weight: String::new(),
-                    other: path,
-                    condition: Some(condition),
+                    other: path.clone(),
+                    condition: Some(condition.clone()),
                 });
-                OpArgument::Null
+                OpArgument::PathIf(path, condition)
             }
             (ParamKind::State, bound) => {
                 self.frame().context.insert("cache".to_owned());
-                OpArgument::Text(format!("«E:i», {}", self.state_name(bound).ok_or_else(wrong)?))
+                self.state(&bound).ok_or_else(wrong)?
             }
             (ParamKind::Rope, bound) => OpArgument::Text(self.table(bound).ok_or_else(wrong)?),
             (_, bound) => {
@@ -209,10 +209,18 @@ impl Walk<'_> {
         })
     }
 
-    fn state_name(&mut self, bound: BoundCode) -> Option<String> {
+    fn state(&mut self, bound: &BoundCode) -> Option<OpArgument> {
+        let name = self.state_text(bound, &crate::python::quoted)?;
+        let part = self.state_text(bound, &|name| format!("«P:{name}»"))?;
+        let values = [("layer", "«E:i»"), ("name", &name), ("part", &part)];
+        Some(OpArgument::State { text: self.target.spelled("state", &values), name, part })
+    }
+
+    /// Returns a text of a state, or one of two by a condition.
+    fn state_text(&mut self, bound: &BoundCode, text: &impl Fn(&str) -> String) -> Option<String> {
         match bound {
             BoundCode::Name(name) => {
-                let kind = &self.spec.states.get(&name)?.kind;
+                let kind = &self.spec.states.get(name)?.kind;
                 if !self.target.states.contains(&kind.name) {
                     let message = format!(
                         "the target `{}` keeps no state of kind `{}`",
@@ -221,11 +229,12 @@ impl Walk<'_> {
                     let finding = Finding::error(&kind.at.clone(), message);
                     self.fail(finding);
                 }
-                Some(crate::python::quoted(&name))
+                Some(text(name))
             }
             BoundCode::Choice(condition, a, b) => {
-                let (a, b) = (self.state_name(*a)?, self.state_name(*b)?);
-                let condition = crate::python::expression(&condition).0;
+                let a = self.state_text(a, text)?;
+                let b = self.state_text(b, text)?;
+                let condition = crate::python::expression(condition).0;
                 Some(format!("{a} if {condition} else {b}"))
             }
             _ => None,
@@ -336,8 +345,9 @@ impl Walk<'_> {
             let name = self.fresh(fresh);
             context.insert(fresh.clone(), name.into());
         }
-        if sheet.cache {
-            self.frame().context.insert("cache".to_owned());
+        self.frame().context.extend(sheet.context.iter().cloned());
+        if let Some(like) = self.frame().narrow.clone() {
+            context.insert("like".to_owned(), like.into());
         }
         let rendered = |template: &str| rendered(template, &context, name, at);
         let before = rendered(&sheet.before)?;
@@ -352,8 +362,26 @@ impl Walk<'_> {
                 made.push((format!("{path}{dot}{suffix}"), text));
             }
         }
+        let keeps = rendered(&sheet.keeps)?;
+        for arg in args.values() {
+            if let OpArgument::State { part, .. } = arg {
+                self.keep(part, &keeps);
+            }
+        }
+        let mut conditions = self.module_conditions();
+        match args.get(rendered(&sheet.takes)?.as_str()) {
+            Some(OpArgument::Path(..)) => {
+                made.clear();
+                self.ties.pop();
+            }
+            Some(OpArgument::PathIf(_, condition)) => {
+                conditions.push(negated(condition));
+                self.ties.pop();
+            }
+            _ => {}
+        }
         for (path, made) in made {
-            let conditions = self.module_conditions();
+            let conditions = conditions.clone();
             self.frame().uses.push(ModuleUse { path, made, conditions });
         }
         for line in before.lines().filter(|line| !line.trim().is_empty()) {
@@ -380,11 +408,25 @@ impl Walk<'_> {
             OpArgument::Value(value) if value.text == call => Some(value.binds),
             _ => None,
         });
-        let binds = as_before.unwrap_or_else(|| CodeValue::binds(&sheet.binds));
+        let binds = match as_before {
+            Some(binds) => binds,
+            None => CodeValue::binds(&rendered(&sheet.binds)?),
+        };
         let mut shapes = shapes.into_iter();
         match (shapes.next(), shapes.len()) {
             (Some(shape), 0) => Ok(BoundCode::Value(CodeValue { text: call, binds, shape, wide })),
             (first, _) => Ok(self.several(&call, first.into_iter().chain(shapes).collect(), wide)),
+        }
+    }
+
+    /// Notes what keeps a state of the layers under way; of several ways the shortest, which is the most general.
+    fn keep(&mut self, part: &str, keeps: &str) {
+        let names = part.split("«P:").skip(1).filter_map(|text| text.split_once('»'));
+        for (name, _) in names.filter(|_| !keeps.is_empty()) {
+            let kept = self.kept.entry(name.to_owned()).or_insert_with(|| keeps.to_owned());
+            if keeps.len() < kept.len() {
+                keeps.clone_into(kept);
+            }
         }
     }
 

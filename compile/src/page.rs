@@ -15,8 +15,8 @@ use crate::helpers::{ArgumentPresence, variant_name};
 use crate::places::{NameScope, resolved_lines};
 use crate::python::{expression, quoted};
 use crate::scalars::of_scalar;
+use crate::target::Target;
 use crate::value::{CodeLine, each_text};
-
 use crate::{comments, layout, loader, settings};
 
 impl CodeWriter<'_, '_> {
@@ -52,7 +52,7 @@ impl CodeWriter<'_, '_> {
         let helpers: Vec<String> = helpers.into_iter().map(|(_, text)| text).collect();
         let numbers = self.walk.layers.numbers();
         let written: Vec<minijinja::Value> =
-            classes.iter().map(|class| class_value(class, &numbers, width)).collect();
+            classes.iter().map(|class| class_value(class, &numbers, target)).collect();
         let mut setting_lines = Vec::new();
         layout::lines(&settings, 2, width, &mut setting_lines);
         let about = comments::first(&spec.source.text);
@@ -69,7 +69,8 @@ impl CodeWriter<'_, '_> {
             inside => is_inside(spec),
             helpers,
             classes => written,
-            model => class_value(last, &numbers, width),
+            model => class_value(last, &numbers, target),
+            layers => self.walk.layers.list.clone(),
             rules => rule_texts,
             kept,
             ignored,
@@ -226,7 +227,8 @@ fn own_dims(line: &CodeLine) -> CodeLine {
 }
 
 /// Returns a class for templates.
-fn class_value(class: &Class, numbers: &[String], width: usize) -> minijinja::Value {
+fn class_value(class: &Class, numbers: &[String], target: &Target) -> minijinja::Value {
+    let width = target.width;
     let mut init = Vec::new();
     layout::lines(&class.init, 2, width, &mut init);
     let params = class.params.iter().map(|name| {
@@ -234,7 +236,8 @@ fn class_value(class: &Class, numbers: &[String], width: usize) -> minijinja::Va
         format!(", {}: {ty}", crate::value::parameter(name))
     });
     let mut head = Vec::new();
-    let text = format!("def __init__(self, config: Config{}) -> None:", params.collect::<String>());
+    let params: String = params.collect();
+    let text = format!("def __init__(self, config: {}{params}) -> None:", target.word("settings"));
     layout::statement(&text, 1, width, &mut head);
     let methods: Vec<minijinja::Value> = class
         .methods
@@ -242,8 +245,8 @@ fn class_value(class: &Class, numbers: &[String], width: usize) -> minijinja::Va
         .map(|method| {
             let params = method.params.iter().map(|(name, ty)| format!(", {name}: {ty}"));
             let returns = match method.results {
-                1 => "Tensor".to_owned(),
-                n => format!("tuple[{}]", vec!["Tensor"; n].join(", ")),
+                1 => target.word("value"),
+                n => format!("tuple[{}]", vec![target.word("value"); n].join(", ")),
             };
             let text = format!(
                 "def {}(self{}) -> {returns}:",
@@ -257,7 +260,16 @@ fn class_value(class: &Class, numbers: &[String], width: usize) -> minijinja::Va
             context! { name => method.name.clone(), head, about => docstring(&method.about, 2, width), body }
         })
         .collect();
-    context! { name => class.name.clone(), about => docstring(&class.about, 1, width), head, init, methods }
+    let about = docstring(&class.about, 1, width);
+    let mut kept = Vec::new();
+    if let Some(states) = &class.kept {
+        let made = states.made.join(", ");
+        let all = states.made.len() + usize::from(states.slots > 0);
+        let slots = states.slots.to_string();
+        let text = [("made", made.as_str()), ("slots", &slots), ("all", &all.to_string())];
+        layout::statement(&target.spelled("kept", &text), 2, width, &mut kept);
+    }
+    context! { name => class.name.clone(), about, head, init, methods, kept }
 }
 
 /// Lays a comment out as a docstring.
@@ -325,7 +337,9 @@ fn without_unused(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
         let (head, names) = match line.split_once(" import ") {
-            Some((head, names)) if head.starts_with("from ") => (format!("{head} import "), names),
+            Some((head, names)) if head.starts_with("from ") && names != "(" => {
+                (format!("{head} import "), names)
+            }
             _ => {
                 if let Some(names) = line.strip_prefix("import ") {
                     ("import ".to_owned(), names)

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use indexmap::IndexMap;
+
 use crate::modules::{ModuleChoice, choice_of};
 use crate::python::expression;
-use crate::value::{CodeLine, Method, access, below, parameter, segments};
+use crate::value::{CodeLine, FORWARD, Method, access, below, parameter, segments};
 
 /// Where a text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub(crate) struct Names<'m> {
     pub(crate) attributes: BTreeSet<String>,
     /// Scalars of the layer that the constructor reads.
     pub(crate) params: BTreeSet<String>,
+    /// Places of states in what a layer keeps.
+    pub(crate) states: IndexMap<String, String>,
 }
 
 impl<'m> Names<'m> {
@@ -48,6 +52,7 @@ impl<'m> Names<'m> {
             taken: BTreeSet::new(),
             attributes: BTreeSet::new(),
             params: BTreeSet::new(),
+            states: IndexMap::new(),
         }
     }
 }
@@ -130,12 +135,13 @@ fn one(place: &str, mode: NameScope, path: &str, names: &mut Names<'_>) -> Strin
             filled(&code, mode, path, names)
         }
         "R" => format!("self.{name}"),
+        "P" => names.states.get(name).cloned().unwrap_or_default(),
         "C" => {
             let number: usize = name.parse().unwrap_or_default();
             let called = names.called.get(&number).cloned().unwrap_or_default();
             let owner = names.methods.get(number).and_then(|method| method.owner.clone());
             match owner.as_deref().filter(|owner| *owner != path) {
-                Some(owner) if called == "forward" => reach(owner, path, names),
+                Some(owner) if called == FORWARD => reach(owner, path, names),
                 Some(owner) => format!("{}.{called}", reach(owner, path, names)),
                 None => format!("self.{called}"),
             }

@@ -27,10 +27,14 @@ pub struct Target {
     pub driver: String,
     /// Kinds of states that the target can keep.
     pub states: Vec<String>,
+    /// Forms of models besides plain lists of layers: `shared_layers`, `lent_modules`, `learned_rotary`.
+    pub forms: Vec<String>,
     /// Ops by name.
     pub ops: IndexMap<String, OpSheet>,
     /// Steps of weight maps by name.
     pub steps: IndexMap<String, String>,
+    /// How the target spells what every file has: templates by name.
+    pub words: IndexMap<String, String>,
     /// Templates by name: `file`, `class`, and helpers (`helpers/attend`).
     pub templates: IndexMap<String, String>,
     /// Other files of the folder, by name.
@@ -58,17 +62,23 @@ pub struct OpSheet {
     pub variant: Vec<String>,
     /// Names of variables that `before` assigns.
     pub fresh: Vec<String>,
-    /// True if the call reads or changes the cache, though no argument is a state.
-    pub cache: bool,
+    /// What the call reads besides its arguments: `cache`, `caches`.
+    pub context: Vec<String>,
+    /// The parameter whose module the call takes in place of its own, if it is given.
+    pub takes: String,
+    /// What keeps the state of the call: code that makes it, or `slot` for a place among others.
+    pub keeps: String,
     /// Why the target's own op rounds otherwise, if it does.
     pub rounds: Option<String>,
 }
 
-const SHEET: [&str; 9] =
-    ["target", "about", "file", "layout", "width", "checked", "driver", "states", "steps"];
-const OP: [&str; 11] = [
-    "gives", "dtype", "modules", "before", "call", "binds", "helpers", "variant", "fresh", "cache",
-    "rounds",
+const SHEET: [&str; 11] = [
+    "target", "about", "file", "layout", "width", "checked", "driver", "states", "forms", "steps",
+    "words",
+];
+const OP: [&str; 13] = [
+    "gives", "dtype", "modules", "before", "call", "binds", "helpers", "variant", "fresh",
+    "context", "takes", "keeps", "rounds",
 ];
 
 /// Files of one target as they are read: paths below its folder, and texts.
@@ -162,7 +172,25 @@ impl Target {
             self.width = width;
         }
         self.states = reader.words(map, "states").into_iter().map(|word| word.name).collect();
+        self.forms = reader.words(map, "forms").into_iter().map(|word| word.name).collect();
         self.steps = texts(map, "steps", reader);
+        self.words = texts(map, "words", reader);
+    }
+
+    /// Returns a word of the target; one that the sheet lacks is its own name.
+    pub(crate) fn word(&self, name: &str) -> String {
+        self.spelled(name, &[])
+    }
+
+    /// Returns a word of the target that is a template.
+    pub(crate) fn spelled(&self, name: &str, values: &[(&str, &str)]) -> String {
+        let Some(template) = self.words.get(name) else { return name.to_owned() };
+        if !template.contains('{') {
+            return template.clone();
+        }
+        let values = minijinja::Value::from_pairs(values.iter().copied());
+        let text = minijinja::Environment::new().render_str(template, values);
+        text.unwrap_or_else(|error| format!("{name}: {error}"))
     }
 }
 
@@ -178,7 +206,10 @@ fn op(node: &YamlNode, reader: &mut TreeReader) -> OpSheet {
     let Some(map) = reader.map(node, "an op of a target", &OP) else { return OpSheet::default() };
     let mut words =
         |key: &str| reader.words(map, key).into_iter().map(|word| word.name).collect::<Vec<_>>();
-    let (helpers, variant, fresh) = (words("helpers"), words("variant"), words("fresh"));
+    let helpers = words("helpers");
+    let variant = words("variant");
+    let fresh = words("fresh");
+    let context = words("context");
     let mut text = |key: &str| reader.string(map, key).unwrap_or_default();
     OpSheet {
         gives: text("gives"),
@@ -186,11 +217,13 @@ fn op(node: &YamlNode, reader: &mut TreeReader) -> OpSheet {
         before: text("before"),
         call: text("call"),
         binds: text("binds"),
-        cache: text("cache") == "true",
+        takes: text("takes"),
+        keeps: text("keeps"),
         rounds: Some(text("rounds")).filter(|text| !text.is_empty()),
         helpers,
         variant,
         fresh,
+        context,
         modules: texts(map, "modules", reader),
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use registry::syntax::Expr;
 
-use crate::python::binding::{ADD, ATOM, MUL};
+use crate::python::binding::{ADD, ATOM, IF, MUL};
 use crate::python::enclosed;
 
 /// A value of the model in the code.
@@ -34,6 +34,7 @@ impl CodeValue {
         match word {
             "add" => ADD,
             "mul" => MUL,
+            "if" => IF,
             _ => ATOM,
         }
     }
@@ -54,6 +55,13 @@ pub(crate) enum BoundCode {
     Choice(Expr, Box<Self>, Box<Self>),
     /// The token ids.
     Tokens,
+}
+
+impl BoundCode {
+    /// True for a value of the dtype that the model computes in.
+    pub(crate) fn is_narrow(&self) -> bool {
+        matches!(self, Self::Value(value) if !value.wide)
+    }
 }
 
 /// A line of code, or a block.
@@ -209,4 +217,17 @@ const TAKEN: [&str; 13] = [
 /// Returns a name of a spec as a variable of Python.
 pub(crate) fn variable(name: &str) -> String {
     if TAKEN.contains(&name) { format!("{name}_") } else { name.to_owned() }
+}
+
+/// The name of the method that runs a module, which each target spells in its way.
+pub(crate) const FORWARD: &str = "forward";
+
+/// True for the name of a rotary table among what methods take besides their parameters.
+pub(crate) fn is_table(name: &str) -> bool {
+    !["cache", "caches"].contains(&name) && !name.starts_with("E:")
+}
+
+/// Returns what a method takes besides its values as an argument of a call.
+pub(crate) fn argument(name: &str) -> String {
+    if name.starts_with("E:") { format!("«{name}»") } else { name.to_owned() }
 }

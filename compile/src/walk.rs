@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use indexmap::IndexMap;
 use registry::diag::Finding;
 use registry::ops::OpSet;
 use registry::spec::Spec;
@@ -31,7 +32,20 @@ pub(crate) struct MethodFrame {
     pub(crate) context: BTreeSet<String>,
     /// Names of variables so far.
     pub(crate) names: BTreeSet<String>,
+    /// A variable of the dtype that the model computes in.
+    pub(crate) narrow: Option<String>,
     pub(crate) has_layers: bool,
+}
+
+impl MethodFrame {
+    /// A variable has another value.
+    pub(crate) fn rewritten(&mut self, name: &str, wide: bool) {
+        if wide && self.narrow.as_deref() == Some(name) {
+            self.narrow = None;
+        } else if !wide && self.narrow.is_none() && self.blocks.len() == 1 {
+            self.narrow = Some(name.to_owned());
+        }
+    }
 }
 
 /// A weight that is another's, and the condition for that.
@@ -66,6 +80,8 @@ pub(crate) struct Walk<'s> {
     pub(crate) stack: Vec<String>,
     /// What the layers need from outside, and their class.
     pub(crate) layers: crate::modules::LayerClasses,
+    /// What keeps the states of the layers under way, by state.
+    pub(crate) kept: IndexMap<String, String>,
     /// Ops that were written.
     pub(crate) used: BTreeSet<String>,
     /// The trunk of the model, as a function.
@@ -84,6 +100,14 @@ impl Walk<'_> {
     pub(crate) fn fail(&mut self, finding: Finding) {
         if !self.findings.contains(&finding) {
             self.findings.push(finding);
+        }
+    }
+
+    /// Notes that the model has a form, of which the target has to be capable.
+    pub(crate) fn needs(&mut self, form: &str, what: &str, at: &Expr) {
+        if !self.target.forms.iter().any(|name| name == form) {
+            let message = format!("the target `{}` has no {what}", self.target.name);
+            self.fail(Finding::error(&at.at, message));
         }
     }
 

@@ -4,15 +4,23 @@ Source: transformers models/llama. Most dense families extend this file.
 Written from the spec `llama` of onboard.
 """
 
-import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from .base import (
+    BaseModelArgs,
+    create_attention_mask,
+    create_causal_mask,
+    scaled_dot_product_attention,
+)
+from .cache import CacheList, KVCache
 
 # Values of keys that the config of a model with encoders leaves out.
 DEFAULTS = {
@@ -36,7 +44,6 @@ PREFIXES = {
     "thinker.": "",
     "llm.": "",
 }
-MODEL = "LlamaForCausalLM"
 
 
 def read(config: dict[str, Any], *keys: str, default: Any = None) -> Any:
@@ -59,10 +66,10 @@ class Rule:
     words: list[str] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)
     gathered: list[int] = field(default_factory=list)
-    change: Callable[[Any], list[Tensor]] = lambda x: [x]
+    change: Callable[[Any], list[mx.array]] = lambda x: [x]
 
-    def apply(self, tensors: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
-        groups: dict[tuple[str, ...], list[tuple[tuple[str, ...], Tensor]]] = {}
+    def apply(self, tensors: dict[str, mx.array]) -> list[tuple[str, mx.array]]:
+        groups: dict[tuple[str, ...], list[tuple[tuple[str, ...], mx.array]]] = {}
         for name, x in tensors.items():
             if match := re.fullmatch(self.disk, name):
                 holes = match.groups()
@@ -87,12 +94,15 @@ class Rule:
         return int(hole) if hole.isdigit() else self.disk.index(hole)
 
 
-class Config:
+class ModelArgs(BaseModelArgs):
     """Sizes and settings, read from `config.json`."""
 
-    def __init__(
-        self, config: dict[str, Any], dtype: torch.dtype = torch.float32
-    ) -> None:
+    @classmethod
+    def from_dict(cls, params: dict[str, Any]) -> "ModelArgs":
+        return cls(params)
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.model_type = config.get("model_type")
         inner = read(
             config,
             "text_config",
@@ -105,7 +115,6 @@ class Config:
             config = {**DEFAULTS, **config, **inner}
             if tied is not None:
                 config["tie_word_embeddings"] = tied
-        self.dtype = dtype
         self.hidden = config["hidden_size"]
         self.layers = config["num_hidden_layers"]
         self.vocab = config["vocab_size"]
@@ -126,28 +135,21 @@ class Config:
         self.rope_parameters = read(config, "rope_parameters", "rope_scaling")
 
 
-class Cache:
-    """What layers keep between calls, by layer and name."""
-
-    def __init__(self) -> None:
-        self.length = 0
-        self.states: dict[tuple[int, str], list[Tensor]] = {}
-
-    def extend(self, layer: int, name: str, *rows: Tensor) -> list[Tensor]:
-        """Appends rows to those of earlier calls, and gives all of them."""
-        kept = self.states.get((layer, name))
-        if kept is None:
-            kept = [row[:, :0] for row in rows]
-        kept = [torch.cat(pair, dim=1) for pair in zip(kept, rows, strict=True)]
-        self.states[layer, name] = kept
-        return kept
+def offset_of(cache: Any) -> int | mx.array:
+    """Counts the tokens that a cache holds, of each sequence if they differ."""
+    parts = cache.caches if isinstance(cache, CacheList) else cache
+    if not isinstance(parts, (list, tuple)):
+        return getattr(cache, "offset", 0)
+    offsets = [offset_of(part) for part in parts]
+    differ = any(isinstance(offset, mx.array) for offset in offsets)
+    return reduce(mx.maximum, offsets) if differ else max(offsets)
 
 
-Rope = tuple[Tensor, Tensor]
+Rope = tuple[mx.array, float, int | mx.array]
 
 
 class Rotary:
-    """Cosines and sines of rotary positions."""
+    """Periods of rotary positions."""
 
     def __init__(
         self,
@@ -164,82 +166,103 @@ class Rotary:
             partial = parameters.get("partial_rotary_factor", 1.0)
             partial = 1.0 if kind == "default" else partial
         dim = int(dim * partial)
-        steps = torch.arange(0, dim, 2, dtype=torch.float32) / dim
+        steps = mx.arange(0, dim, 2, dtype=mx.float32) / dim
         self.frequencies = 1.0 / theta**steps
         self.factor = 1.0
         if kind in ("default", "mrope"):
             return
         raise ValueError(f"rotary positions of kind {kind!r} are not in this file")
 
-    def __call__(self, start: int, rows: int, device: torch.device) -> Rope:
+    def __call__(self, offset: int | mx.array, rows: int) -> Rope:
         frequencies, factor = self.frequencies, self.factor
-        positions = torch.arange(start, start + rows, device=device)
-        angles = positions[:, None].float() * frequencies.to(device)
-        return angles.cos() * factor, angles.sin() * factor
+        return 1.0 / frequencies, factor, offset
 
 
-class RMSNorm(nn.Module):
-    """A norm by the root of the mean square, in f32."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(x.dtype)
+def times(x: mx.array, s: float) -> mx.array:
+    """Multiplies by a number that is not rounded."""
+    return (x.astype(mx.float32) * s).astype(x.dtype)
 
 
-def rotate(x: Tensor, rope: Rope) -> Tensor:
+def rotate(x: mx.array, rope: Rope) -> mx.array:
     """Rotates pairs of the first numbers of each head."""
-    cos, sin = (part.unsqueeze(1).to(x.dtype) for part in rope)
-    turned, rest = x.tensor_split([2 * cos.shape[-1]], dim=-1)
-    a, b = turned.chunk(2, dim=-1)
-    a, b = a * cos - b * sin, b * cos + a * sin
-    return torch.cat([a, b, rest], dim=-1)
+    periods, factor, offset = rope
+    dims = 2 * periods.size
+    y = mx.fast.rope(
+        x.swapaxes(1, 2),
+        dims,
+        traditional=False,
+        base=None,
+        scale=1.0,
+        offset=offset,
+        freqs=periods,
+    )
+    return y.swapaxes(1, 2)
+
+
+def precise(function: Callable[[mx.array], mx.array]) -> Callable[[mx.array], mx.array]:
+    """Computes a function in f32, and rounds its result."""
+
+    @partial(mx.compile, shapeless=True)
+    def rounded(x: mx.array) -> mx.array:
+        return function(x.astype(mx.float32)).astype(x.dtype)
+
+    return rounded
+
+
+def sdpa(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    cache: Any,
+    scale: float,
+    mask: mx.array | str | None,
+) -> mx.array:
+    """Attention by the kernel of a GPU, or with the roundings of the reference."""
+    if mx.default_device() == mx.gpu:
+        y = scaled_dot_product_attention(q, k, v, cache=cache, scale=scale, mask=mask)
+        return y.swapaxes(1, 2).flatten(2)
+    rows, total = q.shape[2], k.shape[2]
+    k, v = (mx.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    scores = times(q @ k.swapaxes(2, 3), scale)
+    if isinstance(mask, str):
+        mask = create_causal_mask(rows, total - rows)
+    if mask is not None:
+        scores = mx.where(mask, scores, mx.finfo(scores.dtype).min)
+    weights = mx.softmax(scores, axis=-1, precise=True)
+    return (weights[..., :total].astype(v.dtype) @ v).swapaxes(1, 2).flatten(2)
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    cache: Any,
     scale: float,
-) -> Tensor:
-    """Causal attention: rows of `q` are the last of those in `k` and `v`."""
-    rows, total = q.shape[1], k.shape[1]
-    groups = q.shape[2] // k.shape[2]
-    q = q.transpose(1, 2)
-    k = k.repeat_interleave(groups, dim=2).transpose(1, 2)
-    v = v.repeat_interleave(groups, dim=2).transpose(1, 2)
-    scores = q @ k.transpose(2, 3) * scale
-    at = torch.arange(total, device=q.device)
-    now = at[total - rows :, None]
-    seen = at <= now
-    scores = scores.masked_fill(~seen, float("-inf"))
-    weights = scores.softmax(dim=-1, dtype=torch.float32)[..., :total].to(v.dtype)
-    return (weights @ v).transpose(1, 2).flatten(2)
+) -> mx.array:
+    """Causal attention to the rows of earlier calls and these."""
+    mask = create_attention_mask(q, cache)
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    k, v = cache.update_and_fetch(k, v)
+    return sdpa(q, k, v, cache, scale, mask)
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_pytorch_tanh": functools.partial(F.gelu, approximate="tanh"),
-    "relu": F.relu,
-    "sigmoid": torch.sigmoid,
-    "silu": F.silu,
-    "swish": F.silu,
-    "tanh": torch.tanh,
+ACTIVATIONS = {
+    "gelu": precise(nn.gelu),
+    "gelu_pytorch_tanh": precise(nn.gelu_approx),
+    "relu": nn.relu,
+    "sigmoid": precise(mx.sigmoid),
+    "silu": precise(nn.silu),
+    "swish": precise(nn.silu),
+    "tanh": mx.tanh,
 }
 
 
 class Attention(nn.Module):
-    def __init__(self, config: Config, layer: int) -> None:
+    def __init__(self, config: ModelArgs) -> None:
         super().__init__()
         self.heads = config.heads
         self.kv_heads = config.kv_heads
         self.scale = config.scale
-        self.layer = layer
         self.q_proj = nn.Linear(
             config.hidden, config.heads * config.head_dim, bias=config.qkv_bias
         )
@@ -253,48 +276,48 @@ class Attention(nn.Module):
             config.heads * config.head_dim, config.hidden, bias=config.qkv_bias
         )
 
-    def forward(self, x: Tensor, cache: Cache, rope: Rope) -> Tensor:
-        q = rotate(self.q_proj(x).unflatten(-1, (self.heads, -1)), rope)
-        k = rotate(self.k_proj(x).unflatten(-1, (self.kv_heads, -1)), rope)
-        v = self.v_proj(x).unflatten(-1, (self.kv_heads, -1))
-        keys, rows = cache.extend(self.layer, "kv", k, v)
-        return self.o_proj(attend(q, keys, rows, self.scale))
+    def __call__(self, x: mx.array, cache: Any, rope: Rope) -> mx.array:
+        q = rotate(mx.unflatten(self.q_proj(x), -1, (self.heads, -1)), rope)
+        k = rotate(mx.unflatten(self.k_proj(x), -1, (self.kv_heads, -1)), rope)
+        v = mx.unflatten(self.v_proj(x), -1, (self.kv_heads, -1))
+        return self.o_proj(attend(q, k, v, cache, self.scale))
 
 
 class Mlp(nn.Module):
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ModelArgs) -> None:
         super().__init__()
         self.act = config.act
         self.gate_proj = nn.Linear(config.hidden, config.ffn, bias=config.mlp_bias)
         self.up_proj = nn.Linear(config.hidden, config.ffn, bias=config.mlp_bias)
         self.down_proj = nn.Linear(config.ffn, config.hidden, bias=config.mlp_bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def __call__(self, x: mx.array) -> mx.array:
         gate = ACTIVATIONS[self.act](self.gate_proj(x))
         return self.down_proj(gate * self.up_proj(x))
 
 
 class LlamaLayer(nn.Module):
-    def __init__(self, config: Config, layer: int) -> None:
+    def __init__(self, config: ModelArgs) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden, config.eps)
-        self.post_attention_layernorm = RMSNorm(config.hidden, config.eps)
-        self.self_attn = Attention(config, layer)
+        self.input_layernorm = nn.RMSNorm(config.hidden, eps=config.eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden, eps=config.eps)
+        self.self_attn = Attention(config)
         self.mlp = Mlp(config)
 
-    def forward(self, x: Tensor, cache: Cache, rope: Rope) -> Tensor:
+    def make_cache(self) -> Any:
+        return KVCache()
+
+    def __call__(self, x: mx.array, cache: Any, rope: Rope) -> mx.array:
         x = x + self.self_attn(self.input_layernorm(x), cache, rope)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class LlamaModel(nn.Module):
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ModelArgs) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab, config.hidden)
-        self.norm = RMSNorm(config.hidden, config.eps)
-        self.layers = nn.ModuleList(
-            [LlamaLayer(config, layer) for layer in range(config.layers)]
-        )
+        self.norm = nn.RMSNorm(config.hidden, eps=config.eps)
+        self.layers = [LlamaLayer(config) for _ in range(config.layers)]
         self.rope = Rotary(
             config.head_dim,
             config.rope_theta,
@@ -302,59 +325,67 @@ class LlamaModel(nn.Module):
             context=config.context,
         )
 
-    def forward(self, tokens: Tensor, cache: Cache) -> Tensor:
-        rope = self.rope(cache.length, tokens.shape[1], tokens.device)
-        x = self.embed_tokens(tokens)
-        for layer in self.layers:
-            x = layer(x, cache, rope)
+    def __call__(self, inputs: mx.array, cache: Any) -> mx.array:
+        rope = self.rope(offset_of(cache), inputs.shape[1])
+        x = self.embed_tokens(inputs)
+        for layer, c in zip(self.layers, cache):
+            x = layer(x, c, rope)
         return self.norm(x)
 
 
-class LlamaForCausalLM(nn.Module):
+class Model(nn.Module):
     """The model: from token ids to logits."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ModelArgs) -> None:
         super().__init__()
-        self.config = config
-        self.lm_head = nn.Linear(config.hidden, config.vocab, bias=False)
+        self.args = config
+        self.model_type = config.model_type
+        self.tied = config.tied
+        if not config.tied:
+            self.lm_head = nn.Linear(config.hidden, config.vocab, bias=False)
         self.model = LlamaModel(config)
-        if config.tied:
-            self.lm_head.weight = self.model.embed_tokens.weight
 
-    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """Gives logits for each of `tokens`, which continue those in the cache."""
-        cache = Cache() if cache is None else cache
-        x = self.model(tokens, cache)
-        logits = self.lm_head(x)
-        cache.length += tokens.shape[1]
+    def __call__(self, inputs: mx.array, cache: list[Any] | None = None) -> mx.array:
+        """Gives logits for each of `inputs`, which continue those in the cache."""
+        cache = self.make_cache() if cache is None else cache
+        x = self.model(inputs, cache)
+        logits = self.model.embed_tokens.as_linear(x) if self.tied else self.lm_head(x)
         return logits
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Loads the tensors of a checkpoint, rounded to the dtype of the model."""
+    @property
+    def layers(self) -> list[nn.Module]:
+        return self.model.layers
+
+    def make_cache(self) -> list[Any]:
+        return [layer.make_cache() for layer in self.layers]
+
+    def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+        """Gives tensors of a checkpoint the names and shapes of this file."""
+        if any(name.endswith(".scales") for name in weights):
+            # They are quantized, so this was done before.
+            return weights
         for outer, inner in PREFIXES.items():
-            tensors = {
+            weights = {
                 inner + name.removeprefix(outer) if name.startswith(outer) else name: x
-                for name, x in tensors.items()
+                for name, x in weights.items()
             }
-        known = self.state_dict()
-        found: dict[str, Tensor] = {}
+        known = {name: x.shape for name, x in tree_flatten(self.parameters())}
+        found: dict[str, mx.array] = {}
+
+        def add(name: str, x: mx.array) -> None:
+            shape = known.get(name)
+            if x.shape == shape:
+                found.setdefault(name, x)
+
         rules = [
             Rule(r"embed_tokens\.weight", "model.embed_tokens.weight"),
             Rule(r"layers\.(.*)", "model.layers.{0}"),
             Rule(r"norm\.weight", "model.norm.weight"),
         ]
         for rule in rules:
-            for name, x in rule.apply(tensors):
-                if name in known and known[name].shape == x.shape:
-                    found.setdefault(name, x)
-        for name, x in tensors.items():
-            name = name if name in known else f"model.{name}"
-            if name in known:
-                found.setdefault(name, x)
-        if self.config.tied:
-            found["lm_head.weight"] = found["model.embed_tokens.weight"]
-        parameters = dict(self.named_parameters())
-        if missing := sorted(parameters.keys() - found.keys()):
-            raise ValueError(f"the checkpoint lacks tensors: {missing[:4]}")
-        for name, parameter in parameters.items():
-            parameter.data = found[name].to(self.config.dtype)
+            for name, x in rule.apply(weights):
+                add(name, x)
+        for name, x in weights.items():
+            add(name, x)
+            add(f"model.{name}", x)
+        return found
