@@ -127,15 +127,10 @@ impl Walk<'_> {
             )
             .help(format!("write a template for it in `registry/targets/{}/ops`", target.name)));
         };
-        // One of two modules: the op of each, by the condition.
+        // One of two modules or words: the op of each, by the condition.
         let params = &op.signature().params;
         for param in params {
-            let chooses = matches!(param.kind, ParamKind::Module | ParamKind::Tensor)
-                && param.default.is_none();
-            let choice = given.get(param.name).filter(|(bound, _)| {
-                matches!(bound, BoundCode::Choice(..))
-                    && (chooses || param.kind == ParamKind::Tensor)
-            });
+            let choice = given.get(param.name).filter(|(bound, _)| parts(param, sheet, bound));
             if let Some((BoundCode::Choice(condition, yes, no), expr)) = choice.cloned() {
                 let mut other = given.clone();
                 given.insert(param.name, (*yes, expr.clone()));
@@ -438,6 +433,23 @@ impl Walk<'_> {
         let values = values.map(|(text, shape)| CodeValue { text, binds: ATOM, shape, wide });
         BoundCode::Values(values.collect())
     }
+}
+
+/// True if an op is written once for each of the two arguments that a condition chooses from: modules, and words that make variants of a helper.
+fn parts(param: &Param, sheet: &OpSheet, bound: &BoundCode) -> bool {
+    let BoundCode::Choice(_, yes, no) = bound else { return false };
+    match param.kind {
+        ParamKind::Tensor => true,
+        ParamKind::Module => param.default.is_none(),
+        _ => {
+            sheet.variant.iter().any(|name| name == param.name)
+                && [yes, no].into_iter().all(|one| is_word(one))
+        }
+    }
+}
+
+fn is_word(bound: &BoundCode) -> bool {
+    matches!(bound, BoundCode::Scalar(Expr { kind: ExprKind::Str(_), .. }))
 }
 
 /// Fills a template of a sheet.
