@@ -6,6 +6,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, context};
 use registry::diag::Finding;
 use registry::spec::Spec;
+use registry::syntax::Ident;
 
 use crate::arguments::native;
 use crate::bodies::{NoMethods, each_text};
@@ -65,7 +66,7 @@ impl CodeWriter<'_, '_> {
             about => layout::wrapped(&about.join(" "), width),
             settings => setting_lines,
             defaults => default_lines(spec, width),
-            inside => !spec.inside.is_empty() || !spec.defaults.is_empty(),
+            inside => holds_encoders(spec),
             helpers,
             classes => written,
             model => class_value(last, target),
@@ -167,6 +168,12 @@ impl CodeWriter<'_, '_> {
             ))
         })
     }
+}
+
+/// True if a config of the family may have the text model in an object of its own, beside encoders.
+fn holds_encoders(spec: &Spec) -> bool {
+    let several = |name: &Ident| name.name.ends_with("ForConditionalGeneration");
+    !spec.inside.is_empty() || !spec.defaults.is_empty() || spec.matches.iter().any(several)
 }
 
 /// Writes the values of keys that a config may lack.
