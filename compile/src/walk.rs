@@ -74,7 +74,7 @@ pub(crate) struct Walk<'s> {
     pub(crate) stack: Vec<String>,
     /// What the layers need from outside, and their class.
     pub(crate) layers: crate::layers::LayerClasses,
-    /// What keeps the states of the layers under way, by state.
+    /// Code that makes the caches of the layers under way, by state.
     pub(crate) kept: IndexMap<String, String>,
     /// Ops that were written.
     pub(crate) used: BTreeSet<String>,
