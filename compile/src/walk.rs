@@ -37,7 +37,7 @@ pub(crate) struct MethodFrame {
 }
 
 impl MethodFrame {
-    /// A variable has another value.
+    /// Notes that a variable has another value.
     pub(crate) fn rewritten(&mut self, name: &str, wide: bool) {
         if wide && self.narrow.as_deref() == Some(name) {
             self.narrow = None;
