@@ -357,6 +357,9 @@ impl Walk<'_> {
             }
         }
         for (path, made) in made {
+            if self.is_outside(&path) {
+                return Err(Finding::error(at, format!("`{path}` is no module of the layer")));
+            }
             let conditions = self.module_conditions();
             self.frame().uses.push(ModuleUse { path, made, conditions });
         }
