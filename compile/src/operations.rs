@@ -341,6 +341,7 @@ impl Walk<'_> {
         sheet: &OpSheet,
         args: &OpArguments,
         rendered: &dyn Fn(&str) -> Result<String, Finding>,
+        at: &Span,
     ) -> Result<(), Finding> {
         let mut made = Vec::new();
         for (param, template) in &sheet.modules {
@@ -370,6 +371,10 @@ impl Walk<'_> {
             _ => {}
         }
         for (path, made) in made {
+            if self.is_outside(&path) {
+                let message = format!("`{path}` is no module of the layer");
+                return Err(Finding::error(at, message));
+            }
             let conditions = conditions.clone();
             self.frame().uses.push(ModuleUse { path, made, conditions });
         }
@@ -391,7 +396,7 @@ impl Walk<'_> {
         let before = rendered(&sheet.before)?;
         let call = rendered(&sheet.call)?;
         let dtype = rendered(&sheet.dtype)?;
-        self.op_modules(sheet, args, &rendered)?;
+        self.op_modules(sheet, args, &rendered, at)?;
         for line in before.lines().filter(|line| !line.trim().is_empty()) {
             self.emit(CodeLine::Text(line.to_owned()));
         }
