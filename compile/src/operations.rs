@@ -344,6 +344,41 @@ impl Walk<'_> {
         let before = rendered(&sheet.before)?;
         let call = rendered(&sheet.call)?;
         let dtype = rendered(&sheet.dtype)?;
+        self.note_modules(sheet, args, &rendered)?;
+        for line in before.lines().filter(|line| !line.trim().is_empty()) {
+            self.emit(CodeLine::Text(line.to_owned()));
+        }
+        let values = args.values().filter_map(|arg| match arg {
+            OpArgument::Value(value) => Some(value.wide),
+            OpArgument::Values(values) => Some(values.iter().any(|value| value.wide)),
+            _ => None,
+        });
+        let wide = match dtype.as_str() {
+            "f32" => true,
+            "activation" => false,
+            _ => { values }.any(|wide| wide),
+        };
+        let gives = rendered(&sheet.gives)?;
+        let gives = parse_expr(&MappedText::whole(format!("`gives` of `{name}`"), gives));
+        let gives = gives.map_err(|findings| {
+            findings.into_iter().next().unwrap_or_else(|| Finding::error(at, "no shape"))
+        })?;
+        let shapes = crate::shapes::given(&gives, args)?;
+        let binds = CodeValue::binds(&rendered(&sheet.binds)?);
+        let mut shapes = shapes.into_iter();
+        match (shapes.next(), shapes.len()) {
+            (Some(shape), 0) => Ok(BoundCode::Value(CodeValue { text: call, binds, shape, wide })),
+            (first, _) => Ok(self.several(&call, first.into_iter().chain(shapes).collect(), wide)),
+        }
+    }
+
+    /// Notes the modules and parameters that a call uses, and the caches of its states.
+    fn note_modules(
+        &mut self,
+        sheet: &OpSheet,
+        args: &OpArguments,
+        rendered: &impl Fn(&str) -> Result<String, Finding>,
+    ) -> Result<(), Finding> {
         let mut made = Vec::new();
         for (param, template) in &sheet.modules {
             let (root, suffix) = param.split_once('.').unwrap_or((param, ""));
@@ -375,31 +410,7 @@ impl Walk<'_> {
             let conditions = conditions.clone();
             self.frame().uses.push(ModuleUse { path, made, conditions });
         }
-        for line in before.lines().filter(|line| !line.trim().is_empty()) {
-            self.emit(CodeLine::Text(line.to_owned()));
-        }
-        let values = args.values().filter_map(|arg| match arg {
-            OpArgument::Value(value) => Some(value.wide),
-            OpArgument::Values(values) => Some(values.iter().any(|value| value.wide)),
-            _ => None,
-        });
-        let wide = match dtype.as_str() {
-            "f32" => true,
-            "activation" => false,
-            _ => { values }.any(|wide| wide),
-        };
-        let gives = rendered(&sheet.gives)?;
-        let gives = parse_expr(&MappedText::whole(format!("`gives` of `{name}`"), gives));
-        let gives = gives.map_err(|findings| {
-            findings.into_iter().next().unwrap_or_else(|| Finding::error(at, "no shape"))
-        })?;
-        let shapes = crate::shapes::given(&gives, args)?;
-        let binds = CodeValue::binds(&rendered(&sheet.binds)?);
-        let mut shapes = shapes.into_iter();
-        match (shapes.next(), shapes.len()) {
-            (Some(shape), 0) => Ok(BoundCode::Value(CodeValue { text: call, binds, shape, wide })),
-            (first, _) => Ok(self.several(&call, first.into_iter().chain(shapes).collect(), wide)),
-        }
+        Ok(())
     }
 
     /// Notes what keeps a state of the layers under way; of several ways the shortest, which is the most general.
