@@ -361,7 +361,11 @@ impl Classes<'_> {
         if let Some(scalar) = context.strip_prefix("E:") {
             return (parameter(scalar), self.type_of(scalar).to_owned());
         }
-        let ty = if is_table(context) { "table" } else { "cache" };
+        let ty = match context {
+            "offset" => "length",
+            table if is_table(table) => "table",
+            _ => "cache",
+        };
         (context.to_owned(), self.target.word(ty))
     }
 

@@ -258,6 +258,9 @@ impl Walk<'_> {
             let called = self.target.spelled("rotary", &values);
             self.emit(assigned(table, &called));
         }
+        if context.contains("offset") {
+            self.emit(assigned("offset", &self.target.word("offset")));
+        }
         let frame = self.frame();
         frame.context.insert("cache".to_owned());
         frame.has_layers = true;

@@ -224,7 +224,7 @@ pub(crate) const FORWARD: &str = "forward";
 
 /// True for the name of a rotary table among what methods take besides their parameters.
 pub(crate) fn is_table(name: &str) -> bool {
-    !["cache", "caches"].contains(&name) && !name.starts_with("E:")
+    !["cache", "caches", "offset"].contains(&name) && !name.starts_with("E:")
 }
 
 /// Returns what a method takes besides its values as an argument of a call.

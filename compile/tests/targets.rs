@@ -35,13 +35,12 @@ fn code_is_as_before() {
 }
 
 /// Specs whose form a target has no code for, with the reason.
-const REFUSED_BY_MLX: [(&str, &str); 10] = [
+const REFUSED_BY_MLX: [(&str, &str); 9] = [
     ("deepseek_v4", "has no op `sinkhorn`"),
     ("dory", "has no layers that share modules with others"),
     ("glm5_next_text", "has no op `sinkhorn`"),
     ("hrm_text", "has no layers that share modules with others"),
     ("inkling2_loop_text", "has no layers that share modules with others"),
-    ("mistral_large4_text", "has no rotary tables with learned frequencies"),
     ("muse_spark_text", "has no step `add`"),
     ("qwen4_exp_text", "has no op `ngram_embed`"),
     ("zamba", "has no layers that take modules from elsewhere"),

@@ -37,6 +37,8 @@ DEFAULTS = {
 }
 # Where the tensors of a model with encoders lie.
 PREFIXES = {
+    "language_model.model.encoder.layers.": "model.layers.",
+    "language_model.model.blocks.": "model.layers.",
     "model.language_model.": "model.",
     "model.text_model.": "model.",
     "language_model.": "",
