@@ -211,6 +211,16 @@ pub(crate) fn add_library(tree: &mut YamlMap, lib: &YamlMap, findings: &mut Merg
     }
 }
 
+/// Appends the weight rules of a library file to the tree's, which are tried first.
+pub(crate) fn append_rules(tree: &mut YamlMap, lib: &YamlMap) {
+    let Some(entry) = lib.get("weights") else { return };
+    let YamlValue::List(new) = &entry.value.value else { return };
+    match tree.get_mut("weights").map(|entry| &mut entry.value.value) {
+        Some(YamlValue::List(rules)) => rules.extend(new.iter().cloned()),
+        _ => drop(tree.insert("weights".into(), entry.clone())),
+    }
+}
+
 /// Returns the words of a key such as `use:`, leaving wrong kinds to the decoder.
 pub(crate) fn words(tree: &YamlMap, key: &str) -> Vec<Ident> {
     match tree.get(key).map(|entry| &entry.value.value) {

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::diag::{Finding, SourceText};
-use crate::extend::{MergeFindings, add_library, apply_set, check_file, merge, words};
+use crate::extend::{
+    MergeFindings, add_library, append_rules, apply_set, check_file, merge, words,
+};
 use crate::spec::decode::decode;
 use crate::spec::keys::{LIB, SPEC};
 use crate::spec::{ArchOwner, Spec};
@@ -220,6 +222,11 @@ impl Library {
         let merged = self.merged(name, file, &mut Vec::new(), &mut uses, &mut findings);
         // Without its tree the rest of the findings would be guesses.
         let Some(mut tree) = merged else { return Err(findings.list) };
+        for lib in uses.iter().filter_map(|used: &Ident| self.libs.get(&used.name)) {
+            if let Some(lib) = lib.tree.as_deref().and_then(YamlNode::map) {
+                append_rules(&mut tree, lib);
+            }
+        }
         if !findings.orphan {
             for set in sets {
                 apply_set(&mut tree, set, &mut findings);

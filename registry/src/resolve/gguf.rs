@@ -15,10 +15,13 @@ mod head;
 mod tables;
 
 pub(super) use head::HeadLayer;
-use tables::GgufEnv;
+use tables::{GgufEnv, LayerEnv};
 
 /// More layers than any model has.
 const MOST_LAYERS: i64 = 10_000;
+
+/// Place of a layer's number in the name of a tensor.
+const LAYER_HOLE: &str = "{i}";
 
 /// Keys that are not below the architecture's name.
 const GLOBAL: [&str; 3] = ["general.", "tokenizer.", "xielu."];
@@ -50,8 +53,11 @@ pub(super) fn resolve(
     let mut tensors = Vec::new();
     for entry in decl.tensors.values() {
         let value = eval::eval_owned(&entry.value, env).and_then(|value| numbers(&value, entry));
-        if let Some(Some(numbers)) = report.ok_or_report(value) {
-            tensors.push((entry.name.name.clone(), numbers));
+        let names = of_each_layer(&entry.name, env);
+        if let (Some(Some(numbers)), Some(names)) =
+            (report.ok_or_report(value), report.ok_or_report(names))
+        {
+            tensors.extend(names.into_iter().map(|name| (name, numbers.clone())));
         }
     }
     let mut rules = Vec::new();
@@ -117,6 +123,16 @@ fn no_arch(decl: &GgufDecl) -> EvalError {
     Finding::error(&decl.at, "the `gguf` section has no `arch`")
         .help("write the name that llama.cpp gives the architecture: `arch: <name>`")
         .into()
+}
+
+/// Returns the names of a computed tensor: with a hole `{i}` one for each layer.
+fn of_each_layer(ident: &Ident, env: &dyn Env) -> Result<Vec<String>, EvalError> {
+    if !ident.name.contains(LAYER_HOLE) {
+        return Ok(vec![ident.name.clone()]);
+    }
+    let layers = Ident { name: "layers".to_owned(), ..ident.clone() };
+    let layers = env.lookup(&layers)?.as_usize().unwrap_or(0);
+    Ok((0..layers).map(|i| ident.name.replace(LAYER_HOLE, &i.to_string())).collect())
 }
 
 /// Parses a pattern of one weight in each layer.
@@ -214,7 +230,7 @@ fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, EvalErr
         .map(|n| {
             let weight = numbered(&decl.weight, n);
             let name = numbered(&decl.name, first + n);
-            rule(decl, &weight, &name, env)
+            rule(decl, &weight, &name, &LayerEnv::new(env, n))
         })
         .collect()
 }

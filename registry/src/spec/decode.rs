@@ -57,6 +57,24 @@ struct SpecDecoder {
     orphan: bool,
 }
 
+/// The dim of the longest sequence.
+const CONTEXT: &str = "context";
+
+/// The dim of the kinds of all layers.
+const KINDS: &str = "layer_types";
+
+/// Returns the kind of layer `i`, from the list of all.
+fn kind_of_layer(at: &Span) -> Expr {
+    let kinds = Box::new(dim_of(KINDS, at));
+    Expr { kind: ExprKind::Index(kinds, Box::new(dim_of("i", at))), at: at.clone() }
+}
+
+/// Returns the value of a dim as an expression.
+fn dim_of(name: &str, at: &Span) -> Expr {
+    let ident = Ident { name: name.to_owned(), at: at.clone() };
+    Expr { kind: ExprKind::Path(vec![ident]), at: at.clone() }
+}
+
 impl SpecDecoder {
     fn spec(&mut self, tree: &YamlMap, uses: Vec<Ident>, file_start: &Span) -> Option<Spec> {
         self.check_keys(tree, &SPEC, file_start);
@@ -69,10 +87,18 @@ impl SpecDecoder {
         let dims = self.section(tree, "dims", |this, name, entry| {
             Some(Dim { name, sources: this.sources(&entry.value)? })
         });
-        let rope = self.section(tree, "rope", Self::rope);
+        let mut rope = self.section(tree, "rope", Self::rope);
+        if dims.contains_key(CONTEXT) {
+            for table in rope.values_mut() {
+                table.context.get_or_insert_with(|| dim_of(CONTEXT, &table.at));
+            }
+        }
         let states = self.section(tree, "states", Self::state);
         let functions = self.functions(tree);
-        let layers = tree.get("layers").and_then(|entry| self.layers(entry));
+        let mut layers = tree.get("layers").and_then(|entry| self.layers(entry));
+        if let Some(layers) = layers.as_mut().filter(|_| dims.contains_key(KINDS)) {
+            layers.kind.get_or_insert_with(|| kind_of_layer(&layers.at));
+        }
         let model = tree.get("model").and_then(|entry| self.program(&entry.value));
         let ignore = tree.get("ignore").map(|entry| self.ignore(entry)).unwrap_or_default();
         let unrounded = tree.get("kept").map(|entry| self.kept(entry)).unwrap_or_default();
@@ -340,7 +366,8 @@ impl SpecDecoder {
             return None;
         };
         self.check_keys(map, &ROPE, &name.at);
-        let dim = map.get("dim").map(|entry| self.expr(&entry.value));
+        let head = || Some(dim_of("head_dim", &name.at));
+        let dim = map.get("dim").map_or_else(head, |entry| self.expr(&entry.value));
         let partial = map.get("partial").map(|entry| self.expr(&entry.value));
         let context = map.get("context").map(|entry| self.expr(&entry.value));
         let behind = map.get("behind").map(|entry| self.expr(&entry.value));
@@ -357,7 +384,7 @@ impl SpecDecoder {
         }
         Some(RopeDecl {
             long_by_scale: long.is_some_and(|word| word.name == "scale"),
-            dim: dim??,
+            dim: dim?,
             theta: theta??,
             parameters: parameters.unwrap_or(Some(Vec::new()))?,
             partial: partial.flatten(),

@@ -162,6 +162,11 @@ pub(crate) static LIB: KeyTable = KeyTable {
             "Modules that a quantized checkpoint keeps as they are.",
         ),
         may("gguf", KeyForm::Table(&GGUF), "Settings of GGUF files."),
+        may(
+            "weights",
+            KeyForm::Tables(&WEIGHT),
+            "Names of tensors in the checkpoint, tried after those of the spec.",
+        ),
     ],
     others: None,
     inherits: false,
@@ -170,7 +175,7 @@ pub(crate) static LIB: KeyTable = KeyTable {
 pub(crate) static ROPE: KeyTable = KeyTable {
     what: "a rope table",
     keys: &[
-        must("dim", KeyForm::Expr, "The size of a head."),
+        may("dim", KeyForm::Expr, "The size of a head; the dim `head_dim` if not given."),
         must("theta", KeyForm::Sources, "The base of the frequencies."),
         may(
             "parameters",
@@ -182,7 +187,11 @@ pub(crate) static ROPE: KeyTable = KeyTable {
             KeyForm::Expr,
             "The rotated share of a head; without it, what the parameters say, and all of it for tables of the kind `default`.",
         ),
-        may("context", KeyForm::Expr, "The longest sequence, for schemes that need it."),
+        may(
+            "context",
+            KeyForm::Expr,
+            "The longest sequence, for schemes that need it; the dim `context` if not given.",
+        ),
         may(
             "behind",
             KeyForm::Expr,
@@ -227,7 +236,11 @@ pub(crate) static LAYERS: KeyTable = KeyTable {
     keys: &[
         must("prefix", KeyForm::Word, "The path of layer `{i}`: `model.layers.{i}`."),
         may("count", KeyForm::Expr, "Number of layers; the dim `layers` if not given."),
-        may("kind", KeyForm::Expr, "Names the program of layer `i`."),
+        may(
+            "kind",
+            KeyForm::Expr,
+            "Names the program of layer `i`; the entry of the dim `layer_types` if not given.",
+        ),
         may("each", KeyForm::Names(&KeyForm::Expr), "Scalars that differ by layer."),
         may("carry", KeyForm::Words, "Values that a layer hands to the next besides `x`."),
     ],

@@ -12,7 +12,7 @@ use crate::codec::BlockType;
 const MOST: usize = 1 << 15;
 
 /// Returns the keys below `arch.`, the shapes of tensors, and the values of small one-dimensional f32
-/// tensors that belong to no layer.
+/// tensors that belong to no layer or hold one number throughout.
 pub fn evidence(file: &GgufFile, arch: &str) -> FileMetadata {
     let mut keys = KeyTree::default();
     let prefix = format!("{arch}.");
@@ -42,11 +42,13 @@ pub fn evidence(file: &GgufFile, arch: &str) -> FileMetadata {
         }
         keys.add(&format!("shapes.{}", info.name), dims(&info.shape));
         let small = info.shape.len() == 1 && info.shape[0] <= 1024;
-        if small && info.ty == BlockType::F32 && !info.name.starts_with("blk.") {
-            let bytes = file.bytes(&info.name).unwrap_or_default();
-            let numbers =
-                bytes.chunks_exact(4).map(|b| float(f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-            keys.add(&format!("numbers.{}", info.name), Scalar::List(numbers.collect()));
+        if small && info.ty == BlockType::F32 {
+            let numbers = file.bytes(&info.name).unwrap_or_default().as_chunks().0;
+            let constant = numbers.iter().all(|bytes| *bytes == numbers[0]);
+            if constant || !info.name.starts_with("blk.") {
+                let numbers = numbers.iter().map(|bytes| float(f32::from_le_bytes(*bytes)));
+                keys.add(&format!("numbers.{}", info.name), Scalar::List(numbers.collect()));
+            }
         }
     }
     let path = file.files().first().map(|path| path.display().to_string()).unwrap_or_default();

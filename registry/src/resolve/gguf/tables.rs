@@ -1,4 +1,4 @@
-//! Rotary tables as expressions of the `gguf:` section see them.
+//! Rotary tables and layers as expressions of the `gguf:` section see them.
 
 use std::borrow::Cow;
 
@@ -34,6 +34,32 @@ impl Env for GgufEnv<'_> {
             None if name.name == AHEAD => Ok(Cow::Borrowed(&self.ahead)),
             None => self.dims.lookup(name),
         }
+    }
+
+    fn config(&self) -> &Config {
+        self.dims.config()
+    }
+
+    fn fuel(&self) -> &Fuel {
+        self.dims.fuel()
+    }
+}
+
+/// The dims, and `n`, the number of one layer.
+pub(super) struct LayerEnv<'a> {
+    dims: &'a dyn Env,
+    number: Scalar,
+}
+
+impl<'a> LayerEnv<'a> {
+    pub(super) fn new(dims: &'a dyn Env, number: i64) -> Self {
+        Self { dims, number: Scalar::Int(number) }
+    }
+}
+
+impl Env for LayerEnv<'_> {
+    fn lookup(&self, name: &Ident) -> EvalResult<'_> {
+        if name.name == "n" { Ok(Cow::Borrowed(&self.number)) } else { self.dims.lookup(name) }
     }
 
     fn config(&self) -> &Config {

@@ -13,13 +13,14 @@ gguf:
 LINES  weights:
     token_embd: net.embed
     norm: net.norm
-    blk.{i}.first_norm: { weight: \"net.layers.{i}.norm1\", do: add(1) }
+    blk.{n}.first_norm: { weight: \"net.layers.{n}.norm1\", layers: layers, first: \"0\", do: add(n) }
     blk.{i}.ssm_conv1d.weight: { tensor: \"net.layers.{i}.mix.conv.weight\", do: squeeze(1), type: f32 }
     blk.{i}.wide_{in|out}: { weight: \"net.layers.{i}.mix.{in|out}\", when: hidden > 8 }
     blk.{i}.mix_{in|out}: { weight: \"net.layers.{i}.mix.{in|out}\", when: hidden == 8 }
   tensors:
     factors.weight: \"[main.theta ** (i / size) for i in range(2)]\"
     none.weight: null
+    blk.{i}.ones.weight: \"[1, 1]\"
   scalars:
     xielu.beta: net.layers.{i}.look.q.weight
   assumes:
@@ -54,7 +55,9 @@ fn a_model_says_what_it_is_as_a_file() {
             "general.note='text'"
         ]
     );
-    assert_eq!(gguf.tensors, [("factors.weight".to_owned(), vec![1.0, 100_f32.sqrt().sqrt()])]);
+    let ones = (0..4).map(|n| (format!("blk.{n}.ones.weight"), vec![1.0, 1.0]));
+    let factors = ("factors.weight".to_owned(), vec![1.0, 100_f32.sqrt().sqrt()]);
+    assert_eq!(gguf.tensors, [factors].into_iter().chain(ones).collect::<Vec<_>>());
     assert_eq!(gguf.doubts, ["nothing slides"]);
     let groups = gguf.groups(&model.graph.weights).unwrap();
     let names: Vec<&str> = groups
@@ -76,6 +79,7 @@ fn a_model_says_what_it_is_as_a_file() {
         ]
     );
     assert_eq!(groups[3].ty.as_deref(), Some("f32"));
+    assert_ne!(gguf.rules[2].rule.steps, gguf.rules[3].rule.steps, "steps with a layer's number");
     let scalars = gguf.scalar_weights(&model.graph.weights);
     let scalars: Vec<_> = scalars
         .into_iter()
