@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
-use engine::{Engine as _, ModelSource};
 use engine::capability::EngineSheet;
+use engine::{Engine as _, ModelSource};
 use models::is_gguf;
 use parity::beside::open_dump;
 use parity::{CheckOptions, Dump};
