@@ -1,12 +1,16 @@
-"""Runs generated files against the dumps of fixtures: `check.py FIXTURES OUT [NAME...]`.
+"""Runs generated files against the dumps of fixtures: `check.py [--judge ONBOARD] FIXTURES OUT [NAME...]`.
 
 For each fixture that OUT has a file of, the prompts of the dump are run in f32 and bf16: prefill, and decode token by token. The table
 shows the largest root mean square difference of the log-probabilities of a row in each, and in bf16 also that of the reference to its own f32,
-which a difference must not exceed. A proof is `onboard compile --prove`; this is the same at a fraction of the time.
+which a difference must not exceed. A proof is `onboard compile --prove`; this is a filter at a fraction of the time. What it does not let pass is
+judged by the rule itself with `--judge`: `ONBOARD parity check` with the file as an engine.
 """
 
+import argparse
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 import time
 import traceback
@@ -152,8 +156,21 @@ def run(target, dump, manifest, name):
     return worst, own
 
 
+def judged(program, folder, path, target):
+    """Says whether the rule of `parity check` lets the file pass, without schedules."""
+    engine = Path(__file__).parent.parent / "registry/targets" / type(target).__name__.lower() / "engine.py"
+    command = [program, "parity", "check", folder, "--dtype", "f32,bf16", "--no-schedules", "--engine", engine.resolve(), "--engine-option", f"file={path.resolve()}"]
+    return subprocess.run(command, env={**os.environ, "ONBOARD_PYTHON": sys.executable}, stdout=subprocess.DEVNULL).returncode == 0
+
+
 def main():
-    fixtures, out, names = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--judge", metavar="ONBOARD")
+    parser.add_argument("fixtures", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*")
+    args = parser.parse_args()
+    fixtures, out, names = args.fixtures, args.out, args.names
     failed, target = [], None
     for path in sorted(out.glob("*.py")):
         name = path.stem
@@ -184,6 +201,9 @@ def main():
             good = False
             place = traceback.extract_tb(error.__traceback__)[-1]
             print("FAIL", name, type(error).__name__, str(error).replace("\n", " ")[:300], f"{Path(place.filename).name}:{place.lineno}", flush=True)
+        if not good and args.judge:
+            good = judged(args.judge, folder, path, target)
+            print("    by the rule of `parity check`:", "ok" if good else "FAIL", flush=True)
         if not good:
             failed.append(name)
     print(f"{len(failed)} failed: {' '.join(failed)}")

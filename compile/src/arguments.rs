@@ -16,7 +16,7 @@ use crate::value::CodeValue;
 /// An argument: its text, and what is known of it.
 ///
 /// `atom`, `mul`, `add` and `cmp` are the text in parentheses where it would not bind tightly enough; `null` says that there is none, `maybe` that
-/// this depends on the config; `const` is its value where every config has the same; values have `rank`, `size` (of the last axis), `sizes` and `wide`.
+/// this depends on the config; `const` is its value where every config has the same; values have `rank`, `size` (of the last axis), `half` of it, `sizes` and `wide`.
 #[derive(Debug, Clone)]
 pub(crate) enum OpArgument {
     /// A value.

@@ -25,7 +25,7 @@ pub(crate) struct Class {
     pub(crate) params: Vec<String>,
     pub(crate) init: Vec<CodeLine>,
     pub(crate) methods: Vec<WrittenMethod>,
-    /// What keeps the states of a layer; none for classes that are no layers.
+    /// Caches of the states of a layer; none for classes that are no layers.
     pub(crate) kept: Option<KeptStates>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Classes<'m> {
     pub(crate) numbers: Vec<String>,
     /// Definitions of the layer's scalars, for the class of a layer.
     pub(crate) scalars: IndexMap<String, Expr>,
-    /// What keeps the layer's states, for the class of a layer.
+    /// Caches of the layer's states, for the class of a layer.
     pub(crate) kept: Option<KeptStates>,
     pub(crate) target: &'m Target,
     /// The name of the spec, in the style of classes.

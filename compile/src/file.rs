@@ -122,19 +122,40 @@ pub(crate) struct CodeWriter<'s, 'k> {
     pub(crate) words: &'k BTreeSet<String>,
 }
 
+/// The classes of layers, and what else writing them made.
+struct WrittenLayers {
+    /// Each with the kinds of layers that it is for.
+    layers: Vec<(Vec<String>, Class)>,
+    /// Classes of modules inside layers.
+    done: Vec<Class>,
+    names: indexmap::IndexSet<String>,
+    children: Vec<LentChild>,
+}
+
+/// Gives the class of the trunk the name of the family, and says whether there is one.
+fn name_trunk<'c>(family: &str, classes: impl Iterator<Item = &'c mut Class>) -> bool {
+    let name = format!("{family}Model");
+    let mut has_trunk = false;
+    for class in classes {
+        if class.name == "Model" {
+            class.name.clone_from(&name);
+            has_trunk = true;
+        }
+        rename_made(class, " Model(config", &format!(" {name}(config"));
+    }
+    has_trunk
+}
+
 impl CodeWriter<'_, '_> {
-    fn written(mut self) -> Result<Code, Finding> {
-        let spec = self.walk.spec;
-        let family = camel(&spec.name.name);
+    /// Writes the classes of layers.
+    fn layer_classes(
+        &self,
+        family: &str,
+        mut names: indexmap::IndexSet<String>,
+        gapped: &BTreeSet<String>,
+    ) -> Result<WrittenLayers, Finding> {
+        let mut layers: Vec<(Vec<String>, Class)> = Vec::new();
         let mut done: Vec<Class> = Vec::new();
-        let mut names = indexmap::IndexSet::new();
-        let reserved: Vec<String> = self.walk.helpers.used.keys().cloned().collect();
-        names.extend(reserved);
-        let target = self.walk.target;
-        names.extend([target.word("settings"), target.word("cache"), "Rotary".to_owned()]);
-        let gapped = gapped(&self.walk.methods, self.walk.target);
-        biases_apart(&mut self.walk.methods, target);
-        let mut layer_classes: Vec<(Vec<String>, Class)> = Vec::new();
         let mut children = Vec::new();
         for class in self.walk.layers.classes.clone() {
             let several = self.walk.layers.classes.len() > 1;
@@ -155,8 +176,8 @@ impl CodeWriter<'_, '_> {
                 numbers: self.walk.layers.numbers(),
                 children,
                 kept: Some(class.kept.clone()),
-                target,
-                family: family.clone(),
+                target: self.walk.target,
+                family: family.to_owned(),
             };
             let wanted = ClassMethod { method: class.method, conditions: Vec::new() };
             let name = format!("{family}{own}Layer");
@@ -170,8 +191,23 @@ impl CodeWriter<'_, '_> {
             if several {
                 built.params = vec![number.to_owned()];
             }
-            layer_classes.push((class.kinds, built));
+            layers.push((class.kinds, built));
         }
+        Ok(WrittenLayers { layers, done, names, children })
+    }
+
+    fn written(mut self) -> Result<Code, Finding> {
+        let spec = self.walk.spec;
+        let family = camel(&spec.name.name);
+        let mut names = indexmap::IndexSet::new();
+        let reserved: Vec<String> = self.walk.helpers.used.keys().cloned().collect();
+        names.extend(reserved);
+        let target = self.walk.target;
+        names.extend([target.word("settings"), target.word("cache"), "Rotary".to_owned()]);
+        let gapped = gapped(&self.walk.methods, self.walk.target);
+        biases_apart(&mut self.walk.methods, target);
+        let written = self.layer_classes(&family, names, &gapped)?;
+        let WrittenLayers { layers: layer_classes, done, names, children } = written;
         let tables: BTreeSet<String> = self
             .walk
             .layers
@@ -206,16 +242,7 @@ impl CodeWriter<'_, '_> {
         let place = classes.build("", Some(format!("{family}Model")), &[wanted], &[]);
         let mut outer = classes.done;
         let mut last = outer.remove(place);
-        let has_trunk = outer.iter().any(|class| class.name == "Model");
-        if has_trunk {
-            let name = format!("{family}Model");
-            for class in outer.iter_mut().chain([&mut last]) {
-                if class.name == "Model" {
-                    class.name.clone_from(&name);
-                }
-                rename_made(class, " Model(config", &format!(" {name}(config"));
-            }
-        }
+        let has_trunk = name_trunk(&family, outer.iter_mut().chain([&mut last]));
         let trunk = if has_trunk { "ForCausalLM" } else { "Model" };
         last.name = target.spelled("model", &[("family", &family), ("trunk", trunk)]);
         let mut all = done;

@@ -203,7 +203,8 @@ impl Walk<'_> {
         let mut frame = MethodFrame { blocks: vec![Vec::new()], ..MethodFrame::default() };
         frame.names.extend(method.params.iter().map(|(name, _)| name.clone()));
         frame.names.extend(locals.keys().map(|name| variable(name)));
-        frame.narrow = method.params.iter().map(|(name, _)| name).find_map(|name| {
+        let given = method.params.iter().filter(|(_, ty)| !ty.ends_with("None"));
+        frame.narrow = given.map(|(name, _)| name).find_map(|name| {
             let value = locals.get(name).filter(|bound| bound.is_narrow());
             value.map(|_| name.clone())
         });

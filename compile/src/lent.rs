@@ -82,6 +82,12 @@ impl Walk<'_> {
         self.layers.place.is_some() || method.owner.as_ref().map_or(!self.lent.is_empty(), is_lent)
     }
 
+    /// True if a path in a layer is that of a module outside of it.
+    pub(crate) fn is_outside(&self, path: &str) -> bool {
+        let holder = holder(&self.layers.list);
+        self.prefix.is_some() && !holder.is_empty() && below(path, holder).is_some()
+    }
+
     /// Returns the full path of a weight of a layer.
     pub(crate) fn full_path(&self, path: &str) -> String {
         let outside = self.lent.iter().filter(|one| one.owner.is_none());

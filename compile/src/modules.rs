@@ -17,11 +17,11 @@ pub(crate) struct LayerClass {
     pub(crate) method: usize,
     /// Its scalars.
     pub(crate) scalars: LayerSymbols,
-    /// What keeps its states.
+    /// Caches of its states.
     pub(crate) kept: KeptStates,
 }
 
-/// What keeps the states of one class of layers.
+/// Caches of the states of one class of layers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct KeptStates {
     /// Code that makes each of those that have a cache of their own.

@@ -301,16 +301,13 @@ impl Walk<'_> {
         }
     }
 
-    /// Writes the code of a call.
-    fn written(
+    /// Returns what the templates of an op see.
+    fn op_context(
         &mut self,
-        name: &str,
         sheet: &OpSheet,
         params: &[Param],
         args: &OpArguments,
-        at: &Span,
-    ) -> Result<BoundCode, Finding> {
-        self.used.insert(name.to_owned());
+    ) -> BTreeMap<String, minijinja::Value> {
         let mut context: BTreeMap<String, minijinja::Value> = args
             .iter()
             .map(|(name, arg)| ((*name).to_owned(), minijinja::Value::from_object(arg.clone())))
@@ -320,17 +317,8 @@ impl Walk<'_> {
             let value = args.get(param.as_str()).and_then(OpArgument::constant);
             variant.insert(param.clone(), value.unwrap_or(Scalar::Str("any".to_owned())));
         }
-        let given: Vec<(String, ArgumentPresence)> = params
-            .iter()
-            .map(|param| {
-                let arg = &args[param.name];
-                let maybe = matches!(arg, OpArgument::Scalar(_, true));
-                // What is as by default is not given.
-                let usual = param.default.is_some() && arg.constant() == param.default;
-                let null = arg.is_null() || usual;
-                (param.name.to_owned(), ArgumentPresence { some: !null, null: null || maybe })
-            })
-            .collect();
+        let given: Vec<(String, ArgumentPresence)> =
+            params.iter().map(|param| presence(param, &args[param.name])).collect();
         for (n, helper) in sheet.helpers.iter().enumerate().rev() {
             let none = BTreeMap::new();
             let varies = n == 0 || helper.starts_with('*');
@@ -349,10 +337,17 @@ impl Walk<'_> {
         }
         let in_trunk = self.prefix.is_some() || self.stack.iter().any(|name| name == TRUNK);
         context.insert("in_head".to_owned(), (!in_trunk).into());
-        let rendered = |template: &str| rendered(template, &context, name, at);
-        let before = rendered(&sheet.before)?;
-        let call = rendered(&sheet.call)?;
-        let dtype = rendered(&sheet.dtype)?;
+        context
+    }
+
+    /// Notes the modules that an op needs, and what keeps its states.
+    fn op_modules(
+        &mut self,
+        sheet: &OpSheet,
+        args: &OpArguments,
+        rendered: &dyn Fn(&str) -> Result<String, Finding>,
+        at: &Span,
+    ) -> Result<(), Finding> {
         let mut made = Vec::new();
         for (param, template) in &sheet.modules {
             let (root, suffix) = param.split_once('.').unwrap_or((param, ""));
@@ -383,22 +378,36 @@ impl Walk<'_> {
             _ => {}
         }
         for (path, made) in made {
+            if self.is_outside(&path) {
+                let message = format!("`{path}` is no module of the layer");
+                return Err(Finding::error(at, message));
+            }
             let conditions = conditions.clone();
             self.frame().uses.push(ModuleUse { path, made, conditions });
         }
+        Ok(())
+    }
+
+    /// Writes the code of a call.
+    fn written(
+        &mut self,
+        name: &str,
+        sheet: &OpSheet,
+        params: &[Param],
+        args: &OpArguments,
+        at: &Span,
+    ) -> Result<BoundCode, Finding> {
+        self.used.insert(name.to_owned());
+        let context = self.op_context(sheet, params, args);
+        let rendered = |template: &str| rendered(template, &context, name, at);
+        let before = rendered(&sheet.before)?;
+        let call = rendered(&sheet.call)?;
+        let dtype = rendered(&sheet.dtype)?;
+        self.op_modules(sheet, args, &rendered, at)?;
         for line in before.lines().filter(|line| !line.trim().is_empty()) {
             self.emit(CodeLine::Text(line.to_owned()));
         }
-        let values = args.values().filter_map(|arg| match arg {
-            OpArgument::Value(value) => Some(value.wide),
-            OpArgument::Values(values) => Some(values.iter().any(|value| value.wide)),
-            _ => None,
-        });
-        let wide = match dtype.as_str() {
-            "f32" => true,
-            "activation" => false,
-            _ => { values }.any(|wide| wide),
-        };
+        let wide = is_wide(&dtype, args);
         let gives = rendered(&sheet.gives)?;
         let gives = parse_expr(&MappedText::whole(format!("`gives` of `{name}`"), gives));
         let gives = gives.map_err(|findings| {
@@ -457,6 +466,27 @@ fn parts(param: &Param, sheet: &OpSheet, bound: &BoundCode) -> bool {
 
 fn is_word(bound: &BoundCode) -> bool {
     matches!(bound, BoundCode::Scalar(Expr { kind: ExprKind::Str(_), .. }))
+}
+
+/// Says whether an argument is given. What is as by default is not.
+fn presence(param: &Param, arg: &OpArgument) -> (String, ArgumentPresence) {
+    let maybe = matches!(arg, OpArgument::Scalar(_, true));
+    let usual = param.default.is_some() && arg.constant() == param.default;
+    let null = arg.is_null() || usual;
+    (param.name.to_owned(), ArgumentPresence { some: !null, null: null || maybe })
+}
+
+/// True if a result is f32 in every run.
+fn is_wide(dtype: &str, args: &OpArguments) -> bool {
+    match dtype {
+        "f32" => true,
+        "activation" => false,
+        _ => args.values().any(|arg| match arg {
+            OpArgument::Value(value) => value.wide,
+            OpArgument::Values(values) => values.iter().any(|value| value.wide),
+            _ => false,
+        }),
+    }
 }
 
 /// Fills a template of a sheet.

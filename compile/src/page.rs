@@ -6,6 +6,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, context};
 use registry::diag::Finding;
 use registry::spec::Spec;
+use registry::syntax::Ident;
 
 use crate::arguments::native;
 use crate::bodies::NoMethods;
@@ -66,7 +67,7 @@ impl CodeWriter<'_, '_> {
             about => layout::wrapped(&about.join(" "), width),
             settings => setting_lines,
             defaults => default_lines(spec, width),
-            inside => is_inside(spec),
+            inside => holds_encoders(spec),
             helpers,
             classes => written,
             model => class_value(last, &numbers, target),
@@ -175,12 +176,10 @@ impl CodeWriter<'_, '_> {
     }
 }
 
-/// True if the text model may be a part of one with encoders.
-fn is_inside(spec: &Spec) -> bool {
-    let mut classes = spec.matches.iter();
-    !spec.inside.is_empty()
-        || !spec.defaults.is_empty()
-        || classes.any(|class| class.name.ends_with("ForConditionalGeneration"))
+/// True if a config of the family may have the text model in an object of its own, beside encoders.
+fn holds_encoders(spec: &Spec) -> bool {
+    let several = |name: &Ident| name.name.ends_with("ForConditionalGeneration");
+    !spec.inside.is_empty() || !spec.defaults.is_empty() || spec.matches.iter().any(several)
 }
 
 /// Writes the values of keys that a config may lack.

@@ -33,7 +33,7 @@ pub struct Target {
     pub ops: IndexMap<String, OpSheet>,
     /// Steps of weight maps by name.
     pub steps: IndexMap<String, String>,
-    /// How the target spells what every file has: templates by name.
+    /// Spellings of what every file has: templates by name.
     pub words: IndexMap<String, String>,
     /// Templates by name: `file`, `class`, and helpers (`helpers/attend`).
     pub templates: IndexMap<String, String>,
@@ -62,11 +62,11 @@ pub struct OpSheet {
     pub variant: Vec<String>,
     /// Names of variables that `before` assigns.
     pub fresh: Vec<String>,
-    /// What the call reads besides its arguments: `cache`, `caches`.
+    /// Names that the call reads besides its arguments: `cache`, `caches`.
     pub context: Vec<String>,
     /// The parameter whose module the call takes in place of its own, if it is given.
     pub takes: String,
-    /// What keeps the state of the call: code that makes it, or `slot` for a place among others.
+    /// Code that makes the cache of the call's state, or `slot` for a place in a shared one.
     pub keeps: String,
     /// Why the target's own op rounds otherwise, if it does.
     pub rounds: Option<String>,

@@ -38,7 +38,7 @@ pub(crate) struct MethodFrame {
 }
 
 impl MethodFrame {
-    /// A variable has another value.
+    /// Notes that a variable has another value.
     pub(crate) fn rewritten(&mut self, name: &str, wide: bool) {
         if wide && self.narrow.as_deref() == Some(name) {
             self.narrow = None;
@@ -80,7 +80,7 @@ pub(crate) struct Walk<'s> {
     pub(crate) stack: Vec<String>,
     /// What the layers need from outside, and their class.
     pub(crate) layers: crate::modules::LayerClasses,
-    /// What keeps the states of the layers under way, by state.
+    /// Code that makes the caches of the layers under way, by state.
     pub(crate) kept: IndexMap<String, String>,
     /// Ops that were written.
     pub(crate) used: BTreeSet<String>,
