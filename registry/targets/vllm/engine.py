@@ -11,6 +11,8 @@ from pathlib import Path
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+# Latents are expanded, and kept as keys and values.
+os.environ.setdefault("VLLM_MLA_DISABLE", "1")
 
 from onboard_engine import Engine, Refused
 

@@ -376,8 +376,10 @@ class LlamaForCausalLM(nn.Module):
         found: dict[str, Tensor] = {}
 
         def add(name: str, x: Tensor) -> None:
+            if name in found:
+                return
             parameter = known.get(name)
-            if parameter is None or name in found:
+            if parameter is None:
                 return
             # Those that are divided or padded are loaded by their own function.
             if parameter.shape == x.shape or hasattr(parameter, "weight_loader"):
@@ -396,9 +398,10 @@ class LlamaForCausalLM(nn.Module):
             add(f"model.{name}", x)
         if self.config.tied:
             found.pop("lm_head.weight", None)
+        loaded = set()
         for name, x in found.items():
             parameter = known[name]
+            loaded.add(id(parameter))
             load = getattr(parameter, "weight_loader", default_weight_loader)
             load(parameter, x)
-        loaded = {id(known[name]) for name in found}
         return {name for name, parameter in known.items() if id(parameter) in loaded}
