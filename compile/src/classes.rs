@@ -82,14 +82,6 @@ pub(crate) struct Classes<'m> {
     pub(crate) family: String,
 }
 
-/// Fills the place for a module's own name in the code that makes it.
-fn named(made: &str, name: &str, target: &Target) -> String {
-    if !made.contains("«path»") {
-        return made.to_owned();
-    }
-    made.replace("«path»", &target.spelled("path", &[("name", &quoted(name))]))
-}
-
 /// Returns a word in the style of classes.
 pub(crate) fn camel(word: &str) -> String {
     let parts = word.split(|c: char| !c.is_alphanumeric()).filter(|part| !part.is_empty());
@@ -291,7 +283,7 @@ impl Classes<'_> {
             for (made, uses) in made {
                 let own = uses.iter().map(|one| one.conditions.as_slice()).collect::<Vec<_>>();
                 let conditions = if several { shared(&own) } else { any_of(&uses) };
-                let made = named(&made, segment, self.target);
+                let made = self.target.placed(&made, segment);
                 init.push((conditions.clone(), CodeLine::Text(format!("{target} = {made}"))));
                 if group.methods.is_empty() {
                     let at = (path, target.as_str(), self.target.word("empty"));
@@ -409,7 +401,7 @@ impl Classes<'_> {
             part.methods.iter_mut().for_each(|one| one.conditions.clear());
             part.uses.iter_mut().for_each(|one| one.conditions.clear());
             let text = match part.uses.iter().find(|one| one.path == child) {
-                Some(leaf) => named(&leaf.made, &format!("{segment}.{number}"), self.target),
+                Some(leaf) => self.target.placed(&leaf.made, &format!("{segment}.{number}")),
                 None => self.made(&child, &part),
             };
             if !gaps {

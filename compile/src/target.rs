@@ -8,6 +8,8 @@ use registry::diag::{Finding, SourceText};
 use registry::file;
 use registry::yaml::{self, TreeReader, YamlMap, YamlNode};
 
+use crate::python::quoted;
+
 /// One engine that code is written for.
 #[derive(Debug, Clone, Default)]
 pub struct Target {
@@ -203,6 +205,14 @@ impl Target {
             Some(_) => format!(", {}", self.spelled("path", &[("name", name)])),
             None => String::new(),
         }
+    }
+
+    /// Fills the places for a module's path in the code that makes it.
+    pub(crate) fn placed(&self, made: &str, name: &str) -> String {
+        if !made.contains("«path»") {
+            return made.to_owned();
+        }
+        made.replace("«path»", &self.spelled("path", &[("name", &quoted(name))]))
     }
 
     /// Returns a word of the target that is a template.
