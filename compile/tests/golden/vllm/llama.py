@@ -398,7 +398,7 @@ class LlamaForCausalLM(nn.Module):
             add(f"model.{name}", x)
         if self.config.tied:
             found.pop("lm_head.weight", None)
-        loaded = set()
+        loaded: set[int] = set()
         for name, x in found.items():
             parameter = known[name]
             loaded.add(id(parameter))
