@@ -8,11 +8,12 @@ use registry::syntax::{BinaryOp, Expr, ExprKind, UnaryOp};
 use crate::modules::{KeptStates, LentChild, LentModule, ModuleChoice, choice_of};
 use crate::places::{NameScope, Names, resolved, resolved_lines};
 use crate::python::binding::AND;
-use crate::python::{enclosed, expression};
+use crate::python::{enclosed, expression, quoted};
 use crate::symbol::{self, equal, negated};
 use crate::target::Target;
 use crate::value::{
-    CodeLine, FORWARD, Method, ModuleUse, access, below, is_table, parameter, segments,
+    CodeLine, FORWARD, Method, ModuleUse, OWN, access, argument, below, is_table, parameter,
+    segments,
 };
 
 /// A class of the written file.
@@ -77,6 +78,8 @@ pub(crate) struct Classes<'m> {
     /// Caches of the layer's states, for the class of a layer.
     pub(crate) kept: Option<KeptStates>,
     pub(crate) target: &'m Target,
+    /// The name of the spec, in the style of classes.
+    pub(crate) family: String,
 }
 
 /// Returns a word in the style of classes.
@@ -170,7 +173,12 @@ impl Classes<'_> {
         for (number, conditions) in &own {
             for one in &self.methods[*number].uses {
                 let conditions = [conditions.as_slice(), &one.conditions].concat();
-                place(&mut children, path, &ModuleUse { conditions, ..one.clone() });
+                let mut one = ModuleUse { conditions, ..one.clone() };
+                if let Some(name) = one.path.strip_prefix(OWN) {
+                    let dot = if path.is_empty() { "" } else { "." };
+                    one.path = format!("{path}{dot}{name}");
+                }
+                place(&mut children, path, &one);
             }
             for call in &self.methods[*number].calls {
                 let Some(owner) = &self.methods[call.method].owner else { continue };
@@ -275,6 +283,7 @@ impl Classes<'_> {
             for (made, uses) in made {
                 let own = uses.iter().map(|one| one.conditions.as_slice()).collect::<Vec<_>>();
                 let conditions = if several { shared(&own) } else { any_of(&uses) };
+                let made = self.target.placed(&made, segment);
                 init.push((conditions.clone(), CodeLine::Text(format!("{target} = {made}"))));
                 if group.methods.is_empty() {
                     let at = (path, target.as_str(), self.target.word("empty"));
@@ -326,7 +335,9 @@ impl Classes<'_> {
         let place = self.build(path, None, &group.methods, &group.uses);
         let class = &self.done[place];
         let params = class.params.iter().map(|name| format!(", {}", parameter(name)));
-        format!("{}(config{})", class.name, params.collect::<String>())
+        let segment = path.rsplit('.').next().unwrap_or_default();
+        let prefix = self.target.path_argument(&quoted(segment));
+        format!("{}(config{prefix}{})", class.name, params.collect::<String>())
     }
 
     /// Writes a list of which a scalar of the layer says what to use.
@@ -366,7 +377,7 @@ impl Classes<'_> {
             table if is_table(table) => "table",
             _ => "cache",
         };
-        (context.to_owned(), self.target.word(ty))
+        (argument(context, self.target), self.target.word(ty))
     }
 
     /// Writes a child whose own children have numbers.
@@ -394,7 +405,7 @@ impl Classes<'_> {
             part.methods.iter_mut().for_each(|one| one.conditions.clear());
             part.uses.iter_mut().for_each(|one| one.conditions.clear());
             let text = match part.uses.iter().find(|one| one.path == child) {
-                Some(leaf) => leaf.made.clone(),
+                Some(leaf) => self.target.placed(&leaf.made, &format!("{segment}.{number}")),
                 None => self.made(&child, &part),
             };
             if !gaps {
@@ -512,10 +523,11 @@ impl Classes<'_> {
     fn class_name(&self, path: &str, wanted: &[ClassMethod]) -> String {
         let segment = segments(path).into_iter().rfind(|part| part.parse::<u32>().is_err());
         let owner = |one: &ClassMethod| self.methods[one.method].owner.as_deref() == Some(path);
-        match wanted {
+        let name = match wanted {
             [one] if owner(one) => camel(&self.methods[one.method].name),
             _ => camel(segment.unwrap_or("model")),
-        }
+        };
+        self.target.spelled_or("class", &[("family", &self.family), ("name", &name)], &name)
     }
 
     /// Adds a class, or finds one of the same text.

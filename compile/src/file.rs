@@ -177,6 +177,7 @@ impl CodeWriter<'_, '_> {
                 children,
                 kept: Some(class.kept.clone()),
                 target: self.walk.target,
+                family: family.to_owned(),
             };
             let wanted = ClassMethod { method: class.method, conditions: Vec::new() };
             let name = format!("{family}{own}Layer");
@@ -235,6 +236,7 @@ impl CodeWriter<'_, '_> {
             children: Vec::new(),
             kept: None,
             target,
+            family: family.clone(),
         };
         let wanted = ClassMethod { method: self.root, conditions: Vec::new() };
         let place = classes.build("", Some(format!("{family}Model")), &[wanted], &[]);
@@ -333,12 +335,17 @@ impl CodeWriter<'_, '_> {
         let all = &self.walk.layers;
         let count = all.module_count().map(|count| expression(&count).0).unwrap_or_default();
         let number = all.place.as_deref().unwrap_or("layer");
+        let path = self.walk.target.path_argument(&format!("f\"{list}.{{{number}}}\""));
         if let [(_, class)] = layers {
-            let (variable, given) = match class.params.as_slice() {
+            let (mut variable, given) = match class.params.as_slice() {
                 [] => ("_", String::new()),
                 _ => (number, format!(", {number}")),
             };
-            let items = format!("{}(config{given}) for {variable} in range({count})", class.name);
+            if !path.is_empty() {
+                variable = number;
+            }
+            let made = format!("{}(config{path}{given})", class.name);
+            let items = format!("{made} for {variable} in range({count})");
             let made = self.walk.target.spelled("list", &[("items", &items)]);
             return all.lists(list, &made, self.walk.target);
         }
@@ -371,7 +378,7 @@ impl CodeWriter<'_, '_> {
             Some((_, class)) => format!("kinds.get({item}, {})", class.name),
             None => format!("kinds[{item}]"),
         };
-        let items = format!("{class}(config, {number}) {heads}");
+        let items = format!("{class}(config{path}, {number}) {heads}");
         let made = self.walk.target.spelled("list", &[("items", &items)]);
         std::iter::once(map).chain(all.lists(list, &made, self.walk.target)).collect()
     }

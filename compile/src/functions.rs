@@ -9,7 +9,7 @@ use crate::loops::{holder, scalars_of};
 use crate::python::binding::ATOM;
 use crate::python::expression;
 use crate::value::{
-    BoundCode, CodeLine, CodeValue, Method, MethodCall, argument, assigned, common, parent,
+    BoundCode, CodeLine, CodeValue, Method, MethodCall, OWN, argument, assigned, common, parent,
     variable,
 };
 use crate::walk::{Locals, MethodFrame, Walk};
@@ -81,7 +81,7 @@ impl Walk<'_> {
                 _ => None,
             })
             .collect();
-        given.extend(context.iter().map(|name| argument(name)));
+        given.extend(context.iter().map(|name| argument(name, self.target)));
         let text = format!("«C:{number}»({})", given.join(", "));
         match results.as_slice() {
             [one] => Ok(BoundCode::Value(CodeValue { text, binds: ATOM, ..one.clone() })),
@@ -220,16 +220,15 @@ impl Walk<'_> {
         method.calls = frame.calls;
         method.context = frame.context;
         method.has_layers = frame.has_layers;
-        let mut paths: Vec<&str> = method.uses.iter().map(|one| parent(&one.path)).collect();
+        let placed = || method.uses.iter().filter(|one| !one.path.starts_with(OWN));
+        let mut paths: Vec<&str> = placed().map(|one| parent(&one.path)).collect();
         let owners: Vec<String> = method
             .calls
             .iter()
             .filter_map(|call| self.methods[call.method].owner.clone())
             .collect();
         paths.extend(owners.iter().map(String::as_str));
-        let all: Vec<&str> = method
-            .uses
-            .iter()
+        let all: Vec<&str> = placed()
             .map(|one| one.path.as_str())
             .chain(owners.iter().map(String::as_str))
             .collect();

@@ -58,3 +58,11 @@ pub(crate) fn variant_name(helper: &str, place: usize) -> String {
         n => format!("{helper}_{}", n + 1),
     }
 }
+
+/// The kind of the error by which a template says that it has no code for something.
+pub(crate) const REFUSAL: minijinja::ErrorKind = minijinja::ErrorKind::EvalBlock;
+
+/// What templates call where they have no code for something.
+pub(crate) fn refuse(form: String) -> Result<String, minijinja::Error> {
+    Err(minijinja::Error::new(REFUSAL, form))
+}

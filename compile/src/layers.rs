@@ -295,7 +295,7 @@ impl Walk<'_> {
         passed.extend(context.iter().map(|name| match name.as_str() {
             "cache" => self.target.word("own_cache"),
             "caches" => "cache".to_owned(),
-            name => as_variables(&argument(name)),
+            name => as_variables(&argument(name, self.target)),
         }));
         let place = self.layers.place.clone();
         let (mut body, layer) = match &place {

@@ -11,12 +11,13 @@ use registry::syntax::{Arg, BinaryOp, Expr, ExprKind};
 use registry::text::MappedText;
 
 use crate::arguments::{OpArgument, OpArguments};
-use crate::helpers::ArgumentPresence;
+use crate::helpers::{ArgumentPresence, REFUSAL};
 use crate::python::binding::ATOM;
 use crate::scalars::of_scalar;
 use crate::symbol::{self, negated};
 use crate::target::OpSheet;
-use crate::value::{BoundCode, CodeLine, CodeValue, ModuleUse};
+use crate::trunk::TRUNK;
+use crate::value::{BoundCode, CodeLine, CodeValue, ModuleUse, OWN};
 use crate::walk::{Locals, Tie, Walk};
 
 impl Walk<'_> {
@@ -192,7 +193,9 @@ impl Walk<'_> {
                 OpArgument::PathIf(path, condition)
             }
             (ParamKind::State, bound) => {
-                self.frame().context.insert("cache".to_owned());
+                if self.target.words.get("state").is_none_or(|word| !word.is_empty()) {
+                    self.frame().context.insert("cache".to_owned());
+                }
                 self.state(&bound).ok_or_else(wrong)?
             }
             (ParamKind::Rope, bound) => OpArgument::Text(self.table(bound).ok_or_else(wrong)?),
@@ -332,6 +335,8 @@ impl Walk<'_> {
         if let Some(like) = self.frame().narrow.clone() {
             context.insert("like".to_owned(), like.into());
         }
+        let in_trunk = self.prefix.is_some() || self.stack.iter().any(|name| name == TRUNK);
+        context.insert("in_head".to_owned(), (!in_trunk).into());
         context
     }
 
@@ -350,6 +355,8 @@ impl Walk<'_> {
             if let (Some(OpArgument::Path(path, _)), false) = (args.get(root), text.is_empty()) {
                 let dot = if suffix.is_empty() { "" } else { "." };
                 made.push((format!("{path}{dot}{suffix}"), text));
+            } else if param.starts_with(OWN) {
+                made.push((param.clone(), text));
             }
         }
         let keeps = rendered(&sheet.keeps)?;
@@ -494,8 +501,14 @@ fn rendered(
     }
     let mut environment = Environment::new();
     environment.set_undefined_behavior(minijinja::UndefinedBehavior::Lenient);
+    environment.add_function("refuse", crate::helpers::refuse);
     let text = environment.render_str(template, context).map_err(|error| {
-        Finding::error(at, format!("the template of the op `{op}` fails: {error}"))
+        let detail = error.detail().filter(|_| error.kind() == REFUSAL);
+        let message = match detail {
+            Some(form) => format!("the target has no code for the op `{op}` with {form}"),
+            None => format!("the template of the op `{op}` fails: {error}"),
+        };
+        Finding::error(at, message)
     })?;
     Ok(text.trim_end().to_owned())
 }

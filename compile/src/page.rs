@@ -12,7 +12,7 @@ use crate::arguments::native;
 use crate::bodies::NoMethods;
 use crate::classes::Class;
 use crate::file::{Code, CodeWriter};
-use crate::helpers::{ArgumentPresence, variant_name};
+use crate::helpers::{ArgumentPresence, REFUSAL, variant_name};
 use crate::places::{NameScope, resolved_lines};
 use crate::python::{expression, quoted};
 use crate::scalars::of_scalar;
@@ -161,8 +161,13 @@ impl CodeWriter<'_, '_> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.expect("the usual delimiters"));
+        environment.add_function("refuse", crate::helpers::refuse);
         let text = environment.render_str(template, context);
         text.map_err(|error| {
+            if let Some(form) = error.detail().filter(|_| error.kind() == REFUSAL) {
+                let message = format!("the target `{}` has no code for {form}", target.name);
+                return Finding::unplaced(message);
+            }
             Finding::unplaced(format!(
                 "the template `{name}` of `{}` fails: {error:#}",
                 target.name
@@ -236,7 +241,8 @@ fn class_value(class: &Class, numbers: &[String], target: &Target) -> minijinja:
     });
     let mut head = Vec::new();
     let params: String = params.collect();
-    let text = format!("def __init__(self, config: {}{params}) -> None:", target.word("settings"));
+    let settings = target.word("settings") + target.path_param();
+    let text = format!("def __init__(self, config: {settings}{params}) -> None:");
     layout::statement(&text, 1, width, &mut head);
     let methods: Vec<minijinja::Value> = class
         .methods

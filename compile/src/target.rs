@@ -8,6 +8,8 @@ use registry::diag::{Finding, SourceText};
 use registry::file;
 use registry::yaml::{self, TreeReader, YamlMap, YamlNode};
 
+use crate::python::quoted;
+
 /// One engine that code is written for.
 #[derive(Debug, Clone, Default)]
 pub struct Target {
@@ -180,6 +182,37 @@ impl Target {
     /// Returns a word of the target; one that the sheet lacks is its own name.
     pub(crate) fn word(&self, name: &str) -> String {
         self.spelled(name, &[])
+    }
+
+    /// Returns a word of the target that is a template, or a text if the sheet lacks it.
+    pub(crate) fn spelled_or(&self, name: &str, values: &[(&str, &str)], plain: &str) -> String {
+        if self.words.contains_key(name) { self.spelled(name, values) } else { plain.to_owned() }
+    }
+
+    /// Returns the variable by which methods hand on what tokens come after.
+    pub(crate) fn context(&self) -> String {
+        self.words.get("context").map_or_else(|| "cache".to_owned(), Clone::clone)
+    }
+
+    /// Returns the parameter for the path of a module among those of its constructor, for a target whose modules know theirs.
+    pub(crate) fn path_param(&self) -> &'static str {
+        if self.words.contains_key("path") { ", prefix: str" } else { "" }
+    }
+
+    /// Returns the argument for the path of a child by its name, a text of code.
+    pub(crate) fn path_argument(&self, name: &str) -> String {
+        match self.words.get("path") {
+            Some(_) => format!(", {}", self.spelled("path", &[("name", name)])),
+            None => String::new(),
+        }
+    }
+
+    /// Fills the places for a module's path in the code that makes it.
+    pub(crate) fn placed(&self, made: &str, name: &str) -> String {
+        if !made.contains("«path»") {
+            return made.to_owned();
+        }
+        made.replace("«path»", &self.spelled("path", &[("name", &quoted(name))]))
     }
 
     /// Returns a word of the target that is a template.

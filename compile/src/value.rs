@@ -9,6 +9,7 @@ use registry::syntax::Expr;
 
 use crate::python::binding::{ADD, ATOM, IF, MUL};
 use crate::python::enclosed;
+use crate::target::Target;
 
 /// A value of the model in the code.
 #[derive(Debug, Clone)]
@@ -219,6 +220,9 @@ pub(crate) fn variable(name: &str) -> String {
     if TAKEN.contains(&name) { format!("{name}_") } else { name.to_owned() }
 }
 
+/// What the path of a module without weights begins with: it belongs to the class of the method that uses it.
+pub(crate) const OWN: char = '@';
+
 /// The name of the method that runs a module, which each target spells in its way.
 pub(crate) const FORWARD: &str = "forward";
 
@@ -228,6 +232,10 @@ pub(crate) fn is_table(name: &str) -> bool {
 }
 
 /// Returns what a method takes besides its values as an argument of a call.
-pub(crate) fn argument(name: &str) -> String {
-    if name.starts_with("E:") { format!("«{name}»") } else { name.to_owned() }
+pub(crate) fn argument(name: &str, target: &Target) -> String {
+    match name {
+        "cache" => target.context(),
+        name if name.starts_with("E:") => format!("«{name}»"),
+        name => name.to_owned(),
+    }
 }

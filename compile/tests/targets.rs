@@ -20,9 +20,14 @@ fn written(name: &str, target: &Target) -> Result<Code, Vec<Finding>> {
 /// Compares code with the file of an earlier run; `UPDATE=1` renews it.
 #[test]
 fn code_is_as_before() {
-    for (target, name) in
-        [("torch", "llama"), ("torch", "lfm2"), ("torch", "mamba2"), ("mlx", "llama")]
-    {
+    let all = [
+        ("torch", "llama"),
+        ("torch", "lfm2"),
+        ("torch", "mamba2"),
+        ("mlx", "llama"),
+        ("vllm", "llama"),
+    ];
+    for (target, name) in all {
         let code = written(name, &carried(target)).expect("it compiles");
         let file = format!("tests/golden/{target}/{name}.py");
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
@@ -49,21 +54,41 @@ const REFUSED_BY_MLX: [(&str, &str); 9] = [
 
 #[test]
 fn every_spec_compiles_and_every_template_is_used() {
-    all_of_it_is_used(&carried("torch"), &[], &[]);
+    all_of_it_is_used(&carried("torch"), Refusals::Of(&[]), &[]);
     // Ops of refused specs.
     let idle = ["absolute", "sign", "block_mean", "copies"];
-    all_of_it_is_used(&carried("mlx"), &REFUSED_BY_MLX, &idle);
+    all_of_it_is_used(&carried("mlx"), Refusals::Of(&REFUSED_BY_MLX), &idle);
+    // Those with attention alone. Arithmetic that only other specs have is no less of use.
+    let idle = ["sub", "inverse", "mean", "relu2", "absolute", "sign"];
+    all_of_it_is_used(&carried("vllm"), Refusals::AllBut(LEAST_FOR_VLLM), &idle);
 }
 
-fn all_of_it_is_used(target: &Target, refusals: &[(&str, &str)], idle: &[&str]) {
+/// The number of specs that have code for vLLM.
+const LEAST_FOR_VLLM: usize = 100;
+
+/// Which specs a target refuses.
+#[derive(Clone, Copy)]
+enum Refusals<'r> {
+    /// These, each for its reason.
+    Of(&'r [(&'r str, &'r str)]),
+    /// Any but a number of them, for something that the target lacks.
+    AllBut(usize),
+}
+
+fn all_of_it_is_used(target: &Target, refusals: Refusals<'_>, idle: &[&str]) {
     let (mut ops, mut helpers) = (BTreeSet::new(), BTreeSet::new());
+    let mut compiled = 0;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../registry/specs");
     let paths = fs_err::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path());
     for path in paths.collect::<BTreeSet<PathBuf>>() {
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-        let refused = refusals.iter().find(|(spec, _)| *spec == name);
+        let refused = match refusals {
+            Refusals::Of(list) => list.iter().find(|(spec, _)| *spec == name).copied(),
+            Refusals::AllBut(_) => None,
+        };
         match (written(&name, target), refused) {
             (Ok(code), None) => {
+                compiled += 1;
                 ops.extend(code.ops);
                 helpers.extend(code.helpers);
             }
@@ -72,8 +97,16 @@ fn all_of_it_is_used(target: &Target, refusals: &[(&str, &str)], idle: &[&str]) 
                 let said = findings.iter().any(|one| one.message.contains(reason));
                 assert!(said, "{name}: {findings:?}");
             }
-            (Err(findings), None) => panic!("{name}: {}", findings[0].message),
+            (Err(findings), None) => {
+                let message = &findings[0].message;
+                let lacks = message.starts_with("the target ")
+                    && (message.contains(" has no ") || message.contains(" keeps no "));
+                assert!(lacks && matches!(refusals, Refusals::AllBut(_)), "{name}: {message}");
+            }
         }
+    }
+    if let Refusals::AllBut(least) = refusals {
+        assert!(compiled >= least, "{}: {compiled} specs compile", target.name);
     }
     // Ops that specs call under other names.
     let idle = [idle, &["gelu_tanh", "gelu_new", "gelu_fast", "quick_gelu"]].concat();
@@ -91,6 +124,46 @@ fn all_of_it_is_used(target: &Target, refusals: &[(&str, &str)], idle: &[&str]) 
         .filter(|name| !used.contains(*name) && !idle.contains(name))
         .collect();
     assert!(unused.is_empty(), "{}: no spec uses the helpers {unused:?}", target.name);
+}
+
+#[test]
+fn families_of_attention_compile_for_vllm() {
+    let parts = [
+        ("llama", "class LlamaAttention(nn.Module):"),
+        ("qwen2", "self.lm_head.weight = self.model.embed_tokens.weight"),
+        ("qwen3", "RMSNorm(config.head_dim, eps=config.eps)"),
+        ("mistral", "per_layer_sliding_window=config.sliding"),
+        ("gemma2", "logits_soft_cap=config.score_cap"),
+        ("gemma3_text", "per_layer_sliding_window=window"),
+        ("granite", "self.logits_processor(self.lm_head, x)"),
+        ("olmo2", "maybe_prefix(prefix, \"self_attn\")"),
+        ("phi", "self.logits_processor(self.lm_head, x, self.lm_head.bias)"),
+        ("gpt2", "self.wpe(positions)"),
+        ("bloom", "alibi_slopes="),
+        ("gpt_oss", "sinks=self.sinks"),
+        ("mixtral", "self.moe = FusedMoEFactory("),
+        ("deepseek_v3", "attend_expanded(self.attn, "),
+    ];
+    for (name, part) in parts {
+        let code = written(name, &carried("vllm")).expect("it compiles");
+        assert_eq!(code.name, format!("{name}.py"));
+        let always = [
+            "def forward(\n        self,\n        input_ids: Tensor,\n        positions: Tensor,",
+            "def compute_logits(self, hidden_states: Tensor)",
+            "def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:",
+            "self.attn = Attention(",
+        ];
+        for text in always.into_iter().chain([part]) {
+            assert!(code.text.contains(text), "{name}: {text}");
+        }
+    }
+}
+
+#[test]
+fn what_vllm_has_no_kernel_for_is_refused() {
+    let findings = written("doge", &carried("vllm")).expect_err("its keys have a salience");
+    let message = "the target has no code for the op `attend` with attention to selected keys";
+    assert!(findings.iter().any(|one| one.message == message), "{findings:?}");
 }
 
 #[test]

@@ -474,7 +474,7 @@ fn annotations_tests_and_pages_begin_with_the_cause() {
         .code(1)
         .says("title=parity%3A f32 differs::registry/specs/llama.yaml:")
         .says(&format!(": {cause}%0Afirst divergence: "))
-        .says(&format!("parity%3A bf16 differs::registry/specs/llama.yaml:57: {of_other}%0A"));
+        .says(&format!("parity%3A bf16 differs::registry/specs/llama.yaml:55: {of_other}%0A"));
     let report = fs_err::read_to_string(folder.path().join("p.xml")).unwrap();
     for cause in [cause, &of_other] {
         assert!(report.contains(&format!("<failure message=\"{cause}; first divergence: ")));
