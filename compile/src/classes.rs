@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use indexmap::{IndexMap, IndexSet};
 use registry::syntax::{BinaryOp, Expr, ExprKind, UnaryOp};
 
+use crate::conditions::{all_of, any_of, contradict, shared, without};
 use crate::modules::{KeptStates, LentChild, LentModule, ModuleChoice, choice_of};
 use crate::places::{NameScope, Names, resolved, resolved_lines};
-use crate::python::binding::AND;
-use crate::python::{enclosed, expression, quoted};
+use crate::python::{expression, quoted};
 use crate::symbol::{self, equal, negated};
 use crate::target::Target;
 use crate::value::{
@@ -96,29 +96,6 @@ pub(crate) fn camel(word: &str) -> String {
         text.insert(0, 'M');
     }
     text
-}
-
-fn shown(condition: &Expr) -> String {
-    expression(condition).0
-}
-
-fn contradict(a: &[Expr], b: &[Expr]) -> bool {
-    a.iter().any(|one| {
-        let opposite = shown(&negated(one));
-        b.iter().any(|other| shown(other) == opposite)
-    })
-}
-
-fn shared(all: &[&[Expr]]) -> Vec<Expr> {
-    let Some((first, rest)) = all.split_first() else { return Vec::new() };
-    let everywhere =
-        |one: &&Expr| rest.iter().all(|other| other.iter().any(|two| shown(two) == shown(one)));
-    first.iter().filter(everywhere).cloned().collect()
-}
-
-fn without(conditions: &[Expr], known: &[Expr]) -> Vec<Expr> {
-    let is_known = |one: &&Expr| !known.iter().any(|other| shown(other) == shown(one));
-    conditions.iter().filter(is_known).cloned().collect()
 }
 
 impl Group {
@@ -552,41 +529,6 @@ fn place(children: &mut IndexMap<String, Group>, path: &str, one: &ModuleUse) {
     let Some(rest) = below(&one.path, path).filter(|rest| !rest.is_empty()) else { return };
     let group = children.entry(segments(rest)[0].to_owned()).or_default();
     group.uses.push(one.clone());
-}
-
-/// Returns the conditions under which one of several is there.
-fn any_of(uses: &[ModuleUse]) -> Vec<Expr> {
-    let all: Vec<&[Expr]> = uses.iter().map(|one| one.conditions.as_slice()).collect();
-    let common = shared(&all);
-    let mut rests: Vec<Vec<Expr>> = Vec::new();
-    for one in &all {
-        let rest = without(one, &common);
-        let text = |conditions: &[Expr]| conditions.iter().map(shown).collect::<Vec<_>>();
-        if !rests.iter().any(|known| text(known) == text(&rest)) {
-            rests.push(rest);
-        }
-    }
-    let opposed = rests
-        .iter()
-        .any(|a| a.len() == 1 && rests.iter().any(|b| b.len() == 1 && contradict(a, b)));
-    if rests.iter().any(Vec::is_empty) || opposed {
-        return common;
-    }
-    let joined = |op: BinaryOp| {
-        move |a: Expr, b: Expr| {
-            let at = a.at.clone();
-            Expr { kind: ExprKind::Binary(op, Box::new(a), Box::new(b)), at }
-        }
-    };
-    let any = rests.into_iter().filter_map(|rest| rest.into_iter().reduce(joined(BinaryOp::And)));
-    common.into_iter().chain(any.reduce(joined(BinaryOp::Or))).collect()
-}
-
-/// Writes conditions as one.
-fn all_of(conditions: &[Expr]) -> String {
-    let all = conditions.iter().map(expression);
-    let least = if conditions.len() > 1 { AND } else { 0 };
-    all.map(|one| enclosed(&one, least)).collect::<Vec<_>>().join(" and ")
 }
 
 /// Writes lines under their conditions, neighbours of the same together.

@@ -28,6 +28,7 @@ mod bodies;
 mod builtin;
 mod classes;
 mod comments;
+mod conditions;
 mod file;
 mod functions;
 mod helpers;
