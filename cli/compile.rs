@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
 use compile::{Code, Target, compile};
+use models::is_gguf;
 use parity::beside::open_dump;
 use registry::dtype::Dtype;
 use registry::spec::Spec;
@@ -104,6 +105,11 @@ impl CompileArgs {
             let spec = specs.load(name, &self.choice.set).map_err(model_error)?;
             return Ok((spec, BTreeSet::new()));
         }
+        ensure!(
+            !is_gguf(&self.model),
+            "code is written for the names of a checkpoint, and `{}` is a GGUF file: give the folder of the checkpoint, or the name of its spec",
+            self.model.display()
+        );
         let model = target::open(&self.which(), &self.choice)?;
         let config = model.home().join("config.json");
         let text = registry::file::read_text(&config, registry::file::CONFIG)

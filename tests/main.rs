@@ -25,6 +25,7 @@ mod commands {
     mod bench;
     mod bench_serve;
     mod chat;
+    mod compile;
     mod evals;
     mod finite;
     mod formats;
