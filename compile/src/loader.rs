@@ -3,6 +3,7 @@
 use registry::diag::Finding;
 use registry::spec::{Spec, WeightRuleDecl};
 use registry::syntax::{Expr, ExprKind};
+use registry::weight_map::{Pattern, PatternPart};
 
 use crate::python::{expression, quoted};
 use crate::scalars::Scalars;
@@ -13,43 +14,6 @@ use crate::target::Target;
 pub(crate) struct RuleCode {
     pub(crate) text: String,
     pub(crate) comment: Vec<String>,
-}
-
-/// Parts of a pattern of names.
-#[derive(Debug, Clone, PartialEq)]
-enum NamePart {
-    Text(String),
-    /// A hole that stands for one segment, or for any text.
-    Hole(String),
-    /// One of several words.
-    Words(Vec<String>),
-}
-
-fn parts(pattern: &str) -> Vec<NamePart> {
-    let mut parts = Vec::new();
-    let mut rest = pattern;
-    while let Some(at) = rest.find(['{', '*']) {
-        if at > 0 {
-            parts.push(NamePart::Text(rest[..at].to_owned()));
-        }
-        if rest[at..].starts_with('*') {
-            parts.push(NamePart::Hole("*".to_owned()));
-            rest = &rest[at + 1..];
-            continue;
-        }
-        let end = rest[at..].find('}').map_or(rest.len() - 1, |end| at + end);
-        let inner = &rest[at + 1..end];
-        parts.push(if inner.contains('|') {
-            NamePart::Words(inner.split('|').map(str::to_owned).collect())
-        } else {
-            NamePart::Hole(inner.to_owned())
-        });
-        rest = &rest[end + 1..];
-    }
-    if !rest.is_empty() {
-        parts.push(NamePart::Text(rest.to_owned()));
-    }
-    parts
 }
 
 /// Writes the rules of a spec.
@@ -65,111 +29,127 @@ pub(crate) fn rules<'s>(
     Ok(rules)
 }
 
+/// Names on disk that a rule is for.
+#[derive(Default)]
+struct DiskNames {
+    regex: String,
+    /// Holes by name, in the order of the groups of the regular expression.
+    holes: Vec<String>,
+    /// Arguments that say how the number of a layer follows from the number on disk.
+    numbers: String,
+}
+
+impl DiskNames {
+    fn new(pattern: &Pattern) -> Self {
+        let mut names = Self::default();
+        for piece in pattern.pieces() {
+            match piece {
+                PatternPart::Text(text) => names.regex += &escaped(text),
+                PatternPart::Any(_) => names.regex += "(.*)",
+                PatternPart::Word(_) => names.regex += r"([^.]+)",
+                PatternPart::Choice(words) => names.regex += &["(", words, ")"].concat(),
+                PatternPart::Number(number) => {
+                    names.regex += r"([^.]+)";
+                    names.numbers = given_number("times", number.factor.into(), 1)
+                        + &given_number("plus", number.offset.into(), 0);
+                }
+            }
+            names.holes.extend(piece.hole());
+        }
+        names
+    }
+}
+
+/// Names of weights that the tensors of a rule become.
+#[derive(Default)]
+struct WeightNames {
+    format: String,
+    /// Words of a choice that the parts of one tensor get in turn.
+    words: Vec<String>,
+    /// Pairs of words, if those of the weights differ from those on disk.
+    renamed: Vec<String>,
+    /// Places of the holes on disk that stand in the format.
+    taken: Vec<usize>,
+}
+
+impl WeightNames {
+    /// Writes the names; `joins` says that a step takes all tensors at once.
+    fn new(pattern: &Pattern, disk: &DiskNames, joins: bool) -> Self {
+        let mut names = Self::default();
+        for piece in pattern.pieces() {
+            match piece {
+                PatternPart::Text(text) => names.format += text,
+                PatternPart::Choice(choice) => names.choice(choice, disk, joins),
+                _ => {
+                    let hole = piece.hole();
+                    let is_free = |n: &usize| {
+                        Some(&disk.holes[*n]) == hole.as_ref() && !names.taken.contains(n)
+                    };
+                    match (0..disk.holes.len()).find(is_free) {
+                        Some(n) => names.take(n),
+                        None => names.format += "{n}",
+                    }
+                }
+            }
+        }
+        names
+    }
+
+    fn take(&mut self, hole: usize) {
+        self.taken.push(hole);
+        self.format += &["{", &hole.to_string(), "}"].concat();
+    }
+
+    fn choice(&mut self, choice: &str, disk: &DiskNames, joins: bool) {
+        let count = choice.split('|').count();
+        let is_like = |hole: &String| hole.contains('|') && hole.split('|').count() == count;
+        match disk.holes.iter().position(is_like).filter(|_| !joins) {
+            Some(n) if disk.holes[n] == choice => self.take(n),
+            Some(n) => {
+                self.taken.push(n);
+                self.format += "{word}";
+                let pairs = disk.holes[n].split('|').zip(choice.split('|'));
+                let pairs = pairs.map(|(from, to)| format!("{}: {}", quoted(from), quoted(to)));
+                self.renamed = pairs.collect();
+            }
+            None => {
+                self.format += "{word}";
+                self.words = choice.split('|').map(quoted).collect();
+            }
+        }
+    }
+}
+
 fn rule<'s>(
     decl: &'s WeightRuleDecl,
     scalars: &mut Scalars<'s>,
     target: &Target,
 ) -> Result<RuleCode, Finding> {
-    let (mut disk, weight) = (parts(&decl.disk.name), parts(&decl.weight.name));
-    let mut numbers = String::new();
-    for part in &mut disk {
-        if let NamePart::Hole(name) = part
-            && let Some((number, times, plus)) = multiple(name)
-        {
-            *name = number;
-            numbers = given_number("times", times, 1) + &given_number("plus", plus, 0);
-        }
-    }
-    let mut holes: Vec<String> = Vec::new();
-    let mut regex = String::new();
-    for part in &disk {
-        match part {
-            NamePart::Text(text) => regex += &escaped(text),
-            NamePart::Hole(name) => {
-                regex += if name == "*" { "(.*)" } else { r"([^.]+)" };
-                holes.push(name.clone());
-            }
-            NamePart::Words(words) => {
-                regex += &["(", &words.join("|"), ")"].concat();
-                holes.push(words.join("|"));
-            }
-        }
-    }
-    let mut names = String::new();
-    let mut words: Vec<String> = Vec::new();
-    let mut pairs: Option<(String, String)> = None;
-    let mut taken: Vec<usize> = Vec::new();
-    for part in &weight {
-        match part {
-            NamePart::Text(text) => names += text,
-            NamePart::Hole(name) => {
-                let free = (0..holes.len()).find(|n| holes[*n] == *name && !taken.contains(n));
-                if let Some(n) = free {
-                    taken.push(n);
-                    names += &["{", &n.to_string(), "}"].concat();
-                } else {
-                    names += "{n}";
-                }
-            }
-            NamePart::Words(list) => {
-                let joins = decl.steps.iter().any(|step| {
-                    target.steps.get(words_of(step).0).is_some_and(|step| step.starts_with("all"))
-                });
-                let other = disk.iter().filter(|_| !joins).find_map(|part| match part {
-                    NamePart::Words(words) if words.len() == list.len() => Some(words),
-                    _ => None,
-                });
-                if let Some(other) = other {
-                    let n = holes.iter().position(|hole| *hole == other.join("|")).unwrap_or(0);
-                    taken.push(n);
-                    if other == list {
-                        names += &["{", &n.to_string(), "}"].concat();
-                    } else {
-                        names += "{word}";
-                        pairs = Some((other.join("|"), list.join("|")));
-                    }
-                } else {
-                    words.clone_from(list);
-                    names += "{word}";
-                }
-            }
-        }
-    }
-    let gathered: Vec<usize> = (0..holes.len()).filter(|n| !taken.contains(n)).collect();
+    let disk = DiskNames::new(&Pattern { text: decl.disk.name.clone() });
+    let joins = decl.steps.iter().any(|step| {
+        target.steps.get(words_of(step).0).is_some_and(|step| step.starts_with("all"))
+    });
+    let weight = WeightNames::new(&Pattern { text: decl.weight.name.clone() }, &disk, joins);
+    let gathered = (0..disk.holes.len()).filter(|n| !weight.taken.contains(n));
+    let gathered: Vec<String> = gathered.map(|n| n.to_string()).collect();
     let change = change(decl, scalars, target, !gathered.is_empty())?;
-    let mut text = format!("r{}, {}", quoted(&regex).replace("\\\\", "\\"), quoted(&names));
-    if !words.is_empty() {
-        let list: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-        text += &[", words=[", &list.join(", "), "]"].concat();
+    let regex = quoted(&disk.regex).replace("\\\\", "\\");
+    let mut text = format!("r{regex}, {}", quoted(&weight.format));
+    for (name, items, [open, close]) in [
+        ("words", &weight.words, ["[", "]"]),
+        ("renamed", &weight.renamed, ["{", "}"]),
+        ("gathered", &gathered, ["[", "]"]),
+    ] {
+        if !items.is_empty() {
+            text += &[", ", name, "=", open, &items.join(", "), close].concat();
+        }
     }
-    if let Some((from, to)) = pairs {
-        let pairs = from.split('|').zip(to.split('|'));
-        let pairs: Vec<String> =
-            pairs.map(|(from, to)| format!("{}: {}", quoted(from), quoted(to))).collect();
-        text += &[", renamed={", &pairs.join(", "), "}"].concat();
-    }
-    if !gathered.is_empty() {
-        let order: Vec<String> = gathered.iter().map(ToString::to_string).collect();
-        text += &[", gathered=[", &order.join(", "), "]"].concat();
-    }
-    text += &numbers;
+    text += &disk.numbers;
     if let Some(change) = change {
         text += ", change=";
         text += &change;
     }
     Ok(RuleCode { text: format!("Rule({text})"), comment: crate::comments::above(&decl.at) })
-}
-
-/// Reads a number that is a multiple of another, and some: `2 * i + 1`.
-fn multiple(hole: &str) -> Option<(String, i64, i64)> {
-    let (product, plus) = match (hole.split_once(" + "), hole.split_once(" - ")) {
-        (Some((product, plus)), _) => (product, plus.parse().ok()?),
-        (None, Some((product, minus))) => (product, -minus.parse::<i64>().ok()?),
-        (None, None) => (hole, 0),
-    };
-    let (times, number) = product.split_once(" * ").unwrap_or(("1", product));
-    let times = times.parse().ok()?;
-    ((times, plus) != (1, 0)).then(|| (number.to_owned(), times, plus))
 }
 
 fn given_number(name: &str, number: i64, usual: i64) -> String {

@@ -71,4 +71,4 @@ mod builder;
 mod builtin;
 mod extend;
 mod lexer;
-mod wrapper;
+pub mod wrapper;

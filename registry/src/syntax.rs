@@ -26,7 +26,7 @@ pub struct Expr {
 
 impl Expr {
     /// Returns the expressions it consists of.
-    pub(crate) fn parts(&self) -> Vec<&Self> {
+    pub fn parts(&self) -> Vec<&Self> {
         match &self.kind {
             ExprKind::Null
             | ExprKind::Bool(_)
@@ -49,7 +49,7 @@ impl Expr {
     }
 
     /// Visits it and all expressions inside of it.
-    pub(crate) fn walk<'e>(&'e self, visit: &mut impl FnMut(&'e Self)) {
+    pub fn walk<'e>(&'e self, visit: &mut impl FnMut(&'e Self)) {
         visit(self);
         self.parts().into_iter().for_each(|part| part.walk(visit));
     }

@@ -20,7 +20,8 @@ mod step;
 pub use algebra::{StepError, inverse, shapes};
 pub use find_rule::find_rule;
 pub use gather::{GatheredTensors, gather, names_with_prefix, natural_order_key};
-pub use pattern::{Holes, Pattern, PatternError};
+pub use numbered::NumberedHole;
+pub use pattern::{Holes, Pattern, PatternError, PatternPart};
 pub use step::{HeadLayout, SplitSizes, WeightStep};
 
 use crate::diag::Span;

@@ -16,7 +16,7 @@ use crate::library::Library;
 use crate::weight_map::{Pattern, WeightRule};
 
 /// Prefixes of tensor names in vision-language checkpoints, and the prefixes that replace them.
-const PREFIXES: [(&str, &str); 8] = [
+pub const PREFIXES: [(&str, &str); 8] = [
     // Some classes read the layers under their usual names and write them under those of their encoder's.
     ("language_model.model.encoder.layers.", "model.layers."),
     ("language_model.model.blocks.", "model.layers."),

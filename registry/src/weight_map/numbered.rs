@@ -2,11 +2,13 @@
 
 /// A number in a name: a factor times the number of a hole, plus an offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NumberedHole<'p> {
+pub struct NumberedHole<'p> {
     /// Name of the hole.
-    pub(super) hole: &'p str,
-    factor: u32,
-    offset: i32,
+    pub hole: &'p str,
+    /// The factor, above 0.
+    pub factor: u32,
+    /// The offset.
+    pub offset: i32,
 }
 
 impl<'p> NumberedHole<'p> {

@@ -38,7 +38,8 @@ as in `{{2 * i + 1}}`"
 
 /// A piece of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PatternPart<'p> {
+pub enum PatternPart<'p> {
+    /// A fixed text.
     Text(&'p str),
     /// `{i}`.
     Word(&'p str),
@@ -52,7 +53,7 @@ pub(super) enum PatternPart<'p> {
 
 impl<'p> PatternPart<'p> {
     /// Returns the name of the hole, if the piece is one.
-    pub(super) fn hole(self) -> Option<String> {
+    pub fn hole(self) -> Option<String> {
         match self {
             Self::Text(_) => None,
             Self::Word(name) | Self::Choice(name) => Some(name.to_owned()),
@@ -63,7 +64,7 @@ impl<'p> PatternPart<'p> {
     }
 
     /// Returns the words of a choice.
-    pub(super) fn words(self) -> Vec<&'p str> {
+    pub fn words(self) -> Vec<&'p str> {
         match self {
             Self::Choice(words) => words.split('|').collect(),
             _ => Vec::new(),
@@ -116,7 +117,8 @@ impl Pattern {
         Ok(pattern)
     }
 
-    pub(super) fn pieces(&self) -> Vec<PatternPart<'_>> {
+    /// Returns the pieces in their order.
+    pub fn pieces(&self) -> Vec<PatternPart<'_>> {
         let mut pieces = Vec::new();
         let mut remaining = self.text.as_str();
         let mut stars = 0;
