@@ -64,6 +64,7 @@ pub fn compile(
         stack: Vec::new(),
         layers: LayerClasses::default(),
         trunk: None,
+        evaluated: 0,
         kept: IndexMap::new(),
         used: BTreeSet::new(),
     };
