@@ -1,7 +1,9 @@
 //! The text of a file: its template filled, and laid out.
 
 use std::collections::BTreeSet;
+use std::path::{Component, Path};
 
+use indexmap::IndexSet;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, context};
 use registry::diag::Finding;
@@ -76,6 +78,8 @@ impl CodeWriter<'_, '_> {
             kept,
             ignored,
             root,
+            architectures => self.architectures(),
+            model_type => self.checkpoint.model_type.clone(),
             tables => tables.iter().cloned().collect::<Vec<_>>(),
             words => self.words.iter().cloned().collect::<Vec<_>>(),
             ties => self.walk.ties.iter().map(|tie| {
@@ -89,9 +93,43 @@ impl CodeWriter<'_, '_> {
         let rounds = target.ops.iter().filter(|(name, _)| ops.contains(*name));
         let rounds =
             rounds.filter_map(|(name, op)| Some((name.clone(), op.rounds.clone()?))).collect();
-        let name = target.file.replace("{name}", &spec.name.name);
+        let name = self.path(&target.file)?;
         let text = tidy(&without_unused(&long_heads(&text, width)));
-        Ok(Code { name, text, ops, helpers: names_of_helpers, rounds })
+        let extra_files = self.extra_files(&context)?;
+        Ok(Code { name, text, extra_files, ops, helpers: names_of_helpers, rounds })
+    }
+
+    /// Fills the templates of files beside that of the model; Python is laid out as there.
+    fn extra_files(&self, context: &minijinja::Value) -> Result<Vec<(String, String)>, Finding> {
+        let mut files = Vec::new();
+        for (path, template) in &self.walk.target.extra_files {
+            let text = self.rendered(template, context)?;
+            let path = self.path(path)?;
+            let is_python = Path::new(&path).extension().is_some_and(|word| word == "py");
+            let text = if is_python { tidy(&text) } else { text.trim().to_owned() + "\n" };
+            files.push((path, text));
+        }
+        Ok(files)
+    }
+
+    /// Fills a path of the sheet, which must lie below the folder that is written.
+    fn path(&self, template: &str) -> Result<String, Finding> {
+        let path = template.replace("{name}", &self.walk.spec.name.name);
+        let mut parts = Path::new(&path).components();
+        if path.is_empty() || !parts.all(|part| matches!(part, Component::Normal(_))) {
+            return Err(Finding::unplaced(format!(
+                "the target `{}` writes `{path}`, which is no path below a folder",
+                self.walk.target.name
+            )));
+        }
+        Ok(path)
+    }
+
+    /// Returns the classes of checkpoints that the code is for.
+    fn architectures(&self) -> Vec<String> {
+        let matches = self.walk.spec.matches.iter().map(|class| class.name.clone());
+        let own = self.checkpoint.architecture.iter().cloned();
+        matches.chain(own).collect::<IndexSet<_>>().into_iter().collect()
     }
 
     /// Writes the rules that rename and reshape weights.

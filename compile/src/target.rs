@@ -17,8 +17,10 @@ pub struct Target {
     pub name: String,
     /// One line.
     pub about: String,
-    /// Name of the file that is written; `{name}` stands for the spec.
+    /// Path of the file with the model below the folder that is written; `{name}` stands for the spec.
     pub file: String,
+    /// The other files that are written: their templates by path, in which `{name}` stands for the spec.
+    pub extra_files: IndexMap<String, String>,
     /// How the text is laid out: `python`, or `none`.
     pub layout: String,
     /// The longest line.
@@ -74,9 +76,9 @@ pub struct OpSheet {
     pub rounds: Option<String>,
 }
 
-const SHEET: [&str; 11] = [
-    "target", "about", "file", "layout", "width", "checked", "driver", "states", "forms", "steps",
-    "words",
+const SHEET: [&str; 12] = [
+    "target", "about", "file", "files", "layout", "width", "checked", "driver", "states", "forms",
+    "steps", "words",
 ];
 const OP: [&str; 13] = [
     "gives", "dtype", "modules", "before", "call", "binds", "helpers", "variant", "fresh",
@@ -175,6 +177,7 @@ impl Target {
         }
         self.states = reader.words(map, "states").into_iter().map(|word| word.name).collect();
         self.forms = reader.words(map, "forms").into_iter().map(|word| word.name).collect();
+        self.extra_files = texts(map, "files", reader);
         self.steps = texts(map, "steps", reader);
         self.words = texts(map, "words", reader);
     }

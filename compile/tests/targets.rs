@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use onboard_compile::{Code, Target, compile};
+use onboard_compile::{Code, ConfigTexts, Target, compile};
+use registry::config::Config;
 use registry::diag::Finding;
 use registry::library::Library;
 use registry::ops::OpSet;
@@ -14,7 +15,7 @@ fn carried(name: &str) -> Target {
 
 fn written(name: &str, target: &Target) -> Result<Code, Vec<Finding>> {
     let spec = Library::builtin().load(name, &[])?;
-    compile(&spec, &OpSet::builtin(), target, &BTreeSet::new())
+    compile(&spec, &OpSet::builtin(), target, &ConfigTexts::default())
 }
 
 /// Compares code with the file of an earlier run; `UPDATE=1` renews it.
@@ -146,7 +147,10 @@ fn families_of_attention_compile_for_vllm() {
     ];
     for (name, part) in parts {
         let code = written(name, &carried("vllm")).expect("it compiles");
-        assert_eq!(code.name, format!("{name}.py"));
+        assert_eq!(code.name, format!("onboard_{name}/{name}.py"));
+        let paths = code.extra_files.iter().map(|(path, _)| path.as_str());
+        let package = ["pyproject.toml", &format!("onboard_{name}/__init__.py")];
+        assert!(paths.eq(package), "{name}: {:?}", code.extra_files);
         let always = [
             "def forward(\n        self,\n        input_ids: Tensor,\n        positions: Tensor,",
             "def compute_logits(self, hidden_states: Tensor)",
@@ -226,7 +230,7 @@ fn tiny(spec: &str) -> Result<Code, Vec<Finding>> {
     )?;
     let mut library = Library::default();
     let name = library.add_text("small.yaml", spec);
-    compile(&library.load(&name, &[])?, &OpSet::builtin(), &target, &BTreeSet::new())
+    compile(&library.load(&name, &[])?, &OpSet::builtin(), &target, &ConfigTexts::default())
 }
 
 #[test]
@@ -235,6 +239,37 @@ fn a_target_is_data() {
     assert!(code.text.contains("self.mix = matrix(config.hidden, config.hidden)"), "{}", code.text);
     assert!(code.text.contains("logits = self.head.times(x)"), "{}", code.text);
     assert_eq!(code.name, "small.txt");
+    assert!(code.extra_files.is_empty());
+}
+
+#[test]
+fn a_target_writes_several_files() {
+    let written = |path: &str| {
+        let sheet = [SHEET, "files: { \"", path, "\": note, about.py: note }\n"].concat();
+        let note = "{{ architectures | join }}\n\n\n\nof {{ model_type or name }}\n";
+        let files = vec![
+            ("sheet.yaml", sheet.as_str()),
+            ("ops/all.yaml", OPS),
+            ("file.jinja", FILE),
+            ("note.jinja", note),
+        ];
+        let target = Target::read("tiny", &files)?;
+        let mut library = Library::default();
+        let name = library.add_text("small.yaml", SPEC);
+        let config = Config::parse(
+            "config.json",
+            r#"{"architectures": ["OtherForCausalLM"], "model_type": "other"}"#,
+        );
+        let texts = ConfigTexts::of(&config.map_err(|one| vec![one])?);
+        compile(&library.load(&name, &[])?, &OpSet::builtin(), &target, &texts)
+    };
+    let code = written("of/{name}.md").expect("it compiles");
+    let text = "SmallForCausalLMOtherForCausalLM\n\n\n\nof other\n";
+    assert_eq!(code.extra_files[0], ("of/small.md".to_owned(), text.to_owned()));
+    let text = "SmallForCausalLMOtherForCausalLM\n\nof other\n";
+    assert_eq!(code.extra_files[1], ("about.py".to_owned(), text.to_owned()));
+    let findings = written("../{name}").expect_err("it lies outside");
+    assert!(findings[0].message.contains("`../small`, which is no path below"), "{findings:?}");
 }
 
 #[test]
