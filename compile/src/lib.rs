@@ -45,6 +45,7 @@ mod scalars;
 mod settings;
 mod shapes;
 mod size;
+mod states;
 mod symbol;
 mod target;
 mod trunk;

@@ -18,6 +18,7 @@ use crate::helpers::{ArgumentPresence, REFUSAL, variant_name};
 use crate::places::{NameScope, resolved_lines};
 use crate::python::{expression, quoted};
 use crate::scalars::of_scalar;
+use crate::states::StateCode;
 use crate::target::Target;
 use crate::value::{CodeLine, each_text};
 use crate::{comments, layout, loader, settings};
@@ -34,8 +35,13 @@ impl CodeWriter<'_, '_> {
     ) -> Result<Code, Finding> {
         let spec = self.walk.spec;
         let target = self.walk.target;
+        let states = self.states()?;
+        let mut used = used.clone();
+        for state in &states {
+            state.note_dims(&mut used);
+        }
         let (settings, _) =
-            settings::written(spec, &mut self.walk.scalars, used, tables, self.words)?;
+            settings::written(spec, &mut self.walk.scalars, &used, tables, self.words)?;
         let empty = NoMethods::default();
         let mut names = empty.names();
         let settings: Vec<CodeLine> = settings.iter().map(own_dims).collect();
@@ -73,6 +79,7 @@ impl CodeWriter<'_, '_> {
             helpers,
             classes => written,
             model => class_value(last, &numbers, target),
+            states => states.iter().map(StateCode::value).collect::<Vec<_>>(),
             layers => self.walk.layers.list.clone(),
             rules => rule_texts,
             kept,

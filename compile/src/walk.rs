@@ -287,10 +287,9 @@ impl Walk<'_> {
                 yes_lines.push(assigned(&targets, &texts(&a)));
                 no_lines.push(assigned(&targets, &texts(&b)));
                 self.emit(CodeLine::If(expression(&condition).0, yes_lines, no_lines));
-                let values = names.into_iter().zip(a).map(|(text, value)| CodeValue {
-                    text,
-                    binds: ATOM,
-                    ..value
+                let values = names.into_iter().zip(a.into_iter().zip(b)).map(|(text, (a, b))| {
+                    let shape = shape_of_either(&condition, &a.shape, &b.shape);
+                    CodeValue { text, binds: ATOM, shape, ..a }
                 });
                 Ok(BoundCode::Values(values.collect()))
             }
@@ -343,4 +342,22 @@ impl Walk<'_> {
         };
         Ok(BoundCode::Name([&[path.as_str()], rest.as_slice()].concat().join(".")))
     }
+}
+
+/// Returns the shape of one of two values by a condition. Two expressions may be the same size, a number and an expression are not.
+fn shape_of_either(condition: &Expr, a: &[Expr], b: &[Expr]) -> Vec<Expr> {
+    if a.len() != b.len() {
+        return a.to_vec();
+    }
+    let either = |(a, b): (&Expr, &Expr)| {
+        let is_number = |size: &Expr| matches!(size.kind, ExprKind::Int(_));
+        if a.kind == b.kind || is_number(a) == is_number(b) {
+            return a.clone();
+        }
+        let then = Box::new(a.clone());
+        let otherwise = Box::new(b.clone());
+        let condition = Box::new(condition.clone());
+        symbol::fold(symbol::with(a, ExprKind::If { then, condition, otherwise }))
+    };
+    a.iter().zip(b).map(either).collect()
 }

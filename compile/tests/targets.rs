@@ -27,6 +27,7 @@ fn code_is_as_before() {
         ("torch", "mamba2"),
         ("mlx", "llama"),
         ("vllm", "llama"),
+        ("vllm", "lfm2"),
     ];
     for (target, name) in all {
         let code = written(name, &carried(target)).expect("it compiles");
@@ -144,6 +145,8 @@ fn families_of_attention_compile_for_vllm() {
         ("gpt_oss", "sinks=self.sinks"),
         ("mixtral", "self.moe = FusedMoEFactory("),
         ("deepseek_v3", "attend_expanded(self.attn, "),
+        ("lfm2", "self.state = State(config, [\"conv\"], "),
+        ("falcon_h1", "State(config, [\"conv\", \"recurrent\"], "),
     ];
     for (name, part) in parts {
         let code = written(name, &carried("vllm")).expect("it compiles");
