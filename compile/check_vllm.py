@@ -53,7 +53,7 @@ class Vllm:
             max_logprobs=-1,
             skip_tokenizer_init=True,
             enforce_eager=True,
-            enable_prefix_caching=False,
+            enable_prefix_caching=given.pop("enable_prefix_caching", False),
             disable_log_stats=True,
             num_gpu_blocks_override=32,
             seed=0,

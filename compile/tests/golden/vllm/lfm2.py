@@ -218,7 +218,7 @@ class State(nn.Module, MambaBase):
             parts = [x[at].unflatten(0, (len(slots), -1)) for x in rows]
             state = kept[slots] if continued else None
             y, state = step(state, *parts, **given)
-            kept[slots] = state.to(kept.dtype)
+            kept[slots] = state.to(kept.dtype).reshape(-1, *kept.shape[1:])
             results.append(y.flatten(0, 1))
         return torch.cat(results)
 
