@@ -11,6 +11,7 @@ use registry::syntax::{Expr, ExprKind};
 use crate::bodies::{biases_apart, dims_of, gapped, layer_head, rename_made};
 use crate::checkpoint::ConfigTexts;
 use crate::classes::{Class, ClassMethod, Classes, camel};
+use crate::division::Division;
 use crate::helpers::Helpers;
 use crate::loops::as_variables;
 use crate::modules::{LayerClasses, LentChild};
@@ -48,6 +49,30 @@ pub fn compile(
     target: &Target,
     texts: &ConfigTexts,
 ) -> Result<Code, Vec<Finding>> {
+    let first = walked(spec, ops, target, Division::default())?;
+    let (walk, root) = match first.0.division.clone().decided() {
+        Some(division) => walked(spec, ops, target, division)?,
+        None => first,
+    };
+    let mut words = texts.words.clone();
+    let dims = spec.dims.values().flat_map(|dim| &dim.sources);
+    for source in dims.chain(spec.rope.values().flat_map(|table| &table.parameters)) {
+        if let DimSource::Compute(expr) = source {
+            texts_of(expr, &mut words);
+        }
+    }
+    CodeWriter { walk, root, words: &words, checkpoint: texts }
+        .written()
+        .map_err(|finding| vec![finding])
+}
+
+/// Walks a spec. Gives the walk, and the number of the method of the model.
+fn walked<'s>(
+    spec: &'s Spec,
+    ops: &'s OpSet,
+    target: &'s Target,
+    division: Division,
+) -> Result<(Walk<'s>, usize), Vec<Finding>> {
     let mut walk = Walk {
         spec,
         ops,
@@ -69,6 +94,7 @@ pub fn compile(
         trunk: None,
         kept: IndexMap::new(),
         used: BTreeSet::new(),
+        division,
     };
     let root = match root(&mut walk) {
         Ok(root) => root,
@@ -80,16 +106,7 @@ pub fn compile(
     if !walk.findings.is_empty() {
         return Err(walk.findings);
     }
-    let mut words = texts.words.clone();
-    let dims = spec.dims.values().flat_map(|dim| &dim.sources);
-    for source in dims.chain(spec.rope.values().flat_map(|table| &table.parameters)) {
-        if let DimSource::Compute(expr) = source {
-            texts_of(expr, &mut words);
-        }
-    }
-    CodeWriter { walk, root, words: &words, checkpoint: texts }
-        .written()
-        .map_err(|finding| vec![finding])
+    Ok((walk, root))
 }
 
 /// Collects the texts of an expression.

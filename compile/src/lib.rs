@@ -28,6 +28,7 @@ mod checkpoint;
 mod classes;
 mod comments;
 mod conditions;
+mod division;
 mod file;
 mod functions;
 mod helpers;

@@ -72,6 +72,8 @@ pub struct OpSheet {
     pub takes: String,
     /// Code that makes the cache of the call's state, or `slot` for a place in a shared one.
     pub keeps: String,
+    /// A template: `matrix` if the op multiplies with a matrix that ranks can divide, `each` if it treats columns or heads apart.
+    pub divides: String,
     /// Why the target's own op rounds otherwise, if it does.
     pub rounds: Option<String>,
 }
@@ -80,9 +82,9 @@ const SHEET: [&str; 12] = [
     "target", "about", "file", "files", "layout", "width", "checked", "driver", "states", "forms",
     "steps", "words",
 ];
-const OP: [&str; 13] = [
+const OP: [&str; 14] = [
     "gives", "dtype", "modules", "before", "call", "binds", "helpers", "variant", "fresh",
-    "context", "takes", "keeps", "rounds",
+    "context", "takes", "keeps", "divides", "rounds",
 ];
 
 /// Files of one target as they are read: paths below its folder, and texts.
@@ -255,6 +257,7 @@ fn op(node: &YamlNode, reader: &mut TreeReader) -> OpSheet {
         binds: text("binds"),
         takes: text("takes"),
         keeps: text("keeps"),
+        divides: text("divides"),
         rounds: Some(text("rounds")).filter(|text| !text.is_empty()),
         helpers,
         variant,

@@ -13,10 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from vllm.config import VllmConfig, get_current_vllm_config
+from vllm.distributed import divide
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.layernorm import RMSNorm
+from vllm.model_executor.layers.linear import ColumnParallelLinear
 from vllm.model_executor.layers.linear import ReplicatedLinear
+from vllm.model_executor.layers.linear import RowParallelLinear
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.model_executor.layers.mamba.mamba_utils import get_temporal_copy_spec
@@ -91,6 +94,8 @@ class Config:
                 config["tie_word_embeddings"] = tied
         self.dtype = vllm_config.model_config.dtype
         self.quant_config = vllm_config.quant_config
+        # Heads and columns of matrices are divided among ranks.
+        self.ranks = vllm_config.parallel_config.tensor_parallel_size
         # Layers say by themselves which window they have.
         self.cache_config = copy.copy(vllm_config.cache_config)
         self.cache_config.sliding_window = None
@@ -310,7 +315,7 @@ class Lfm2ShortConv(nn.Module):
 class Lfm2Mlp(nn.Module):
     def __init__(self, config: Config, prefix: str) -> None:
         super().__init__()
-        self.w1 = ReplicatedLinear(
+        self.w1 = ColumnParallelLinear(
             config.hidden,
             config.ffn,
             bias=False,
@@ -318,7 +323,7 @@ class Lfm2Mlp(nn.Module):
             return_bias=False,
             prefix=maybe_prefix(prefix, "w1"),
         )
-        self.w3 = ReplicatedLinear(
+        self.w3 = ColumnParallelLinear(
             config.hidden,
             config.ffn,
             bias=False,
@@ -326,7 +331,7 @@ class Lfm2Mlp(nn.Module):
             return_bias=False,
             prefix=maybe_prefix(prefix, "w3"),
         )
-        self.w2 = ReplicatedLinear(
+        self.w2 = RowParallelLinear(
             config.ffn,
             config.hidden,
             bias=False,
@@ -345,7 +350,8 @@ class Lfm2Attention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.kv_heads = config.kv_heads
-        self.q_proj = ReplicatedLinear(
+        self.ranks = config.ranks
+        self.q_proj = ColumnParallelLinear(
             config.hidden,
             config.heads * config.head_dim,
             bias=False,
@@ -353,7 +359,7 @@ class Lfm2Attention(nn.Module):
             return_bias=False,
             prefix=maybe_prefix(prefix, "q_proj"),
         )
-        self.k_proj = ReplicatedLinear(
+        self.k_proj = ColumnParallelLinear(
             config.hidden,
             config.kv_heads * config.head_dim,
             bias=False,
@@ -361,7 +367,7 @@ class Lfm2Attention(nn.Module):
             return_bias=False,
             prefix=maybe_prefix(prefix, "k_proj"),
         )
-        self.v_proj = ReplicatedLinear(
+        self.v_proj = ColumnParallelLinear(
             config.hidden,
             config.kv_heads * config.head_dim,
             bias=False,
@@ -372,15 +378,15 @@ class Lfm2Attention(nn.Module):
         self.q_layernorm = RMSNorm(config.head_dim, eps=config.eps)
         self.k_layernorm = RMSNorm(config.head_dim, eps=config.eps)
         self.attn = Attention(
-            config.heads,
+            divide(config.heads, config.ranks),
             config.head_dim,
             config.head_dim**-0.5,
-            num_kv_heads=config.kv_heads,
+            num_kv_heads=divide(config.kv_heads, config.ranks),
             cache_config=config.cache_config,
             quant_config=config.quant_config,
             prefix=maybe_prefix(prefix, "attn"),
         )
-        self.out_proj = ReplicatedLinear(
+        self.out_proj = RowParallelLinear(
             config.heads * config.head_dim,
             config.hidden,
             bias=False,
@@ -390,9 +396,9 @@ class Lfm2Attention(nn.Module):
         )
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        q = self.q_proj(x).unflatten(-1, (self.heads, -1))
-        k = self.k_proj(x).unflatten(-1, (self.kv_heads, -1))
-        v = self.v_proj(x).unflatten(-1, (self.kv_heads, -1))
+        q = self.q_proj(x).unflatten(-1, (self.heads // self.ranks, -1))
+        k = self.k_proj(x).unflatten(-1, (self.kv_heads // self.ranks, -1))
+        v = self.v_proj(x).unflatten(-1, (self.kv_heads // self.ranks, -1))
         q = rotate(self.q_layernorm(q), rope)
         k = rotate(self.k_layernorm(k), rope)
         return self.out_proj(self.attn(q.flatten(1), k.flatten(1), v.flatten(1)))
