@@ -22,6 +22,7 @@
 //! ```
 
 mod arguments;
+mod base;
 mod bodies;
 mod builtin;
 mod checkpoint;

@@ -9,8 +9,10 @@ use minijinja::{Environment, context};
 use registry::diag::Finding;
 use registry::spec::Spec;
 use registry::syntax::Ident;
+use registry::wrapper::PREFIXES;
 
 use crate::arguments::native;
+use crate::base::is_part;
 use crate::bodies::NoMethods;
 use crate::classes::Class;
 use crate::file::{Code, CodeWriter};
@@ -71,6 +73,8 @@ impl CodeWriter<'_, '_> {
             .and_then(|layers| layers.prefix.name.split('.').next().map(str::to_owned));
         let context = context! {
             name => spec.name.name.clone(),
+            value => target.word("value"),
+            prefixes => PREFIXES.map(|(outer, inner)| vec![outer, inner]).to_vec(),
             family => family.to_owned(),
             about => layout::wrapped(&about.join(" "), width),
             settings => setting_lines,
@@ -204,12 +208,20 @@ impl CodeWriter<'_, '_> {
             )));
         };
         let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        let mut syntax = SyntaxConfig::builder();
+        syntax.trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true);
+        let syntax = syntax.build();
         environment.set_syntax(syntax.expect("the usual delimiters"));
         environment.add_function("refuse", crate::helpers::refuse);
+        for (part, text) in target.templates.iter().filter(|(part, _)| is_part(part)) {
+            environment.add_template(part, text).map_err(|error| {
+                let message = format!("`{part}` of `{}` fails: {error:#}", target.name);
+                Finding::unplaced(message)
+            })?;
+        }
         let text = environment.render_str(template, context);
         text.map_err(|error| {
-            if let Some(form) = error.detail().filter(|_| error.kind() == REFUSAL) {
+            if let Some(form) = refused_form(&error) {
                 let message = format!("the target `{}` has no code for {form}", target.name);
                 return Finding::unplaced(message);
             }
@@ -219,6 +231,19 @@ impl CodeWriter<'_, '_> {
             ))
         })
     }
+}
+
+/// Returns what a template has no code for, if it says so itself or in a part that it includes.
+fn refused_form(error: &minijinja::Error) -> Option<&str> {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(cause) = source {
+        let template = cause.downcast_ref::<minijinja::Error>()?;
+        if template.kind() == REFUSAL {
+            return template.detail();
+        }
+        source = cause.source();
+    }
+    None
 }
 
 /// True if a config of the family may have the text model in an object of its own, beside encoders.

@@ -318,3 +318,56 @@ fn an_op_that_a_target_lacks_is_named_with_its_place() {
     assert_eq!(findings[0].message, "the target `tiny` has no op `silu`");
     assert_eq!(findings[0].at.as_ref().expect("a place").line(), 11);
 }
+
+/// Writes a folder with the sheets of some targets, and opens the first.
+fn beside(folder: &str, sheets: &[(&str, &str)]) -> Result<Target, Vec<Finding>> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
+    for (name, sheet) in sheets {
+        fs_err::create_dir_all(folder.join(name)).expect("a folder");
+        fs_err::write(folder.join(name).join("sheet.yaml"), sheet).expect("it is written");
+    }
+    Target::open(&folder.join(sheets[0].0))
+}
+
+#[test]
+fn a_target_takes_what_it_lacks_from_its_base() {
+    let sheet = "target: mine\nbase: torch\nwithout: [mlstm]\n";
+    let target = beside("takes", &[("mine", sheet)]).expect("it can be read");
+    let torch = carried("torch");
+    assert!(target.ops.contains_key("linear") && !target.ops.contains_key("mlstm"));
+    assert_eq!(target.steps, torch.steps);
+    assert!(target.templates.contains_key("helpers/rotate"));
+    assert!(!target.templates.contains_key("helpers/mlstm"));
+    assert!(target.templates.contains_key("parts/rule"), "the base of its base has it");
+    assert!(!target.templates.contains_key("file"));
+}
+
+#[test]
+fn a_base_that_is_not_there_or_goes_in_a_circle_is_named() {
+    let said = |folder: &str, sheets: &[(&str, &str)]| {
+        let findings = beside(folder, sheets).expect_err("it is wrong");
+        let at = findings[0].at.as_ref().expect("a place");
+        format!("{}:{} {}", at.source.path.rsplit('/').next().unwrap_or_default(), at.line(), findings[0].message)
+    };
+    assert_eq!(
+        said("unknown", &[("mine", "target: mine\nbase: torchh\n")]),
+        "sheet.yaml:2 there is no target `torchh` to take from"
+    );
+    assert_eq!(
+        said("outside", &[("mine", "target: mine\nbase: ../torch\n")]),
+        "sheet.yaml:2 there is no target `../torch` to take from"
+    );
+    let circle = [("one", "target: one\nbase: two\n"), ("two", "target: two\nbase: one\n")];
+    assert_eq!(said("circle", &circle), "sheet.yaml:2 `one` takes from `two` takes from `one`: a circle");
+    assert_eq!(
+        said("left", &[("mine", "target: mine\nbase: torch\nwithout: [flip]\n")]),
+        "sheet.yaml:3 `torch` has no op `flip` to leave out"
+    );
+}
+
+#[test]
+fn a_folder_without_a_sheet_is_no_target() {
+    assert!(!Target::names().contains(&"python"));
+    let findings = Target::builtin("python").expect_err("it has parts alone");
+    assert!(findings[0].message.starts_with("there is no target `python`; there are: "));
+}
