@@ -88,8 +88,8 @@ pub struct OpSheet {
 pub(crate) const SHEET_FILE: &str = "sheet.yaml";
 
 const SHEET: [&str; 14] = [
-    "target", "about", "base", "without", "file", "files", "layout", "width", "checked", "driver", "states", "forms",
-    "steps", "words",
+    "target", "about", "base", "without", "file", "files", "layout", "width", "checked", "driver",
+    "states", "forms", "steps", "words",
 ];
 const OP: [&str; 14] = [
     "gives", "dtype", "modules", "before", "call", "binds", "helpers", "variant", "fresh",

@@ -347,7 +347,12 @@ fn a_base_that_is_not_there_or_goes_in_a_circle_is_named() {
     let said = |folder: &str, sheets: &[(&str, &str)]| {
         let findings = beside(folder, sheets).expect_err("it is wrong");
         let at = findings[0].at.as_ref().expect("a place");
-        format!("{}:{} {}", at.source.path.rsplit('/').next().unwrap_or_default(), at.line(), findings[0].message)
+        format!(
+            "{}:{} {}",
+            at.source.path.rsplit('/').next().unwrap_or_default(),
+            at.line(),
+            findings[0].message
+        )
     };
     assert_eq!(
         said("unknown", &[("mine", "target: mine\nbase: torchh\n")]),
@@ -358,7 +363,10 @@ fn a_base_that_is_not_there_or_goes_in_a_circle_is_named() {
         "sheet.yaml:2 there is no target `../torch` to take from"
     );
     let circle = [("one", "target: one\nbase: two\n"), ("two", "target: two\nbase: one\n")];
-    assert_eq!(said("circle", &circle), "sheet.yaml:2 `one` takes from `two` takes from `one`: a circle");
+    assert_eq!(
+        said("circle", &circle),
+        "sheet.yaml:2 `one` takes from `two` takes from `one`: a circle"
+    );
     assert_eq!(
         said("left", &[("mine", "target: mine\nbase: torch\nwithout: [flip]\n")]),
         "sheet.yaml:3 `torch` has no op `flip` to leave out"
