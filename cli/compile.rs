@@ -1,13 +1,13 @@
 //! Implements `onboard compile`: the source code of a model for an engine, from its spec, with a proof.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
-use compile::{Code, Target, compile};
+use compile::{Code, ConfigTexts, Target, compile};
 use models::is_gguf;
 use parity::beside::open_dump;
+use registry::config::Config;
 use registry::dtype::Dtype;
 use registry::spec::Spec;
 
@@ -70,8 +70,8 @@ impl CompileArgs {
             self.prove.is_some() || self.unproven,
             "code without a proof is not written; give --prove DUMP (`onboard parity dump` makes one), or --unproven"
         );
-        let (spec, words) = self.spec()?;
-        let code = compile(&spec, &registry::ops::OpSet::builtin(), &target, &words).map_err(|findings| {
+        let (spec, texts) = self.spec()?;
+        let code = compile(&spec, &registry::ops::OpSet::builtin(), &target, &texts).map_err(|findings| {
             let message = format!(
                 "spec `{}` cannot be written for the target `{}`: {} places that it lacks, see above",
                 spec.name.name,
@@ -94,7 +94,7 @@ impl CompileArgs {
     }
 
     /// Loads the spec, and for a checkpoint the texts of its config.
-    fn spec(&self) -> Result<(Spec, BTreeSet<String>)> {
+    fn spec(&self) -> Result<(Spec, ConfigTexts)> {
         let mut specs = specs::open(self.choice.specs.as_deref())?;
         let named = self.model.to_str().filter(|name| specs.has(name) && !self.model.is_dir());
         if let Some(name) = named {
@@ -103,7 +103,7 @@ impl CompileArgs {
                 "a proof needs weights: give the folder of a checkpoint of `{name}` instead of its name"
             );
             let spec = specs.load(name, &self.choice.set).map_err(model_error)?;
-            return Ok((spec, BTreeSet::new()));
+            return Ok((spec, ConfigTexts::default()));
         }
         ensure!(
             !is_gguf(&self.model),
@@ -111,14 +111,13 @@ impl CompileArgs {
             self.model.display()
         );
         let model = target::open(&self.which(), &self.choice)?;
-        let config = model.home().join("config.json");
-        let text = registry::file::read_text(&config, registry::file::CONFIG)
-            .with_context(|| format!("cannot read `{}`", config.display()))?;
+        let config = Config::read(&model.home().join("config.json"))
+            .map_err(|finding| reported_error(&[finding], "the config cannot be read"))?;
         if let Some(spec) = &self.choice.spec {
             specs.named(spec).map_err(model_error)?;
         }
         let spec = specs.load(&model.spec.name, &self.choice.set).map_err(model_error)?;
-        Ok((spec, words(&text)))
+        Ok((spec, ConfigTexts::of(&config)))
     }
 
     fn target(&self) -> Result<Target> {
@@ -139,7 +138,7 @@ impl CompileArgs {
     fn proven(&self, target: &Target, code: &Code, dump: &Path) -> Result<CommandOutcome> {
         let scratch = tempfile::Builder::new().prefix("onboard-compile-").tempdir()?;
         let _watched = crate::interrupt::watch_whole(scratch.path());
-        fs_err::write(scratch.path().join(&code.name), &code.text)?;
+        write_all(scratch.path(), code)?;
         let driver = target.files.get(&target.driver).ok_or_else(|| {
             anyhow!(
                 "the target `{}` has no driver, so its code cannot be proven; give --unproven",
@@ -177,8 +176,7 @@ impl CompileArgs {
         outcome: CommandOutcome,
     ) -> Result<CommandOutcome> {
         let part = self.output.with_extension("part");
-        let text = code.text.as_bytes();
-        write::atomic(&part.join(&code.name), text)?;
+        write_all(&part, code)?;
         fs_err::rename(&part, &self.output)
             .with_context(|| format!("cannot write `{}`", self.output.display()))?;
         let proven = match (&self.prove, outcome) {
@@ -201,9 +199,13 @@ impl CompileArgs {
     }
 }
 
-/// Returns the texts that a config holds: schemes and activations by name are among them.
-fn words(config: &str) -> BTreeSet<String> {
-    config.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+/// Writes the file of the model and those beside it below a folder.
+fn write_all(folder: &Path, code: &Code) -> Result<()> {
+    write::atomic(&folder.join(&code.name), code.text.as_bytes())?;
+    for (path, text) in &code.extra_files {
+        write::atomic(&folder.join(path), text.as_bytes())?;
+    }
+    Ok(())
 }
 
 #[cfg(unix)]

@@ -163,6 +163,15 @@ def judged(program, folder, path, target):
     return subprocess.run(command, env={**os.environ, "ONBOARD_PYTHON": sys.executable}, stdout=subprocess.DEVNULL).returncode == 0
 
 
+def reach(folder):
+    """Gives the length up to which the short table of rotary factors holds; vLLM decides for one by the longest sequence that it takes."""
+    text = (folder / "config.json").read_text()
+    config = json.loads(text)
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    original = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+    return original if "long_factor" in text and original else 0
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--judge", metavar="ONBOARD")

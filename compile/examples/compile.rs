@@ -1,11 +1,12 @@
 //! Writes the specs of fixtures for a target: `compile TARGET_DIR FIXTURES OUT [NAME...]`.
+//!
+//! The file of a model is `OUT/FIXTURE.py`. A target of several files also gets a folder `OUT/FIXTURE` with all of them.
 
 #![expect(clippy::print_stdout, reason = "an example prints its result")]
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
-use onboard_compile::{Target, compile};
+use onboard_compile::{Code, ConfigTexts, Target, compile};
 use registry::config::Config;
 use registry::diag::Finding;
 use registry::library::Library;
@@ -39,11 +40,13 @@ fn main() {
             continue;
         };
         let spec = library.load(spec, &[]).expect("a spec");
-        let words = words(&folder.join("config.json"));
-        match compile(&spec, &OpSet::builtin(), &target, &words) {
+        match compile(&spec, &OpSet::builtin(), &target, &ConfigTexts::of(&config)) {
             Ok(code) => {
                 let file = Path::new(out).join(format!("{name}.py"));
                 fs_err::write(&file, &code.text).expect("it is written");
+                if !code.extra_files.is_empty() {
+                    folder_of(&Path::new(out).join(&name), &code);
+                }
                 lines += &[&name, " ", &spec.name.name, "\n"].concat();
             }
             Err(findings) => findings.iter().for_each(|one| show(&name, one)),
@@ -52,9 +55,13 @@ fn main() {
     fs_err::write(Path::new(out).join("specs.txt"), lines).expect("it is written");
 }
 
-fn words(path: &Path) -> BTreeSet<String> {
-    let text = fs_err::read_to_string(path).expect("a config");
-    text.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+fn folder_of(folder: &Path, code: &Code) {
+    let model = (code.name.clone(), code.text.clone());
+    for (path, text) in code.extra_files.iter().chain([&model]) {
+        let path = folder.join(path);
+        fs_err::create_dir_all(path.parent().expect("a folder")).expect("it is made");
+        fs_err::write(&path, text).expect("it is written");
+    }
 }
 
 fn show(name: &str, one: &Finding) {

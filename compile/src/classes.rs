@@ -9,6 +9,7 @@ use crate::conditions::{all_of, any_of, contradict, shared, without};
 use crate::modules::{KeptStates, LentChild, LentModule, ModuleChoice, choice_of};
 use crate::places::{NameScope, Names, resolved, resolved_lines};
 use crate::python::{expression, quoted};
+use crate::states::join_states;
 use crate::symbol::{self, equal, negated};
 use crate::target::Target;
 use crate::value::{
@@ -248,8 +249,9 @@ impl Classes<'_> {
         group: Group,
         init: &mut Vec<(Vec<Expr>, CodeLine)>,
     ) {
-        let (leaves, deeper): (Vec<ModuleUse>, Vec<ModuleUse>) =
+        let (mut leaves, deeper): (Vec<ModuleUse>, Vec<ModuleUse>) =
             group.uses.iter().cloned().partition(|one| one.path == path);
+        join_states(&mut leaves);
         if !leaves.is_empty() {
             let target = access("self", segment);
             let mut made: IndexMap<String, Vec<ModuleUse>> = IndexMap::new();

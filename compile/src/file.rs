@@ -9,7 +9,9 @@ use registry::spec::{DimSource, Spec};
 use registry::syntax::{Expr, ExprKind};
 
 use crate::bodies::{biases_apart, dims_of, gapped, layer_head, rename_made};
+use crate::checkpoint::ConfigTexts;
 use crate::classes::{Class, ClassMethod, Classes, camel};
+use crate::division::Division;
 use crate::helpers::Helpers;
 use crate::loops::as_variables;
 use crate::modules::{LayerClasses, LentChild};
@@ -25,10 +27,12 @@ use crate::walk::{Locals, Walk};
 /// A written file.
 #[derive(Debug, Clone)]
 pub struct Code {
-    /// The name of the file.
+    /// The name of the file with the model: a path below the folder that is written.
     pub name: String,
     /// The text.
     pub text: String,
+    /// The other files of the folder: paths and texts.
+    pub extra_files: Vec<(String, String)>,
     /// Ops that it uses.
     pub ops: BTreeSet<String>,
     /// Helpers that it has.
@@ -37,14 +41,38 @@ pub struct Code {
     pub rounds: Vec<(String, String)>,
 }
 
-/// Writes a spec for a target, or returns everything that the target lacks. `words` are texts of configs: of schemes and
-/// activations that are chosen by name, the file has those.
+/// Writes a spec for a target, or returns everything that the target lacks. Of schemes and activations
+/// that are chosen by name, the file has those that `texts` or the spec name.
 pub fn compile(
     spec: &Spec,
     ops: &OpSet,
     target: &Target,
-    words: &BTreeSet<String>,
+    texts: &ConfigTexts,
 ) -> Result<Code, Vec<Finding>> {
+    let first = walked(spec, ops, target, Division::default())?;
+    let (walk, root) = match first.0.division.clone().decided() {
+        Some(division) => walked(spec, ops, target, division)?,
+        None => first,
+    };
+    let mut words = texts.words.clone();
+    let dims = spec.dims.values().flat_map(|dim| &dim.sources);
+    for source in dims.chain(spec.rope.values().flat_map(|table| &table.parameters)) {
+        if let DimSource::Compute(expr) = source {
+            texts_of(expr, &mut words);
+        }
+    }
+    CodeWriter { walk, root, words: &words, checkpoint: texts }
+        .written()
+        .map_err(|finding| vec![finding])
+}
+
+/// Walks a spec. Gives the walk, and the number of the method of the model.
+fn walked<'s>(
+    spec: &'s Spec,
+    ops: &'s OpSet,
+    target: &'s Target,
+    division: Division,
+) -> Result<(Walk<'s>, usize), Vec<Finding>> {
     let mut walk = Walk {
         spec,
         ops,
@@ -67,6 +95,7 @@ pub fn compile(
         evaluated: 0,
         kept: IndexMap::new(),
         used: BTreeSet::new(),
+        division,
     };
     let root = match root(&mut walk) {
         Ok(root) => root,
@@ -78,23 +107,16 @@ pub fn compile(
     if !walk.findings.is_empty() {
         return Err(walk.findings);
     }
-    let mut words = words.clone();
-    let dims = spec.dims.values().flat_map(|dim| &dim.sources);
-    for source in dims.chain(spec.rope.values().flat_map(|table| &table.parameters)) {
-        if let DimSource::Compute(expr) = source {
-            texts(expr, &mut words);
-        }
-    }
-    CodeWriter { walk, root, words: &words }.written().map_err(|finding| vec![finding])
+    Ok((walk, root))
 }
 
 /// Collects the texts of an expression.
-fn texts(expr: &Expr, words: &mut BTreeSet<String>) {
+fn texts_of(expr: &Expr, words: &mut BTreeSet<String>) {
     if let ExprKind::Str(text) = &expr.kind {
         words.insert(text.clone());
     }
     let _rebuilt: Result<Expr, ()> = crate::symbol::rebuilt(expr, &mut |part| {
-        texts(part, words);
+        texts_of(part, words);
         Ok(part.clone())
     });
 }
@@ -121,6 +143,7 @@ pub(crate) struct CodeWriter<'s, 'k> {
     pub(crate) walk: Walk<'s>,
     root: usize,
     pub(crate) words: &'k BTreeSet<String>,
+    pub(crate) checkpoint: &'k ConfigTexts,
 }
 
 /// The classes of layers, and what else writing them made.

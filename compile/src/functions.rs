@@ -67,6 +67,10 @@ impl Walk<'_> {
         if self.is_short(function, number, &bound) {
             return self.in_place(function, bound);
         }
+        self.division.escapes(bound.values().filter_map(|bound| match bound {
+            BoundCode::Value(value) => Some(value),
+            _ => None,
+        }));
         let context = self.methods[number].context.clone();
         let conditions = self.module_conditions();
         let frame = self.frame();
@@ -167,6 +171,7 @@ impl Walk<'_> {
                     BoundCode::Value(CodeValue {
                         text: variable(name),
                         binds: ATOM,
+                        sources: BTreeSet::new(),
                         ..value.clone()
                     })
                 }

@@ -173,6 +173,7 @@ impl Walk<'_> {
                     continue;
                 }
             };
+            self.division.escapes(&results);
             method.owner = Some(String::new());
             if self.layers.place.is_some() {
                 self.number(&mut method);

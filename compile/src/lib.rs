@@ -5,9 +5,7 @@
 //! Reasons: [decision 114](../../docs/decisions/0114-code-from-programs.md).
 //!
 //! ```
-//! use std::collections::BTreeSet;
-//!
-//! use onboard_compile::{Target, compile};
+//! use onboard_compile::{ConfigTexts, Target, compile};
 //! use registry::library::Library;
 //! use registry::ops::OpSet;
 //!
@@ -17,18 +15,21 @@
 //! # let config = registry::config::Config::read(std::path::Path::new("../fixtures/llama/config.json")).map_err(|one| vec![one])?;
 //! # let name = library.find(&config).remove(0);
 //! let spec = library.load(&name, &[])?;
-//! let code = compile(&spec, &OpSet::builtin(), &target, &BTreeSet::new())?;
+//! let code = compile(&spec, &OpSet::builtin(), &target, &ConfigTexts::default())?;
 //! assert!(code.text.contains("class "));
 //! # Ok(())
 //! # }
 //! ```
 
 mod arguments;
+mod base;
 mod bodies;
 mod builtin;
+mod checkpoint;
 mod classes;
 mod comments;
 mod conditions;
+mod division;
 mod file;
 mod functions;
 mod helpers;
@@ -46,11 +47,13 @@ mod scalars;
 mod settings;
 mod shapes;
 mod size;
+mod states;
 mod symbol;
 mod target;
 mod trunk;
 mod value;
 mod walk;
 
+pub use checkpoint::ConfigTexts;
 pub use file::{Code, compile};
 pub use target::{OpSheet, Target};

@@ -126,9 +126,10 @@ fn rule<'s>(
     target: &Target,
 ) -> Result<RuleCode, Finding> {
     let disk = DiskNames::new(&Pattern { text: decl.disk.name.clone() });
-    let joins = decl.steps.iter().any(|step| {
-        target.steps.get(words_of(step).0).is_some_and(|step| step.starts_with("all"))
-    });
+    let joins = decl
+        .steps
+        .iter()
+        .any(|step| target.steps.get(words_of(step).0).is_some_and(|step| step.starts_with("all")));
     let weight = WeightNames::new(&Pattern { text: decl.weight.name.clone() }, &disk, joins);
     let gathered = (0..disk.holes.len()).filter(|n| !weight.taken.contains(n));
     let gathered: Vec<String> = gathered.map(|n| n.to_string()).collect();

@@ -1,6 +1,6 @@
 //! Calls of ops: arguments by the signature, shapes by the sheet, code by the templates.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use minijinja::Environment;
 use registry::diag::{Finding, Span};
@@ -398,7 +398,12 @@ impl Walk<'_> {
         at: &Span,
     ) -> Result<BoundCode, Finding> {
         self.used.insert(name.to_owned());
-        let context = self.op_context(sheet, params, args);
+        let mut context = self.op_context(sheet, params, args);
+        let divides = rendered(&sheet.divides, &context, name, at)?;
+        let divided = self.division.call(&divides, args);
+        context.insert("divided".to_owned(), divided.is_divided.into());
+        context.insert("division".to_owned(), divided.matrix.into());
+        let context = context;
         let rendered = |template: &str| rendered(template, &context, name, at);
         let before = rendered(&sheet.before)?;
         let call = rendered(&sheet.call)?;
@@ -425,8 +430,14 @@ impl Walk<'_> {
         };
         let mut shapes = shapes.into_iter();
         match (shapes.next(), shapes.len()) {
-            (Some(shape), 0) => Ok(BoundCode::Value(CodeValue { text: call, binds, shape, wide })),
-            (first, _) => Ok(self.several(&call, first.into_iter().chain(shapes).collect(), wide)),
+            (Some(shape), 0) => {
+                let sources = divided.sources;
+                Ok(BoundCode::Value(CodeValue { text: call, binds, shape, wide, sources }))
+            }
+            (first, _) => {
+                let shapes = first.into_iter().chain(shapes).collect();
+                Ok(self.several(&call, shapes, wide, &divided.sources))
+            }
         }
     }
 
@@ -442,11 +453,20 @@ impl Walk<'_> {
     }
 
     /// Assigns the results of a call with several.
-    fn several(&mut self, call: &str, shapes: Vec<Vec<Expr>>, wide: bool) -> BoundCode {
+    fn several(
+        &mut self,
+        call: &str,
+        shapes: Vec<Vec<Expr>>,
+        wide: bool,
+        sources: &BTreeSet<String>,
+    ) -> BoundCode {
         let names: Vec<String> = shapes.iter().map(|_| self.fresh("part")).collect();
         self.emit(crate::value::assigned(&names.join(", "), call));
         let values = names.into_iter().zip(shapes);
-        let values = values.map(|(text, shape)| CodeValue { text, binds: ATOM, shape, wide });
+        let values = values.map(|(text, shape)| {
+            let sources = sources.clone();
+            CodeValue { text, binds: ATOM, shape, wide, sources }
+        });
         BoundCode::Values(values.collect())
     }
 }

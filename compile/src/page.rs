@@ -1,14 +1,18 @@
 //! The text of a file: its template filled, and laid out.
 
 use std::collections::BTreeSet;
+use std::path::{Component, Path};
 
+use indexmap::IndexSet;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, context};
 use registry::diag::Finding;
 use registry::spec::Spec;
 use registry::syntax::Ident;
+use registry::wrapper::PREFIXES;
 
 use crate::arguments::native;
+use crate::base::is_part;
 use crate::bodies::NoMethods;
 use crate::classes::Class;
 use crate::file::{Code, CodeWriter};
@@ -16,6 +20,7 @@ use crate::helpers::{ArgumentPresence, REFUSAL, variant_name};
 use crate::places::{NameScope, resolved_lines};
 use crate::python::{expression, quoted};
 use crate::scalars::of_scalar;
+use crate::states::StateCode;
 use crate::target::Target;
 use crate::value::{CodeLine, each_text};
 use crate::{comments, layout, loader, settings};
@@ -32,8 +37,13 @@ impl CodeWriter<'_, '_> {
     ) -> Result<Code, Finding> {
         let spec = self.walk.spec;
         let target = self.walk.target;
+        let states = self.states()?;
+        let mut used = used.clone();
+        for state in &states {
+            state.note_dims(&mut used);
+        }
         let (settings, _) =
-            settings::written(spec, &mut self.walk.scalars, used, tables, self.words)?;
+            settings::written(spec, &mut self.walk.scalars, &used, tables, self.words)?;
         let empty = NoMethods::default();
         let mut names = empty.names();
         let settings: Vec<CodeLine> = settings.iter().map(own_dims).collect();
@@ -63,6 +73,8 @@ impl CodeWriter<'_, '_> {
             .and_then(|layers| layers.prefix.name.split('.').next().map(str::to_owned));
         let context = context! {
             name => spec.name.name.clone(),
+            value => target.word("value"),
+            prefixes => PREFIXES.map(|(outer, inner)| vec![outer, inner]).to_vec(),
             family => family.to_owned(),
             about => layout::wrapped(&about.join(" "), width),
             settings => setting_lines,
@@ -71,11 +83,14 @@ impl CodeWriter<'_, '_> {
             helpers,
             classes => written,
             model => class_value(last, &numbers, target),
+            states => states.iter().map(StateCode::value).collect::<Vec<_>>(),
             layers => self.walk.layers.list.clone(),
             rules => rule_texts,
             kept,
             ignored,
             root,
+            architectures => self.architectures(),
+            model_type => self.checkpoint.model_type.clone(),
             tables => tables.iter().cloned().collect::<Vec<_>>(),
             words => self.words.iter().cloned().collect::<Vec<_>>(),
             ties => self.walk.ties.iter().map(|tie| {
@@ -89,9 +104,43 @@ impl CodeWriter<'_, '_> {
         let rounds = target.ops.iter().filter(|(name, _)| ops.contains(*name));
         let rounds =
             rounds.filter_map(|(name, op)| Some((name.clone(), op.rounds.clone()?))).collect();
-        let name = target.file.replace("{name}", &spec.name.name);
+        let name = self.path(&target.file)?;
         let text = tidy(&without_unused(&long_heads(&text, width)));
-        Ok(Code { name, text, ops, helpers: names_of_helpers, rounds })
+        let extra_files = self.extra_files(&context)?;
+        Ok(Code { name, text, extra_files, ops, helpers: names_of_helpers, rounds })
+    }
+
+    /// Fills the templates of files beside that of the model; Python is laid out as there.
+    fn extra_files(&self, context: &minijinja::Value) -> Result<Vec<(String, String)>, Finding> {
+        let mut files = Vec::new();
+        for (path, template) in &self.walk.target.extra_files {
+            let text = self.rendered(template, context)?;
+            let path = self.path(path)?;
+            let is_python = Path::new(&path).extension().is_some_and(|word| word == "py");
+            let text = if is_python { tidy(&text) } else { text.trim().to_owned() + "\n" };
+            files.push((path, text));
+        }
+        Ok(files)
+    }
+
+    /// Fills a path of the sheet, which must lie below the folder that is written.
+    fn path(&self, template: &str) -> Result<String, Finding> {
+        let path = template.replace("{name}", &self.walk.spec.name.name);
+        let mut parts = Path::new(&path).components();
+        if path.is_empty() || !parts.all(|part| matches!(part, Component::Normal(_))) {
+            return Err(Finding::unplaced(format!(
+                "the target `{}` writes `{path}`, which is no path below a folder",
+                self.walk.target.name
+            )));
+        }
+        Ok(path)
+    }
+
+    /// Returns the classes of checkpoints that the code is for.
+    fn architectures(&self) -> Vec<String> {
+        let matches = self.walk.spec.matches.iter().map(|class| class.name.clone());
+        let own = self.checkpoint.architecture.iter().cloned();
+        matches.chain(own).collect::<IndexSet<_>>().into_iter().collect()
     }
 
     /// Writes the rules that rename and reshape weights.
@@ -159,12 +208,20 @@ impl CodeWriter<'_, '_> {
             )));
         };
         let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        let mut syntax = SyntaxConfig::builder();
+        syntax.trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true);
+        let syntax = syntax.build();
         environment.set_syntax(syntax.expect("the usual delimiters"));
         environment.add_function("refuse", crate::helpers::refuse);
+        for (part, text) in target.templates.iter().filter(|(part, _)| is_part(part)) {
+            environment.add_template(part, text).map_err(|error| {
+                let message = format!("`{part}` of `{}` fails: {error:#}", target.name);
+                Finding::unplaced(message)
+            })?;
+        }
         let text = environment.render_str(template, context);
         text.map_err(|error| {
-            if let Some(form) = error.detail().filter(|_| error.kind() == REFUSAL) {
+            if let Some(form) = refused_form(&error) {
                 let message = format!("the target `{}` has no code for {form}", target.name);
                 return Finding::unplaced(message);
             }
@@ -174,6 +231,19 @@ impl CodeWriter<'_, '_> {
             ))
         })
     }
+}
+
+/// Returns what a template has no code for, if it says so itself or in a part that it includes.
+fn refused_form(error: &minijinja::Error) -> Option<&str> {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(cause) = source {
+        let template = cause.downcast_ref::<minijinja::Error>()?;
+        if template.kind() == REFUSAL {
+            return template.detail();
+        }
+        source = cause.source();
+    }
+    None
 }
 
 /// True if a config of the family may have the text model in an object of its own, beside encoders.

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use registry::diag::{Finding, SourceText};
 use registry::file;
+use registry::syntax::Ident;
 use registry::yaml::{self, TreeReader, YamlMap, YamlNode};
 
+use crate::base::has_sheet;
 use crate::python::quoted;
 
 /// One engine that code is written for.
@@ -17,8 +19,14 @@ pub struct Target {
     pub name: String,
     /// One line.
     pub about: String,
-    /// Name of the file that is written; `{name}` stands for the spec.
+    /// The target from which it takes ops, steps, helpers and parts that it has not itself.
+    pub base: Option<Ident>,
+    /// Ops of the base that it does not take.
+    pub without: Vec<Ident>,
+    /// Path of the file with the model below the folder that is written; `{name}` stands for the spec.
     pub file: String,
+    /// The other files that are written: their templates by path, in which `{name}` stands for the spec.
+    pub extra_files: IndexMap<String, String>,
     /// How the text is laid out: `python`, or `none`.
     pub layout: String,
     /// The longest line.
@@ -37,7 +45,7 @@ pub struct Target {
     pub steps: IndexMap<String, String>,
     /// Spellings of what every file has: templates by name.
     pub words: IndexMap<String, String>,
-    /// Templates by name: `file`, `class`, and helpers (`helpers/attend`).
+    /// Templates by name: `file`, `class`, helpers (`helpers/attend`), and parts that others include (`parts/rule`).
     pub templates: IndexMap<String, String>,
     /// Other files of the folder, by name.
     pub files: IndexMap<String, String>,
@@ -70,17 +78,22 @@ pub struct OpSheet {
     pub takes: String,
     /// Code that makes the cache of the call's state, or `slot` for a place in a shared one.
     pub keeps: String,
+    /// A template: `matrix` if the op multiplies with a matrix that ranks can divide, `each` if it treats columns or heads apart.
+    pub divides: String,
     /// Why the target's own op rounds otherwise, if it does.
     pub rounds: Option<String>,
 }
 
-const SHEET: [&str; 11] = [
-    "target", "about", "file", "layout", "width", "checked", "driver", "states", "forms", "steps",
-    "words",
+/// The file that makes a folder a target.
+pub(crate) const SHEET_FILE: &str = "sheet.yaml";
+
+const SHEET: [&str; 14] = [
+    "target", "about", "base", "without", "file", "files", "layout", "width", "checked", "driver",
+    "states", "forms", "steps", "words",
 ];
-const OP: [&str; 13] = [
+const OP: [&str; 14] = [
     "gives", "dtype", "modules", "before", "call", "binds", "helpers", "variant", "fresh",
-    "context", "takes", "keeps", "rounds",
+    "context", "takes", "keeps", "divides", "rounds",
 ];
 
 /// Files of one target as they are read: paths below its folder, and texts.
@@ -89,19 +102,14 @@ pub(crate) type Files<'f> = Vec<(&'f str, &'f str)>;
 impl Target {
     /// Reads a target that the program carries.
     pub fn builtin(name: &str) -> Result<Self, Vec<Finding>> {
-        let prefix = format!("{name}/");
-        let files: Files<'_> = crate::builtin::TARGETS
-            .iter()
-            .filter_map(|(path, text)| Some((path.strip_prefix(&prefix)?, *text)))
-            .collect();
-        if files.is_empty() {
+        if !has_sheet(name) {
             let names = Self::names().join(", ");
             let message = format!(
                 "there is no target `{name}`; there are: {names}, and folders with a sheet.yaml"
             );
             return Err(vec![Finding::unplaced(message)]);
         }
-        Self::read(&format!("registry/targets/{name}"), &files)
+        Self::carried(name)?.with_base(None, &mut vec![name.to_owned()])
     }
 
     /// Returns the names of all targets that the program carries.
@@ -109,6 +117,7 @@ impl Target {
         let mut names: Vec<&str> = crate::builtin::TARGETS
             .iter()
             .filter_map(|(path, _)| path.split_once('/').map(|(name, _)| name))
+            .filter(|name| has_sheet(name))
             .collect();
         names.dedup();
         names
@@ -116,8 +125,31 @@ impl Target {
 
     /// Reads a target from a folder.
     pub fn open(folder: &Path) -> Result<Self, Vec<Finding>> {
+        let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        let name = whole.file_name().map(|name| name.to_string_lossy().into_owned());
+        Self::own(folder)?.with_base(whole.parent(), &mut name.into_iter().collect())
+    }
+
+    /// Says whether the program carries a folder of this name.
+    pub(crate) fn is_carried(name: &str) -> bool {
+        let folders = crate::builtin::TARGETS.iter().filter_map(|(path, _)| path.split_once('/'));
+        folders.map(|(folder, _)| folder).any(|folder| folder == name)
+    }
+
+    /// Reads what the program carries of a folder, without its base.
+    pub(crate) fn carried(name: &str) -> Result<Self, Vec<Finding>> {
+        let prefix = format!("{name}/");
+        let files: Files<'_> = crate::builtin::TARGETS
+            .iter()
+            .filter_map(|(path, text)| Some((path.strip_prefix(&prefix)?, *text)))
+            .collect();
+        Self::read(&format!("registry/targets/{name}"), &files)
+    }
+
+    /// Reads the files of a folder, without its base.
+    pub(crate) fn own(folder: &Path) -> Result<Self, Vec<Finding>> {
         let mut texts = Vec::new();
-        for below in ["", "ops", "helpers"] {
+        for below in ["", "ops", "helpers", "parts"] {
             let Ok(entries) = fs_err::read_dir(folder.join(below)) else { continue };
             for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()) {
                 let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -134,7 +166,7 @@ impl Target {
         Self::read(&folder.display().to_string(), &files)
     }
 
-    /// Reads a target from texts.
+    /// Reads a target from texts, without its base.
     pub fn read(place: &str, files: &Files<'_>) -> Result<Self, Vec<Finding>> {
         let mut target = Self { width: 88, ..Self::default() };
         let mut reader = TreeReader::default();
@@ -149,7 +181,7 @@ impl Target {
             }
             let source = SourceText { path: format!("{place}/{path}"), text: (*text).to_owned() };
             let node = yaml::read(&Arc::new(source))?;
-            if *path == "sheet.yaml" {
+            if *path == SHEET_FILE {
                 target.sheet(&node, &mut reader);
             } else if let Some(map) = reader.any_map(&node) {
                 for entry in map.values() {
@@ -163,6 +195,8 @@ impl Target {
 
     fn sheet(&mut self, node: &YamlNode, reader: &mut TreeReader) {
         let Some(map) = reader.map(node, "the sheet of a target", &SHEET) else { return };
+        self.base = reader.word(map, "base");
+        self.without = reader.words(map, "without");
         let mut text = |key: &str| reader.string(map, key).unwrap_or_default();
         self.name = text("target");
         self.about = text("about");
@@ -175,6 +209,7 @@ impl Target {
         }
         self.states = reader.words(map, "states").into_iter().map(|word| word.name).collect();
         self.forms = reader.words(map, "forms").into_iter().map(|word| word.name).collect();
+        self.extra_files = texts(map, "files", reader);
         self.steps = texts(map, "steps", reader);
         self.words = texts(map, "words", reader);
     }
@@ -252,6 +287,7 @@ fn op(node: &YamlNode, reader: &mut TreeReader) -> OpSheet {
         binds: text("binds"),
         takes: text("takes"),
         keeps: text("keeps"),
+        divides: text("divides"),
         rounds: Some(text("rounds")).filter(|text| !text.is_empty()),
         helpers,
         variant,

@@ -22,6 +22,8 @@ pub(crate) struct CodeValue {
     pub(crate) shape: Vec<Expr>,
     /// True if it is f32 in every run.
     pub(crate) wide: bool,
+    /// Matrices that it comes from, by ops that treat its columns or heads apart.
+    pub(crate) sources: BTreeSet<String>,
 }
 
 impl CodeValue {

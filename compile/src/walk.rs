@@ -8,6 +8,7 @@ use registry::ops::OpSet;
 use registry::spec::Spec;
 use registry::syntax::{Arg, BinaryOp, Expr, ExprKind, Function, Ident};
 
+use crate::division::Division;
 use crate::helpers::Helpers;
 use crate::modules::{LentModule, ModuleChoice};
 use crate::python::binding::{ATOM, IF};
@@ -86,6 +87,8 @@ pub(crate) struct Walk<'s> {
     pub(crate) used: BTreeSet<String>,
     /// The trunk of the model, as a function.
     pub(crate) trunk: Option<Function>,
+    /// Matrices that ranks can divide.
+    pub(crate) division: Division,
     /// Expressions that were evaluated.
     pub(crate) evaluated: usize,
 }
@@ -285,6 +288,7 @@ impl Walk<'_> {
         match (yes, no) {
             (BoundCode::Value(a), BoundCode::Value(b)) => {
                 let wide = a.wide || b.wide;
+                let sources = self.division.either(&a, &b);
                 let equal = matches!(condition.kind, ExprKind::Binary(BinaryOp::Eq, ..));
                 let shape = if equal { b.shape.clone() } else { a.shape.clone() };
                 if a.text == b.text && yes_lines.is_empty() && no_lines.is_empty() {
@@ -293,7 +297,13 @@ impl Walk<'_> {
                 let text = if yes_lines.is_empty() && no_lines.is_empty() {
                     let condition = crate::python::enclosed(&expression(&condition), IF + 1);
                     let text = format!("‹{}¦{condition}¦{}›", a.at(IF + 1), b.text);
-                    return Ok(BoundCode::Value(CodeValue { text, binds: IF, shape, wide }));
+                    return Ok(BoundCode::Value(CodeValue {
+                        text,
+                        binds: IF,
+                        shape,
+                        wide,
+                        sources,
+                    }));
                 } else {
                     let name = self.fresh("y");
                     yes_lines.push(assigned(&name, &a.text));
@@ -301,7 +311,7 @@ impl Walk<'_> {
                     name
                 };
                 self.emit(CodeLine::If(expression(&condition).0, yes_lines, no_lines));
-                Ok(BoundCode::Value(CodeValue { text, binds: ATOM, shape, wide }))
+                Ok(BoundCode::Value(CodeValue { text, binds: ATOM, shape, wide, sources }))
             }
             (BoundCode::Values(a), BoundCode::Values(b)) if a.len() == b.len() => {
                 let names: Vec<String> = a.iter().map(|_| self.fresh("part")).collect();
@@ -312,10 +322,10 @@ impl Walk<'_> {
                 yes_lines.push(assigned(&targets, &texts(&a)));
                 no_lines.push(assigned(&targets, &texts(&b)));
                 self.emit(CodeLine::If(expression(&condition).0, yes_lines, no_lines));
-                let values = names.into_iter().zip(a).map(|(text, value)| CodeValue {
-                    text,
-                    binds: ATOM,
-                    ..value
+                let values = names.into_iter().zip(a.into_iter().zip(b)).map(|(text, (a, b))| {
+                    let shape = shape_of_either(&condition, &a.shape, &b.shape);
+                    let sources = self.division.either(&a, &b);
+                    CodeValue { text, binds: ATOM, shape, sources, ..a }
                 });
                 Ok(BoundCode::Values(values.collect()))
             }
@@ -368,4 +378,22 @@ impl Walk<'_> {
         };
         Ok(BoundCode::Name([&[path.as_str()], rest.as_slice()].concat().join(".")))
     }
+}
+
+/// Returns the shape of one of two values by a condition. Two expressions may be the same size, a number and an expression are not.
+fn shape_of_either(condition: &Expr, a: &[Expr], b: &[Expr]) -> Vec<Expr> {
+    if a.len() != b.len() {
+        return a.to_vec();
+    }
+    let either = |(a, b): (&Expr, &Expr)| {
+        let is_number = |size: &Expr| matches!(size.kind, ExprKind::Int(_));
+        if a.kind == b.kind || is_number(a) == is_number(b) {
+            return a.clone();
+        }
+        let then = Box::new(a.clone());
+        let otherwise = Box::new(b.clone());
+        let condition = Box::new(condition.clone());
+        symbol::fold(symbol::with(a, ExprKind::If { then, condition, otherwise }))
+    };
+    a.iter().zip(b).map(either).collect()
 }

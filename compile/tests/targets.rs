@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use onboard_compile::{Code, Target, compile};
+use onboard_compile::{Code, ConfigTexts, Target, compile};
+use registry::config::Config;
 use registry::diag::Finding;
 use registry::library::Library;
 use registry::ops::OpSet;
@@ -14,7 +15,7 @@ fn carried(name: &str) -> Target {
 
 fn written(name: &str, target: &Target) -> Result<Code, Vec<Finding>> {
     let spec = Library::builtin().load(name, &[])?;
-    compile(&spec, &OpSet::builtin(), target, &BTreeSet::new())
+    compile(&spec, &OpSet::builtin(), target, &ConfigTexts::default())
 }
 
 /// Compares code with the file of an earlier run; `UPDATE=1` renews it.
@@ -26,6 +27,7 @@ fn code_is_as_before() {
         ("torch", "mamba2"),
         ("mlx", "llama"),
         ("vllm", "llama"),
+        ("vllm", "lfm2"),
     ];
     for (target, name) in all {
         let code = written(name, &carried(target)).expect("it compiles");
@@ -58,13 +60,13 @@ fn every_spec_compiles_and_every_template_is_used() {
     // Ops of refused specs.
     let idle = ["absolute", "sign", "block_mean", "copies"];
     all_of_it_is_used(&carried("mlx"), Refusals::Of(&REFUSED_BY_MLX), &idle);
-    // Those with attention alone. Arithmetic that only other specs have is no less of use.
+    // Arithmetic that only refused specs have is no less of use.
     let idle = ["sub", "inverse", "mean", "relu2", "absolute", "sign"];
     all_of_it_is_used(&carried("vllm"), Refusals::AllBut(LEAST_FOR_VLLM), &idle);
 }
 
 /// The number of specs that have code for vLLM.
-const LEAST_FOR_VLLM: usize = 100;
+const LEAST_FOR_VLLM: usize = 135;
 
 /// Which specs a target refuses.
 #[derive(Clone, Copy)]
@@ -143,10 +145,19 @@ fn families_of_attention_compile_for_vllm() {
         ("gpt_oss", "sinks=self.sinks"),
         ("mixtral", "self.moe = FusedMoEFactory("),
         ("deepseek_v3", "attend_expanded(self.attn, "),
+        ("llama", "divide(config.heads, config.ranks)"),
+        ("llama", "self.down_proj = RowParallelLinear("),
+        // A norm over all heads needs all columns.
+        ("olmo2", "self.q_proj = ReplicatedLinear("),
+        ("lfm2", "self.state = State(config, [\"conv\"], "),
+        ("falcon_h1", "State(config, [\"conv\", \"recurrent\"], "),
     ];
     for (name, part) in parts {
         let code = written(name, &carried("vllm")).expect("it compiles");
-        assert_eq!(code.name, format!("{name}.py"));
+        assert_eq!(code.name, format!("onboard_{name}/{name}.py"));
+        let paths = code.extra_files.iter().map(|(path, _)| path.as_str());
+        let package = ["pyproject.toml", &format!("onboard_{name}/__init__.py")];
+        assert!(paths.eq(package), "{name}: {:?}", code.extra_files);
         let always = [
             "def forward(\n        self,\n        input_ids: Tensor,\n        positions: Tensor,",
             "def compute_logits(self, hidden_states: Tensor)",
@@ -226,7 +237,7 @@ fn tiny(spec: &str) -> Result<Code, Vec<Finding>> {
     )?;
     let mut library = Library::default();
     let name = library.add_text("small.yaml", spec);
-    compile(&library.load(&name, &[])?, &OpSet::builtin(), &target, &BTreeSet::new())
+    compile(&library.load(&name, &[])?, &OpSet::builtin(), &target, &ConfigTexts::default())
 }
 
 #[test]
@@ -235,6 +246,37 @@ fn a_target_is_data() {
     assert!(code.text.contains("self.mix = matrix(config.hidden, config.hidden)"), "{}", code.text);
     assert!(code.text.contains("logits = self.head.times(x)"), "{}", code.text);
     assert_eq!(code.name, "small.txt");
+    assert!(code.extra_files.is_empty());
+}
+
+#[test]
+fn a_target_writes_several_files() {
+    let written = |path: &str| {
+        let sheet = [SHEET, "files: { \"", path, "\": note, about.py: note }\n"].concat();
+        let note = "{{ architectures | join }}\n\n\n\nof {{ model_type or name }}\n";
+        let files = vec![
+            ("sheet.yaml", sheet.as_str()),
+            ("ops/all.yaml", OPS),
+            ("file.jinja", FILE),
+            ("note.jinja", note),
+        ];
+        let target = Target::read("tiny", &files)?;
+        let mut library = Library::default();
+        let name = library.add_text("small.yaml", SPEC);
+        let config = Config::parse(
+            "config.json",
+            r#"{"architectures": ["OtherForCausalLM"], "model_type": "other"}"#,
+        );
+        let texts = ConfigTexts::of(&config.map_err(|one| vec![one])?);
+        compile(&library.load(&name, &[])?, &OpSet::builtin(), &target, &texts)
+    };
+    let code = written("of/{name}.md").expect("it compiles");
+    let text = "SmallForCausalLMOtherForCausalLM\n\n\n\nof other\n";
+    assert_eq!(code.extra_files[0], ("of/small.md".to_owned(), text.to_owned()));
+    let text = "SmallForCausalLMOtherForCausalLM\n\nof other\n";
+    assert_eq!(code.extra_files[1], ("about.py".to_owned(), text.to_owned()));
+    let findings = written("../{name}").expect_err("it lies outside");
+    assert!(findings[0].message.contains("`../small`, which is no path below"), "{findings:?}");
 }
 
 #[test]
@@ -309,4 +351,65 @@ fn sizes_that_overflow_stay_as_they_are() {
             assert!(findings.iter().all(|one| !one.message.is_empty()));
         }
     }
+}
+
+/// Writes a folder with the sheets of some targets, and opens the first.
+fn beside(folder: &str, sheets: &[(&str, &str)]) -> Result<Target, Vec<Finding>> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
+    for (name, sheet) in sheets {
+        fs_err::create_dir_all(folder.join(name)).expect("a folder");
+        fs_err::write(folder.join(name).join("sheet.yaml"), sheet).expect("it is written");
+    }
+    Target::open(&folder.join(sheets[0].0))
+}
+
+#[test]
+fn a_target_takes_what_it_lacks_from_its_base() {
+    let sheet = "target: mine\nbase: torch\nwithout: [mlstm]\n";
+    let target = beside("takes", &[("mine", sheet)]).expect("it can be read");
+    let torch = carried("torch");
+    assert!(target.ops.contains_key("linear") && !target.ops.contains_key("mlstm"));
+    assert_eq!(target.steps, torch.steps);
+    assert!(target.templates.contains_key("helpers/rotate"));
+    assert!(!target.templates.contains_key("helpers/mlstm"));
+    assert!(target.templates.contains_key("parts/rule"), "the base of its base has it");
+    assert!(!target.templates.contains_key("file"));
+}
+
+#[test]
+fn a_base_that_is_not_there_or_goes_in_a_circle_is_named() {
+    let said = |folder: &str, sheets: &[(&str, &str)]| {
+        let findings = beside(folder, sheets).expect_err("it is wrong");
+        let at = findings[0].at.as_ref().expect("a place");
+        format!(
+            "{}:{} {}",
+            at.source.path.rsplit('/').next().unwrap_or_default(),
+            at.line(),
+            findings[0].message
+        )
+    };
+    assert_eq!(
+        said("unknown", &[("mine", "target: mine\nbase: torchh\n")]),
+        "sheet.yaml:2 there is no target `torchh` to take from"
+    );
+    assert_eq!(
+        said("outside", &[("mine", "target: mine\nbase: ../torch\n")]),
+        "sheet.yaml:2 there is no target `../torch` to take from"
+    );
+    let circle = [("one", "target: one\nbase: two\n"), ("two", "target: two\nbase: one\n")];
+    assert_eq!(
+        said("circle", &circle),
+        "sheet.yaml:2 `one` takes from `two` takes from `one`: a circle"
+    );
+    assert_eq!(
+        said("left", &[("mine", "target: mine\nbase: torch\nwithout: [flip]\n")]),
+        "sheet.yaml:3 `torch` has no op `flip` to leave out"
+    );
+}
+
+#[test]
+fn a_folder_without_a_sheet_is_no_target() {
+    assert!(!Target::names().contains(&"python"));
+    let findings = Target::builtin("python").expect_err("it has parts alone");
+    assert!(findings[0].message.starts_with("there is no target `python`; there are: "));
 }

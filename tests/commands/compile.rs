@@ -15,13 +15,15 @@ fn code_of_a_family_is_written_for_each_target() {
     for (target, file, part) in [
         ("torch", "modeling_llama.py", "class LlamaForCausalLM(nn.Module):"),
         ("mlx", "llama.py", "class ModelArgs(BaseModelArgs):"),
-        ("vllm", "llama.py", "ParallelLMHead("),
+        ("vllm", "onboard_llama/llama.py", "ParallelLMHead("),
+        ("vllm", "pyproject.toml", "onboard_llama:register"),
+        ("vllm", "onboard_llama/__init__.py", "onboard_llama.llama:LlamaForCausalLM"),
     ] {
-        let out = dir.path().join(target);
+        let out = dir.path().join(file.replace('/', "-"));
         compile(Path::new("llama"), target, &out, &["--unproven"]).code(0).prints("not proven");
         let text = fs_err::read_to_string(out.join(file)).unwrap();
         assert!(text.contains(part), "{target}: no `{part}`");
-        let of_checkpoint = dir.path().join(format!("{target}-checkpoint"));
+        let of_checkpoint = out.with_extension("checkpoint");
         compile(&fixture("llama"), target, &of_checkpoint, &["--unproven"]).code(0);
     }
 }

@@ -1,7 +1,7 @@
-"""A generated model as an engine: `parity check MODEL --engine ./engine.py`, with the model's file beside this one.
+"""A generated model as an engine: `parity check MODEL --engine ./engine.py`, with the model's package beside this one.
 
-vLLM runs it in this process, in place of the class that vLLM has for the architecture. Options: file (the model's file; default: the one other
-`*.py` beside this file), block_size, kv_cache_space (GiB, on a CPU).
+vLLM runs it in this process, in place of the class that vLLM has for the architecture. Options: file (the model's file; default: that of the one
+package beside this file), block_size, kv_cache_space (GiB, on a CPU).
 """
 
 import importlib.util
@@ -30,10 +30,10 @@ class Generated(Engine):
     def open(self, model, dtype, tokens):
         if dtype not in DTYPES:
             raise Refused(f"generated code computes in f32 and bf16, not {dtype}")
-        beside = [path for path in sorted(Path(__file__).parent.glob("*.py")) if path.name not in (Path(__file__).name, "onboard_engine.py")]
+        beside = sorted(Path(__file__).parent.glob("onboard_*/[!_]*.py"))
         files = [self.options["file"]] if self.options["file"] else beside
         if len(files) != 1:
-            raise Refused(f"expected one file of a model beside {__file__}, found {len(files)}; name it with the option file")
+            raise Refused(f"expected one package of a model beside {__file__}, found {len(files)}; name it with the option file")
         spec = importlib.util.spec_from_file_location("generated", files[0])
         code = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = code

@@ -16,9 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from vllm.config import VllmConfig
+from vllm.distributed import divide
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.layernorm import RMSNorm
-from vllm.model_executor.layers.linear import ReplicatedLinear
+from vllm.model_executor.layers.linear import ColumnParallelLinear
+from vllm.model_executor.layers.linear import RowParallelLinear
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
@@ -121,6 +123,8 @@ class Config:
                 config["tie_word_embeddings"] = tied
         self.dtype = vllm_config.model_config.dtype
         self.quant_config = vllm_config.quant_config
+        # Heads and columns of matrices are divided among ranks.
+        self.ranks = vllm_config.parallel_config.tensor_parallel_size
         # Layers say by themselves which window they have.
         self.cache_config = copy.copy(vllm_config.cache_config)
         self.cache_config.sliding_window = None
@@ -202,7 +206,8 @@ class LlamaAttention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.kv_heads = config.kv_heads
-        self.q_proj = ReplicatedLinear(
+        self.ranks = config.ranks
+        self.q_proj = ColumnParallelLinear(
             config.hidden,
             config.heads * config.head_dim,
             bias=config.qkv_bias,
@@ -210,7 +215,7 @@ class LlamaAttention(nn.Module):
             return_bias=False,
             prefix=maybe_prefix(prefix, "q_proj"),
         )
-        self.k_proj = ReplicatedLinear(
+        self.k_proj = ColumnParallelLinear(
             config.hidden,
             config.kv_heads * config.head_dim,
             bias=config.qkv_bias,
@@ -218,7 +223,7 @@ class LlamaAttention(nn.Module):
             return_bias=False,
             prefix=maybe_prefix(prefix, "k_proj"),
         )
-        self.v_proj = ReplicatedLinear(
+        self.v_proj = ColumnParallelLinear(
             config.hidden,
             config.kv_heads * config.head_dim,
             bias=config.qkv_bias,
@@ -227,15 +232,15 @@ class LlamaAttention(nn.Module):
             prefix=maybe_prefix(prefix, "v_proj"),
         )
         self.attn = Attention(
-            config.heads,
+            divide(config.heads, config.ranks),
             config.head_dim,
             config.scale,
-            num_kv_heads=config.kv_heads,
+            num_kv_heads=divide(config.kv_heads, config.ranks),
             cache_config=config.cache_config,
             quant_config=config.quant_config,
             prefix=maybe_prefix(prefix, "attn"),
         )
-        self.o_proj = ReplicatedLinear(
+        self.o_proj = RowParallelLinear(
             config.heads * config.head_dim,
             config.hidden,
             bias=config.qkv_bias,
@@ -245,9 +250,11 @@ class LlamaAttention(nn.Module):
         )
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        q = rotate(self.q_proj(x).unflatten(-1, (self.heads, -1)), rope)
-        k = rotate(self.k_proj(x).unflatten(-1, (self.kv_heads, -1)), rope)
-        v = self.v_proj(x).unflatten(-1, (self.kv_heads, -1))
+        q = rotate(self.q_proj(x).unflatten(-1, (self.heads // self.ranks, -1)), rope)
+        k = rotate(
+            self.k_proj(x).unflatten(-1, (self.kv_heads // self.ranks, -1)), rope
+        )
+        v = self.v_proj(x).unflatten(-1, (self.kv_heads // self.ranks, -1))
         return self.o_proj(self.attn(q.flatten(1), k.flatten(1), v.flatten(1)))
 
 
@@ -255,7 +262,7 @@ class LlamaMlp(nn.Module):
     def __init__(self, config: Config, prefix: str) -> None:
         super().__init__()
         self.act = config.act
-        self.gate_proj = ReplicatedLinear(
+        self.gate_proj = ColumnParallelLinear(
             config.hidden,
             config.ffn,
             bias=config.mlp_bias,
@@ -263,7 +270,7 @@ class LlamaMlp(nn.Module):
             return_bias=False,
             prefix=maybe_prefix(prefix, "gate_proj"),
         )
-        self.up_proj = ReplicatedLinear(
+        self.up_proj = ColumnParallelLinear(
             config.hidden,
             config.ffn,
             bias=config.mlp_bias,
@@ -271,7 +278,7 @@ class LlamaMlp(nn.Module):
             return_bias=False,
             prefix=maybe_prefix(prefix, "up_proj"),
         )
-        self.down_proj = ReplicatedLinear(
+        self.down_proj = RowParallelLinear(
             config.ffn,
             config.hidden,
             bias=config.mlp_bias,

@@ -1,0 +1,153 @@
+//! Matrices that a target can divide among ranks: by columns, up to one that is divided by rows.
+//!
+//! A first walk notes which matrices each value comes from through ops that treat its columns (or heads) apart. If all that comes from
+//! a matrix ends in matrices, it is divided by columns and those by rows; a second walk writes that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::arguments::{OpArgument, OpArguments};
+use crate::value::CodeValue;
+
+/// The word of sheets for an op that multiplies with a matrix.
+const MATRIX: &str = "matrix";
+
+/// The word of sheets for an op that treats columns or heads apart.
+const EACH: &str = "each";
+
+/// How a matrix is divided: the word that templates see.
+const COLUMNS: &str = "columns";
+const ROWS: &str = "rows";
+
+/// Paths of matrices.
+type Matrices = BTreeSet<String>;
+
+/// What is known of the division of matrices.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Division {
+    /// Matrices that a value comes from, and the one that it goes to.
+    ends: Vec<(Matrices, String)>,
+    /// Matrices whose values meet.
+    met: Vec<Matrices>,
+    /// Matrices that must be whole.
+    whole: Matrices,
+    /// Matrices that cannot be divided by rows.
+    whole_rows: Matrices,
+    /// The division of each matrix that has one, from an earlier walk.
+    words: BTreeMap<String, &'static str>,
+}
+
+/// What an op does to divided values.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DividedCall {
+    /// Matrices that the results come from.
+    pub(crate) sources: Matrices,
+    /// True if its values are divided.
+    pub(crate) is_divided: bool,
+    /// How its matrix is divided.
+    pub(crate) matrix: &'static str,
+}
+
+fn values(args: &OpArguments) -> Vec<&CodeValue> {
+    args.values().flat_map(values_of).collect()
+}
+
+fn values_of(arg: &OpArgument) -> &[CodeValue] {
+    match arg {
+        OpArgument::Value(value) => std::slice::from_ref(value),
+        OpArgument::Values(values) => values,
+        _ => &[],
+    }
+}
+
+impl Division {
+    /// Returns what is known of a spec after a walk, for another.
+    pub(crate) fn decided(mut self) -> Option<Self> {
+        loop {
+            let before = (self.whole.len(), self.whole_rows.len());
+            let columns: Matrices = self.ends.iter().flat_map(|(from, _)| from.clone()).collect();
+            for (from, row) in &self.ends {
+                let is_whole = from.iter().any(|one| self.whole.contains(one))
+                    || columns.contains(row) && !self.whole.contains(row);
+                if is_whole || self.whole_rows.contains(row) {
+                    self.whole_rows.insert(row.clone());
+                    self.whole.extend(from.iter().cloned());
+                }
+            }
+            for met in &self.met {
+                if met.iter().any(|one| self.whole.contains(one)) {
+                    self.whole.extend(met.iter().cloned());
+                }
+            }
+            if before == (self.whole.len(), self.whole_rows.len()) {
+                break;
+            }
+        }
+        let mut words = BTreeMap::new();
+        for (from, row) in self.ends {
+            if !self.whole_rows.contains(&row) {
+                words.extend(from.into_iter().map(|one| (one, COLUMNS)));
+                words.insert(row, ROWS);
+            }
+        }
+        (!words.is_empty()).then(|| Self { words, ..Self::default() })
+    }
+
+    /// Notes that values are used whole.
+    pub(crate) fn escapes<'v>(&mut self, values: impl IntoIterator<Item = &'v CodeValue>) {
+        self.whole.extend(values.into_iter().flat_map(|value| value.sources.iter().cloned()));
+    }
+
+    /// Notes that one of two values is used; gives the matrices that it comes from.
+    pub(crate) fn either(&mut self, a: &CodeValue, b: &CodeValue) -> Matrices {
+        self.meet(&[a, b])
+    }
+
+    fn meet(&mut self, values: &[&CodeValue]) -> Matrices {
+        let apart = values.iter().any(|value| value.sources.is_empty())
+            || values.iter().any(|value| value.shape.len() != values[0].shape.len());
+        if apart {
+            self.escapes(values.iter().copied());
+            return Matrices::new();
+        }
+        let all: Matrices = values.iter().flat_map(|value| value.sources.clone()).collect();
+        if all.len() > 1 && !self.met.contains(&all) {
+            self.met.push(all.clone());
+        }
+        all
+    }
+
+    /// Notes a call of an op, of which the sheet says how it treats columns.
+    pub(crate) fn call(&mut self, kind: &str, args: &OpArguments) -> DividedCall {
+        let values = values(args);
+        let all = |sources: &Matrices| {
+            !sources.is_empty() && sources.iter().all(|one| self.words.get(one) == Some(&COLUMNS))
+        };
+        let is_divided = !values.is_empty() && values.iter().all(|value| all(&value.sources));
+        let path = args.values().find_map(|arg| match arg {
+            OpArgument::Path(path, _) => Some(path.clone()),
+            _ => None,
+        });
+        match (kind, path) {
+            (MATRIX, Some(path)) => {
+                let sources = self.meet(&values);
+                if sources.is_empty() {
+                    self.whole_rows.insert(path.clone());
+                } else {
+                    self.ends.push((sources, path.clone()));
+                }
+                let matrix = self.words.get(&path).copied().unwrap_or_default();
+                DividedCall { sources: Matrices::from([path]), is_divided, matrix }
+            }
+            (EACH, _) => {
+                let sources = self.meet(&values);
+                DividedCall { sources, is_divided, matrix: "" }
+            }
+            (_, path) => {
+                self.escapes(values.iter().copied());
+                self.whole.extend(path.clone());
+                self.whole_rows.extend(path);
+                DividedCall::default()
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! States of layers as the settings of a file and the constructors of modules have them.
+
+use std::collections::BTreeSet;
+
+use indexmap::IndexSet;
+use registry::diag::Finding;
+use registry::spec::Spec;
+use registry::syntax::Expr;
+
+use crate::file::CodeWriter;
+use crate::python::expression;
+use crate::symbol;
+use crate::value::ModuleUse;
+
+/// The mark of a state in the code that makes a module which keeps several.
+const STATE: &str = "«S:";
+
+/// A state that layers keep.
+pub(crate) struct StateCode {
+    pub(crate) name: String,
+    /// Sizes of the axes, over dims.
+    pub(crate) shape: Vec<Expr>,
+    /// `activation`, or a dtype.
+    pub(crate) dtype: String,
+}
+
+impl StateCode {
+    /// Adds the dims of the shape to the settings that a file has.
+    pub(crate) fn note_dims(&self, used: &mut BTreeSet<String>) {
+        for size in &self.shape {
+            symbol::names(size, &mut |name| {
+                used.extend(name.strip_prefix("D:").map(str::to_owned));
+            });
+        }
+    }
+
+    /// Returns what templates see.
+    pub(crate) fn value(&self) -> minijinja::Value {
+        let size = |size: &Expr| expression(size).0.replace("«D:", "self.").replace('»', "");
+        let shape: Vec<String> = self.shape.iter().map(size).collect();
+        minijinja::context! { name => self.name.clone(), shape, dtype => self.dtype.clone() }
+    }
+}
+
+impl CodeWriter<'_, '_> {
+    /// Returns the states that ops of layers keep in modules, in the order of the spec.
+    pub(crate) fn states(&mut self) -> Result<Vec<StateCode>, Finding> {
+        let spec: &Spec = self.walk.spec;
+        let mut modules = self.walk.target.ops.values().flat_map(|op| op.modules.values());
+        if !modules.any(|made| made.contains(STATE)) {
+            return Ok(Vec::new());
+        }
+        let kept: BTreeSet<&String> =
+            self.walk.layers.classes.iter().flat_map(|class| class.kept.places.keys()).collect();
+        let mut states = Vec::new();
+        for decl in spec.states.values().filter(|decl| kept.contains(&decl.name.name)) {
+            let [part] = decl.parts.as_slice() else { continue };
+            let mut shape = Vec::new();
+            for size in &part.shape {
+                let size = self.walk.scalars.resolve(size, &mut Vec::new(), 0).map_err(|_| {
+                    let message = format!(
+                        "the target `{}` keeps no state of a shape that depends on the layer",
+                        self.walk.target.name
+                    );
+                    Finding::error(&decl.at, message)
+                })?;
+                shape.push(size);
+            }
+            let name = decl.name.name.clone();
+            states.push(StateCode { name, shape, dtype: decl.dtype.name.clone() });
+        }
+        Ok(states)
+    }
+}
+
+/// Gives a module that keeps states those of all its uses.
+pub(crate) fn join_states(uses: &mut [ModuleUse]) {
+    let names: IndexSet<String> =
+        uses.iter().filter_map(|one| Some(marked(&one.made)?.1.to_owned())).collect();
+    let all = names.into_iter().collect::<Vec<_>>().join(", ");
+    for one in uses {
+        if let Some((before, _, behind)) = marked(&one.made) {
+            one.made = [before, &all, behind].concat();
+        }
+    }
+}
+
+/// Divides a text at its mark of a state.
+fn marked(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, behind) = text.split_once(STATE)?;
+    let (name, behind) = behind.split_once('»')?;
+    Some((before, name, behind))
+}
