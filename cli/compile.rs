@@ -1,6 +1,6 @@
 //! Implements `onboard compile`: the source code of a model for an engine, from its spec, with a proof.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
@@ -168,16 +168,23 @@ impl CompileArgs {
         ParityCheckArgs::of_engine(self.which(), self.choice.clone(), dump, engine, dtypes).run()
     }
 
-    /// Writes the folder beside its place, and renames it.
+    /// Writes the files into a new folder beside the place of the output, and renames that folder.
     fn write(
         &self,
         target: &Target,
         code: &Code,
         outcome: CommandOutcome,
     ) -> Result<CommandOutcome> {
-        let part = self.output.with_extension("part");
-        write_all(&part, code)?;
-        fs_err::rename(&part, &self.output)
+        let parent = self.output.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new("."));
+        fs_err::create_dir_all(parent)?;
+        let unfinished =
+            tempfile::Builder::new().prefix(".onboard-compile-").tempdir_in(parent)?;
+        let _watched = crate::interrupt::watch_whole(unfinished.path());
+        // Renamed as a whole, so that the temporary folder's own mode of 0700 stays behind.
+        let folder = unfinished.path().join("code");
+        write_all(&folder, code)?;
+        fs_err::rename(&folder, &self.output)
             .with_context(|| format!("cannot write `{}`", self.output.display()))?;
         let proven = match (&self.prove, outcome) {
             (Some(dump), CommandOutcome::Ok) => {
@@ -201,9 +208,15 @@ impl CompileArgs {
 
 /// Writes the file of the model and those beside it below a folder.
 fn write_all(folder: &Path, code: &Code) -> Result<()> {
-    write::atomic(&folder.join(&code.name), code.text.as_bytes())?;
-    for (path, text) in &code.extra_files {
-        write::atomic(&folder.join(path), text.as_bytes())?;
+    let extra_files = code.extra_files.iter().map(|(name, text)| (name, text));
+    for (name, text) in std::iter::once((&code.name, &code.text)).chain(extra_files) {
+        let inside =
+            Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+        ensure!(
+            inside && !name.is_empty(),
+            "the target names the file `{name}`, expected a path below the folder that is written; correct `file` and `files` of its sheet"
+        );
+        write::atomic(&folder.join(name), text.as_bytes())?;
     }
     Ok(())
 }

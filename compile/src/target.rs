@@ -197,16 +197,23 @@ impl Target {
         let Some(map) = reader.map(node, "the sheet of a target", &SHEET) else { return };
         self.base = reader.word(map, "base");
         self.without = reader.words(map, "without");
+        let name = reader.needed(map, "target", node, "the sheet of a target");
+        self.name = name.map(|name| name.name).unwrap_or_default();
+        if let Some(width) = reader.word(map, "width") {
+            match width.name.parse() {
+                Ok(width) => self.width = width,
+                Err(_) => reader.findings.push(
+                    Finding::error(&width.at, "this is no number of columns")
+                        .label("expected an integer such as 88"),
+                ),
+            }
+        }
         let mut text = |key: &str| reader.string(map, key).unwrap_or_default();
-        self.name = text("target");
         self.about = text("about");
         self.file = text("file");
         self.layout = text("layout");
         self.checked = text("checked");
         self.driver = text("driver");
-        if let Ok(width) = text("width").parse() {
-            self.width = width;
-        }
         self.states = reader.words(map, "states").into_iter().map(|word| word.name).collect();
         self.forms = reader.words(map, "forms").into_iter().map(|word| word.name).collect();
         self.extra_files = texts(map, "files", reader);
@@ -265,7 +272,12 @@ impl Target {
 fn texts(map: &YamlMap, key: &str, reader: &mut TreeReader) -> IndexMap<String, String> {
     let entries = reader.entries(map, key);
     let pairs = entries.into_iter().filter_map(|(name, node)| {
-        reader.text(&node).map(|text| (name.name, text.value().to_owned()))
+        let text = reader.text(&node)?.value().to_owned();
+        if let Err(error) = minijinja::Environment::new().template_from_str(&text) {
+            let message = format!("this is no template: {error}");
+            reader.findings.push(Finding::error(&node.at, message));
+        }
+        Some((name.name, text))
     });
     pairs.collect()
 }
