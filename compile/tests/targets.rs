@@ -27,6 +27,7 @@ fn code_is_as_before() {
         ("torch", "mamba2"),
         ("mlx", "llama"),
         ("vllm", "llama"),
+        ("sglang", "llama"),
         ("vllm", "lfm2"),
     ];
     for (target, name) in all {
@@ -63,10 +64,14 @@ fn every_spec_compiles_and_every_template_is_used() {
     // Arithmetic that only refused specs have is no less of use.
     let idle = ["sub", "inverse", "mean", "relu2", "absolute", "sign"];
     all_of_it_is_used(&carried("vllm"), Refusals::AllBut(LEAST_FOR_VLLM), &idle);
+    all_of_it_is_used(&carried("sglang"), Refusals::AllBut(LEAST_FOR_SGLANG), &idle);
 }
 
 /// The number of specs that have code for vLLM.
 const LEAST_FOR_VLLM: usize = 135;
+
+/// The number of specs that have code for SGLang.
+const LEAST_FOR_SGLANG: usize = 100;
 
 /// Which specs a target refuses.
 #[derive(Clone, Copy)]
