@@ -318,3 +318,37 @@ fn an_op_that_a_target_lacks_is_named_with_its_place() {
     assert_eq!(findings[0].message, "the target `tiny` has no op `silu`");
     assert_eq!(findings[0].at.as_ref().expect("a place").line(), 11);
 }
+
+#[test]
+fn functions_that_multiply_are_refused() {
+    let mut methods = "functions:\n  f0(x): |\n    y = linear(x, a, hidden)\n    return linear(y, b, hidden)\n".to_owned();
+    let mut inline = "functions:\n  f0(x): linear(x, a, hidden)\n".to_owned();
+    for n in 1..30 {
+        let inner = n - 1;
+        methods += &format!("  f{n}(x): |\n    y = f{inner}(x)\n    return f{inner}(y)\n");
+        inline += &format!("  f{n}(x): f{inner}(f{inner}(x))\n");
+    }
+    for functions in [methods, inline] {
+        let spec = SPEC
+            .replace("layers:\n  prefix", &format!("{functions}layers:\n  prefix"))
+            .replace("linear(x, mix, hidden)", "f29(x)");
+        let findings = tiny(&spec).expect_err("it has 2^29 calls");
+        assert!(findings[0].message.contains("more than"), "{findings:?}");
+    }
+}
+
+#[test]
+fn sizes_that_overflow_stay_as_they_are() {
+    let large = "9223372036854775807";
+    for size in [
+        format!("hidden * {large} * {large}"),
+        format!("hidden + {large} + {large}"),
+        format!("hidden - {large} - {large}"),
+        "-(-9223372036854775807 - 1)".to_owned(),
+    ] {
+        let spec = SPEC.replace("linear(x, mix, hidden)", &format!("linear(x, mix, {size})"));
+        if let Err(findings) = tiny(&spec) {
+            assert!(findings.iter().all(|one| !one.message.is_empty()));
+        }
+    }
+}
