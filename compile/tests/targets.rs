@@ -321,7 +321,9 @@ fn an_op_that_a_target_lacks_is_named_with_its_place() {
 
 #[test]
 fn functions_that_multiply_are_refused() {
-    let mut methods = "functions:\n  f0(x): |\n    y = linear(x, a, hidden)\n    return linear(y, b, hidden)\n".to_owned();
+    let mut methods =
+        "functions:\n  f0(x): |\n    y = linear(x, a, hidden)\n    return linear(y, b, hidden)\n"
+            .to_owned();
     let mut inline = "functions:\n  f0(x): linear(x, a, hidden)\n".to_owned();
     for n in 1..30 {
         let inner = n - 1;
