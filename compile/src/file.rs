@@ -92,6 +92,7 @@ fn walked<'s>(
         stack: Vec::new(),
         layers: LayerClasses::default(),
         trunk: None,
+        evaluated: 0,
         kept: IndexMap::new(),
         used: BTreeSet::new(),
         division,

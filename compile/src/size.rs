@@ -14,16 +14,17 @@ type Sum = BTreeMap<Vec<String>, i64>;
 struct SizeFactors(BTreeMap<String, Expr>);
 
 impl SizeFactors {
-    fn sum(&mut self, expr: &Expr) -> Sum {
+    /// Returns an expression as a sum; none if a number or the sum itself is too large.
+    fn sum(&mut self, expr: &Expr) -> Option<Sum> {
         match &expr.kind {
-            ExprKind::Int(n) => Sum::from([(Vec::new(), *n)]),
-            ExprKind::Binary(BinaryOp::Add, a, b) => added(self.sum(a), &self.sum(b), 1),
-            ExprKind::Binary(BinaryOp::Sub, a, b) => added(self.sum(a), &self.sum(b), -1),
-            ExprKind::Binary(BinaryOp::Mul, a, b) => product(&self.sum(a), &self.sum(b)),
+            ExprKind::Int(n) => Some(Sum::from([(Vec::new(), *n)])),
+            ExprKind::Binary(BinaryOp::Add, a, b) => added(self.sum(a)?, &self.sum(b)?, 1),
+            ExprKind::Binary(BinaryOp::Sub, a, b) => added(self.sum(a)?, &self.sum(b)?, -1),
+            ExprKind::Binary(BinaryOp::Mul, a, b) => product(&self.sum(a)?, &self.sum(b)?),
             _ => {
                 let key = shown(expr);
                 self.0.insert(key.clone(), expr.clone());
-                Sum::from([(vec![key], 1)])
+                Some(Sum::from([(vec![key], 1)]))
             }
         }
     }
@@ -61,24 +62,32 @@ fn joined(op: BinaryOp, left: Expr, right: Expr) -> Expr {
     Expr { kind: ExprKind::Binary(op, Box::new(left), Box::new(right)), at }
 }
 
-fn added(mut left: Sum, right: &Sum, sign: i64) -> Sum {
+/// The most products in a sum.
+const MAX_PRODUCTS: usize = 100;
+
+fn added(mut left: Sum, right: &Sum, sign: i64) -> Option<Sum> {
     for (factors, count) in right {
-        *left.entry(factors.clone()).or_default() += sign * count;
+        let total = left.entry(factors.clone()).or_default();
+        *total = count.checked_mul(sign)?.checked_add(*total)?;
     }
     left.retain(|_, count| *count != 0);
-    left
+    Some(left)
 }
 
-fn product(left: &Sum, right: &Sum) -> Sum {
+fn product(left: &Sum, right: &Sum) -> Option<Sum> {
+    if left.len() * right.len() > MAX_PRODUCTS {
+        return None;
+    }
     let mut sum = Sum::new();
     for (a, m) in left {
         for (b, n) in right {
             let mut factors = [a.as_slice(), b.as_slice()].concat();
             factors.sort();
-            *sum.entry(factors).or_default() += m * n;
+            let total = sum.entry(factors).or_default();
+            *total = m.checked_mul(*n)?.checked_add(*total)?;
         }
     }
-    sum
+    Some(sum)
 }
 
 /// Multiplies two sizes.
@@ -88,30 +97,34 @@ pub(crate) fn times(left: &Expr, right: &Expr) -> Expr {
 
 /// Adds two sizes.
 pub(crate) fn plus(left: &Expr, right: &Expr) -> Expr {
-    let mut factors = SizeFactors::default();
-    let sum = added(factors.sum(left), &factors.sum(right), 1);
-    factors.expr(&sum, left)
+    simplified(BinaryOp::Add, 1, left, right)
 }
 
 /// Subtracts a size.
 pub(crate) fn minus(left: &Expr, right: &Expr) -> Expr {
+    simplified(BinaryOp::Sub, -1, left, right)
+}
+
+/// Returns a sum or a difference with each product once, or as it is if it is too large for that.
+fn simplified(op: BinaryOp, sign: i64, left: &Expr, right: &Expr) -> Expr {
     let mut factors = SizeFactors::default();
-    let sum = added(factors.sum(left), &factors.sum(right), -1);
-    factors.expr(&sum, left)
+    let sums = factors.sum(left).zip(factors.sum(right));
+    match sums.and_then(|(left, right)| added(left, &right, sign)) {
+        Some(sum) => factors.expr(&sum, left),
+        None => joined(op, left.clone(), right.clone()),
+    }
 }
 
 /// Divides a size, exactly where every product has the factors of the divisor.
 pub(crate) fn over(left: &Expr, right: &Expr) -> Expr {
     let mut factors = SizeFactors::default();
-    let mut dividend = factors.sum(left);
-    let mut divisor = factors.sum(right);
-    dividend.retain(|_, count| *count != 0);
-    divisor.retain(|_, count| *count != 0);
-    if dividend == divisor {
-        return symbol::with(left, ExprKind::Int(1));
-    }
-    if let Some(quotient) = quotient(&dividend, &divisor) {
-        return factors.expr(&quotient, left);
+    if let Some((dividend, divisor)) = factors.sum(left).zip(factors.sum(right)) {
+        if dividend == divisor {
+            return symbol::with(left, ExprKind::Int(1));
+        }
+        if let Some(quotient) = quotient(&dividend, &divisor) {
+            return factors.expr(&quotient, left);
+        }
     }
     joined(BinaryOp::FloorDiv, left.clone(), right.clone())
 }
@@ -124,7 +137,7 @@ fn quotient(dividend: &Sum, divisor: &Sum) -> Option<Sum> {
     }
     let terms = dividend.iter().map(|(factors, count)| Sum::from([(factors.clone(), *count)]));
     let mut quotients = terms.filter_map(|term| each_over(&term, taken, *by));
-    quotients.find(|quotient| product(quotient, divisor) == *dividend)
+    quotients.find(|quotient| product(quotient, divisor).as_ref() == Some(dividend))
 }
 
 /// Divides each product of a sum by one product.
@@ -136,10 +149,10 @@ fn each_over(dividend: &Sum, taken: &[String], by: i64) -> Option<Sum> {
             let place = left.iter().position(|other| other == factor)?;
             left.remove(place);
         }
-        if by == 0 || count % by != 0 {
+        if count.checked_rem(by)? != 0 {
             return None;
         }
-        quotient.insert(left, count / by);
+        quotient.insert(left, count.checked_div(by)?);
     }
     Some(quotient)
 }

@@ -28,7 +28,7 @@ pub(crate) fn constant(expr: &Expr) -> Option<Scalar> {
             Scalar::List(items.iter().map(constant).collect::<Option<Vec<_>>>()?)
         }
         ExprKind::Unary(UnaryOp::Neg, inner) => match constant(inner)? {
-            Scalar::Int(n) => Scalar::Int(-n),
+            Scalar::Int(n) => Scalar::Int(n.checked_neg()?),
             Scalar::Float(x) => Scalar::Float(-x),
             _ => return None,
         },
@@ -109,7 +109,8 @@ fn binary(expr: &Expr, op: BinaryOp, left: &Expr, right: &Expr) -> Expr {
         }
         (_, (Some(a), Some(b))) => arithmetic(op, &a, &b),
         (BinaryOp::Add | BinaryOp::Sub, (None, Some(Scalar::Int(n)))) => {
-            return shifted(left, if op == BinaryOp::Add { n } else { -n }, expr);
+            let n = if op == BinaryOp::Add { Some(n) } else { n.checked_neg() };
+            return n.and_then(|n| shifted(left, n, expr)).unwrap_or_else(|| expr.clone());
         }
         (BinaryOp::Mul, (Some(one), None)) if is_one(&one) => return right.clone(),
         (BinaryOp::Mul, (None, Some(one))) if is_one(&one) => return left.clone(),
@@ -119,24 +120,26 @@ fn binary(expr: &Expr, op: BinaryOp, left: &Expr, right: &Expr) -> Expr {
     kind.map_or_else(|| expr.clone(), |kind| with(expr, kind))
 }
 
-/// Adds an integer to an expression, or to one that it ends with.
-fn shifted(left: &Expr, n: i64, at: &Expr) -> Expr {
+/// Adds an integer to an expression, or to one that it ends with; none if the sum is too large.
+fn shifted(left: &Expr, n: i64, at: &Expr) -> Option<Expr> {
     let ended = match &left.kind {
         ExprKind::Binary(BinaryOp::Add, inner, last) => Some((inner, last, 1)),
         ExprKind::Binary(BinaryOp::Sub, inner, last) => Some((inner, last, -1)),
         _ => None,
     };
     let (inner, n) = match ended {
-        Some((inner, last, sign)) if let ExprKind::Int(m) = last.kind => (&**inner, n + sign * m),
+        Some((inner, last, sign)) if let ExprKind::Int(m) = last.kind => {
+            (&**inner, m.checked_mul(sign)?.checked_add(n)?)
+        }
         _ => (left, n),
     };
-    let last = |n| Box::new(with(at, ExprKind::Int(n)));
-    let inner_box = Box::new(inner.clone());
-    match n {
-        0 => inner.clone(),
-        1.. => with(at, ExprKind::Binary(BinaryOp::Add, inner_box, last(n))),
-        _ => with(at, ExprKind::Binary(BinaryOp::Sub, inner_box, last(-n))),
-    }
+    let op = match n {
+        0 => return Some(inner.clone()),
+        1.. => BinaryOp::Add,
+        _ => BinaryOp::Sub,
+    };
+    let size = with(at, ExprKind::Int(n.checked_abs()?));
+    Some(with(at, ExprKind::Binary(op, Box::new(inner.clone()), Box::new(size))))
 }
 
 fn is_one(value: &Scalar) -> bool {

@@ -89,7 +89,15 @@ pub(crate) struct Walk<'s> {
     pub(crate) trunk: Option<Function>,
     /// Matrices that ranks can divide.
     pub(crate) division: Division,
+    /// Expressions that were evaluated.
+    pub(crate) evaluated: usize,
 }
+
+/// The most expressions that are evaluated for one spec; each of those here has fewer than 3,000.
+const MAX_EXPRESSIONS: usize = 50_000;
+
+/// The most bytes in the code of one value; each of those here has fewer than 1,500.
+const MAX_TEXT: usize = 10_000;
 
 impl Walk<'_> {
     pub(crate) fn frame(&mut self) -> &mut MethodFrame {
@@ -196,6 +204,23 @@ impl Walk<'_> {
 
     /// Evaluates an expression of a program.
     pub(crate) fn eval(&mut self, expr: &Expr, locals: &Locals) -> Result<BoundCode, Finding> {
+        self.evaluated += 1;
+        if self.evaluated > MAX_EXPRESSIONS {
+            let message = format!("the programs have more than {MAX_EXPRESSIONS} expressions");
+            return Err(Finding::error(&expr.at, message)
+                .help("functions that call functions twice each multiply them"));
+        }
+        let bound = self.evaluate(expr, locals)?;
+        match &bound {
+            BoundCode::Value(value) if value.text.len() > MAX_TEXT => {
+                let message = format!("the code of this value has more than {MAX_TEXT} bytes");
+                Err(Finding::error(&expr.at, message).help("give parts of it names"))
+            }
+            _ => Ok(bound),
+        }
+    }
+
+    fn evaluate(&mut self, expr: &Expr, locals: &Locals) -> Result<BoundCode, Finding> {
         match &expr.kind {
             ExprKind::Path(names) => self.path(names, locals, expr),
             ExprKind::Call(name, args) => self.call(name, args, expr, locals),

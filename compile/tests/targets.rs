@@ -348,18 +348,16 @@ fn a_target_takes_what_it_lacks_from_its_base() {
     assert!(!target.templates.contains_key("file"));
 }
 
+/// Returns the place and the message of what is wrong with sheets.
+fn said(folder: &str, sheets: &[(&str, &str)]) -> String {
+    let finding = beside(folder, sheets).expect_err("it is wrong").remove(0);
+    let at = finding.at.expect("a place");
+    let file = at.source.path.rsplit('/').next().unwrap_or_default().to_owned();
+    format!("{file}:{} {}", at.line(), finding.message)
+}
+
 #[test]
 fn a_base_that_is_not_there_or_goes_in_a_circle_is_named() {
-    let said = |folder: &str, sheets: &[(&str, &str)]| {
-        let findings = beside(folder, sheets).expect_err("it is wrong");
-        let at = findings[0].at.as_ref().expect("a place");
-        format!(
-            "{}:{} {}",
-            at.source.path.rsplit('/').next().unwrap_or_default(),
-            at.line(),
-            findings[0].message
-        )
-    };
     assert_eq!(
         said("unknown", &[("mine", "target: mine\nbase: torchh\n")]),
         "sheet.yaml:2 there is no target `torchh` to take from"
@@ -384,4 +382,39 @@ fn a_folder_without_a_sheet_is_no_target() {
     assert!(!Target::names().contains(&"python"));
     let findings = Target::builtin("python").expect_err("it has parts alone");
     assert!(findings[0].message.starts_with("there is no target `python`; there are: "));
+
+#[test]
+fn functions_that_multiply_are_refused() {
+    let mut methods =
+        "functions:\n  f0(x): |\n    y = linear(x, a, hidden)\n    return linear(y, b, hidden)\n"
+            .to_owned();
+    let mut inline = "functions:\n  f0(x): linear(x, a, hidden)\n".to_owned();
+    for n in 1..30 {
+        let inner = n - 1;
+        methods += &format!("  f{n}(x): |\n    y = f{inner}(x)\n    return f{inner}(y)\n");
+        inline += &format!("  f{n}(x): f{inner}(f{inner}(x))\n");
+    }
+    for functions in [methods, inline] {
+        let spec = SPEC
+            .replace("layers:\n  prefix", &format!("{functions}layers:\n  prefix"))
+            .replace("linear(x, mix, hidden)", "f29(x)");
+        let findings = tiny(&spec).expect_err("it has 2^29 calls");
+        assert!(findings[0].message.contains("more than"), "{findings:?}");
+    }
+}
+
+#[test]
+fn sizes_that_overflow_stay_as_they_are() {
+    let large = "9223372036854775807";
+    for size in [
+        format!("hidden * {large} * {large}"),
+        format!("hidden + {large} + {large}"),
+        format!("hidden - {large} - {large}"),
+        "-(-9223372036854775807 - 1)".to_owned(),
+    ] {
+        let spec = SPEC.replace("linear(x, mix, hidden)", &format!("linear(x, mix, {size})"));
+        if let Err(findings) = tiny(&spec) {
+            assert!(findings.iter().all(|one| !one.message.is_empty()));
+        }
+    }
 }
