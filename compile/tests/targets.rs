@@ -382,6 +382,7 @@ fn a_folder_without_a_sheet_is_no_target() {
     assert!(!Target::names().contains(&"python"));
     let findings = Target::builtin("python").expect_err("it has parts alone");
     assert!(findings[0].message.starts_with("there is no target `python`; there are: "));
+}
 
 #[test]
 fn functions_that_multiply_are_refused() {
