@@ -28,7 +28,7 @@ from check import F32, difference, reach
 from safetensors.torch import load_file
 
 STEPS = 6
-PATIENCE = 240
+PATIENCE = 600
 PLUGIN = """[build-system]
 requires = ["setuptools>=61"]
 build-backend = "setuptools.build_meta"
@@ -101,7 +101,7 @@ class Server:
                 urllib.request.urlopen(f"{self.url}/health", timeout=5).close()
                 return
             time.sleep(0.5)
-        lines = [line for line in self.log.read_text().splitlines() if "Error" in line]
+        lines = [line for line in self.log.read_text().splitlines() if "Error: " in line]
         raise RuntimeError(lines[-1][-300:] if lines else "the server does not start")
 
     def run(self, tokens, count, vocab):

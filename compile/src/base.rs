@@ -7,7 +7,7 @@ use std::path::Path;
 
 use registry::diag::Finding;
 
-use crate::target::{SHEET_FILE, Target};
+use crate::target::Target;
 
 impl Target {
     /// Reads what the target takes from its base, and from that of the base. `beside` is the folder with other
@@ -74,10 +74,4 @@ impl Target {
 /// True for a template that others include.
 pub(crate) fn is_part(name: &str) -> bool {
     name.starts_with("parts/")
-}
-
-/// True if a folder that the program carries is a target.
-pub(crate) fn has_sheet(folder: &str) -> bool {
-    let sheet = format!("{folder}/{SHEET_FILE}");
-    crate::builtin::TARGETS.iter().any(|(path, _)| *path == sheet)
 }

@@ -97,6 +97,7 @@ pub(crate) fn biases_apart(methods: &mut [Method], target: &Target) {
 
 fn multiplied(lines: &mut [CodeLine], path: &str, target: &Target) {
     let call = format!("«W:{path}»(");
+    let result = target.spelled_or("result", &[], "");
     for line in lines {
         match line {
             CodeLine::Text(text) => {
@@ -115,7 +116,9 @@ fn multiplied(lines: &mut [CodeLine], path: &str, target: &Target) {
                     let given = text[inside..end].to_owned();
                     let values = [("x", given.as_str()), ("W", &format!("«W:{path}»"))];
                     let product = target.spelled("product", &values);
-                    text.replace_range(start..=end, &product);
+                    let behind = text[end + 1..].strip_prefix(&result);
+                    let end = behind.map_or(end + 1, |behind| text.len() - behind.len());
+                    text.replace_range(start..end, &product);
                 }
             }
             CodeLine::If(_, yes, no) => {

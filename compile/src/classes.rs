@@ -6,10 +6,9 @@ use indexmap::{IndexMap, IndexSet};
 use registry::syntax::{BinaryOp, Expr, ExprKind, UnaryOp};
 
 use crate::conditions::{all_of, any_of, contradict, shared, without};
-use crate::modules::{KeptStates, LentChild, LentModule, ModuleChoice, choice_of};
+use crate::modules::{KeptStates, LentChild, LentModule, ModuleChoice, choice_of, join_states};
 use crate::places::{NameScope, Names, resolved, resolved_lines};
 use crate::python::{expression, quoted};
-use crate::states::join_states;
 use crate::symbol::{self, equal, negated};
 use crate::target::Target;
 use crate::value::{

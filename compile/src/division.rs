@@ -103,9 +103,14 @@ impl Division {
     }
 
     fn meet(&mut self, values: &[&CodeValue]) -> Matrices {
-        let apart = values.iter().any(|value| value.sources.is_empty())
-            || values.iter().any(|value| value.shape.len() != values[0].shape.len());
-        if apart {
+        // Columns of the same number, or heads.
+        let alike = |value: &&CodeValue| {
+            let shape = values[0].shape.as_slice();
+            value.shape.len() == shape.len()
+                && (shape.len() > 1 || value.shape.iter().zip(shape).all(|(a, b)| a.kind == b.kind))
+        };
+        let is_apart = values.iter().any(|value| value.sources.is_empty());
+        if is_apart || !values.iter().all(alike) {
             self.escapes(values.iter().copied());
             return Matrices::new();
         }

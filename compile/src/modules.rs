@@ -1,12 +1,16 @@
 //! Modules of the written code: the classes of layers, and what layers take from elsewhere.
 
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 use registry::syntax::Expr;
 
 use crate::scalars::LayerSymbols;
+use crate::value::ModuleUse;
 
 /// The word of sheets for a state that has a place among others.
 const SLOT: &str = "slot";
+
+/// The mark of a state in the code that makes a module which keeps several.
+pub(crate) const STATE: &str = "«S:";
 
 /// One class of layers.
 #[derive(Debug, Clone, Default)]
@@ -105,4 +109,23 @@ pub(crate) struct LentChild {
 /// Returns the number of a choice in a segment of a path.
 pub(crate) fn choice_of(segment: &str) -> Option<usize> {
     segment.strip_prefix('{')?.strip_suffix('}')?.parse().ok()
+}
+
+/// Gives a module that keeps states those of all its uses.
+pub(crate) fn join_states(uses: &mut [ModuleUse]) {
+    let names: IndexSet<String> =
+        uses.iter().filter_map(|one| Some(marked(&one.made)?.1.to_owned())).collect();
+    let all = names.into_iter().collect::<Vec<_>>().join(", ");
+    for one in uses {
+        if let Some((before, _, behind)) = marked(&one.made) {
+            one.made = [before, &all, behind].concat();
+        }
+    }
+}
+
+/// Divides a text at its mark of a state.
+fn marked(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, behind) = text.split_once(STATE)?;
+    let (name, behind) = behind.split_once('»')?;
+    Some((before, name, behind))
 }

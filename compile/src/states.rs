@@ -2,18 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use indexmap::IndexSet;
 use registry::diag::Finding;
 use registry::spec::Spec;
 use registry::syntax::Expr;
 
 use crate::file::CodeWriter;
+use crate::modules::STATE;
 use crate::python::expression;
 use crate::symbol;
-use crate::value::ModuleUse;
-
-/// The mark of a state in the code that makes a module which keeps several.
-const STATE: &str = "«S:";
 
 /// A state that layers keep.
 pub(crate) struct StateCode {
@@ -71,23 +67,4 @@ impl CodeWriter<'_, '_> {
         }
         Ok(states)
     }
-}
-
-/// Gives a module that keeps states those of all its uses.
-pub(crate) fn join_states(uses: &mut [ModuleUse]) {
-    let names: IndexSet<String> =
-        uses.iter().filter_map(|one| Some(marked(&one.made)?.1.to_owned())).collect();
-    let all = names.into_iter().collect::<Vec<_>>().join(", ");
-    for one in uses {
-        if let Some((before, _, behind)) = marked(&one.made) {
-            one.made = [before, &all, behind].concat();
-        }
-    }
-}
-
-/// Divides a text at its mark of a state.
-fn marked(text: &str) -> Option<(&str, &str, &str)> {
-    let (before, behind) = text.split_once(STATE)?;
-    let (name, behind) = behind.split_once('»')?;
-    Some((before, name, behind))
 }

@@ -9,7 +9,6 @@ use registry::file;
 use registry::syntax::Ident;
 use registry::yaml::{self, TreeReader, YamlMap, YamlNode};
 
-use crate::base::has_sheet;
 use crate::python::quoted;
 
 /// One engine that code is written for.
@@ -307,4 +306,10 @@ fn op(node: &YamlNode, reader: &mut TreeReader) -> OpSheet {
         context,
         modules: texts(map, "modules", reader),
     }
+}
+
+/// True if a folder that the program carries is a target.
+pub(crate) fn has_sheet(folder: &str) -> bool {
+    let sheet = format!("{folder}/{SHEET_FILE}");
+    crate::builtin::TARGETS.iter().any(|(path, _)| *path == sheet)
 }

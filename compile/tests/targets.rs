@@ -27,6 +27,7 @@ fn code_is_as_before() {
         ("torch", "mamba2"),
         ("mlx", "llama"),
         ("vllm", "llama"),
+        ("sglang", "llama"),
         ("vllm", "lfm2"),
     ];
     for (target, name) in all {
@@ -63,10 +64,15 @@ fn every_spec_compiles_and_every_template_is_used() {
     // Arithmetic that only refused specs have is no less of use.
     let idle = ["sub", "inverse", "mean", "relu2", "absolute", "sign"];
     all_of_it_is_used(&carried("vllm"), Refusals::AllBut(LEAST_FOR_VLLM), &idle);
+    let idle = [&idle[..], &["gelu", "tanh"]].concat();
+    all_of_it_is_used(&carried("sglang"), Refusals::AllBut(LEAST_FOR_SGLANG), &idle);
 }
 
 /// The number of specs that have code for vLLM.
 const LEAST_FOR_VLLM: usize = 135;
+
+/// The number of specs that have code for SGLang.
+const LEAST_FOR_SGLANG: usize = 100;
 
 /// Which specs a target refuses.
 #[derive(Clone, Copy)]
@@ -327,8 +333,10 @@ fn functions_that_multiply_are_refused() {
     let mut inline = "functions:\n  f0(x): linear(x, a, hidden)\n".to_owned();
     for n in 1..30 {
         let inner = n - 1;
-        methods += &format!("  f{n}(x): |\n    y = f{inner}(x)\n    return f{inner}(y)\n");
-        inline += &format!("  f{n}(x): f{inner}(f{inner}(x))\n");
+        let method = format!("  f{n}(x): |\n    y = f{inner}(x)\n    return f{inner}(y)\n");
+        let line = format!("  f{n}(x): f{inner}(f{inner}(x))\n");
+        methods.push_str(&method);
+        inline.push_str(&line);
     }
     for functions in [methods, inline] {
         let spec = SPEC
@@ -378,18 +386,16 @@ fn a_target_takes_what_it_lacks_from_its_base() {
     assert!(!target.templates.contains_key("file"));
 }
 
+/// Returns the place and the message of what is wrong with sheets.
+fn said(folder: &str, sheets: &[(&str, &str)]) -> String {
+    let finding = beside(folder, sheets).expect_err("it is wrong").remove(0);
+    let at = finding.at.expect("a place");
+    let file = at.source.path.rsplit('/').next().unwrap_or_default().to_owned();
+    format!("{file}:{} {}", at.line(), finding.message)
+}
+
 #[test]
 fn a_base_that_is_not_there_or_goes_in_a_circle_is_named() {
-    let said = |folder: &str, sheets: &[(&str, &str)]| {
-        let findings = beside(folder, sheets).expect_err("it is wrong");
-        let at = findings[0].at.as_ref().expect("a place");
-        format!(
-            "{}:{} {}",
-            at.source.path.rsplit('/').next().unwrap_or_default(),
-            at.line(),
-            findings[0].message
-        )
-    };
     assert_eq!(
         said("unknown", &[("mine", "target: mine\nbase: torchh\n")]),
         "sheet.yaml:2 there is no target `torchh` to take from"
