@@ -42,8 +42,11 @@ fn main() {
         let words = words(&folder.join("config.json"));
         match compile(&spec, &OpSet::builtin(), &target, &words) {
             Ok(code) => {
-                let file = Path::new(out).join(format!("{name}.py"));
-                fs_err::write(&file, &code.text).expect("it is written");
+                let own = if code.beside.is_empty() { format!("{name}.py") } else { code.name };
+                fs_err::write(Path::new(out).join(own), &code.text).expect("it is written");
+                for (file, text) in &code.beside {
+                    fs_err::write(Path::new(out).join(file), text).expect("it is written");
+                }
                 lines += &[&name, " ", &spec.name.name, "\n"].concat();
             }
             Err(findings) => findings.iter().for_each(|one| show(&name, one)),

@@ -29,6 +29,8 @@ pub struct Code {
     pub name: String,
     /// The text.
     pub text: String,
+    /// Files that belong to it, by name.
+    pub beside: Vec<(String, String)>,
     /// Ops that it uses.
     pub ops: BTreeSet<String>,
     /// Helpers that it has.

@@ -29,6 +29,8 @@ mod builtin;
 mod classes;
 mod comments;
 mod conditions;
+mod cpp;
+mod cpp_expression;
 mod file;
 mod functions;
 mod helpers;

@@ -1,6 +1,7 @@
 //! The text of a file: its template filled, and laid out.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, context};
@@ -18,7 +19,7 @@ use crate::python::{expression, quoted};
 use crate::scalars::of_scalar;
 use crate::target::Target;
 use crate::value::{CodeLine, each_text};
-use crate::{comments, layout, loader, settings};
+use crate::{comments, cpp, layout, loader, settings};
 
 impl CodeWriter<'_, '_> {
     /// Fills the template of the file.
@@ -66,6 +67,8 @@ impl CodeWriter<'_, '_> {
             family => family.to_owned(),
             about => layout::wrapped(&about.join(" "), width),
             settings => setting_lines,
+            cpp => is_cpp(target).then(|| cpp_value(&cpp::settings(&settings))),
+            layer_classes => self.walk.layers.classes.len(),
             defaults => default_lines(spec, width),
             inside => holds_encoders(spec),
             helpers,
@@ -90,8 +93,18 @@ impl CodeWriter<'_, '_> {
         let rounds =
             rounds.filter_map(|(name, op)| Some((name.clone(), op.rounds.clone()?))).collect();
         let name = target.file.replace("{name}", &spec.name.name);
-        let text = tidy(&without_unused(&long_heads(&text, width)));
-        Ok(Code { name, text, ops, helpers: names_of_helpers, rounds })
+        let text = if is_cpp(target) { text } else { tidy(&without_unused(&long_heads(&text, width))) };
+        let mut beside = Vec::new();
+        for (template, file) in &target.beside {
+            let file = file.replace("{name}", &spec.name.name);
+            let text = self.rendered(template, &context)?;
+            let is_python = Path::new(&file).extension().is_some_and(|extension| extension == "py");
+            beside.push((file, if is_python { tidy(&without_unused(&text)) } else { text }));
+        }
+        beside.extend(target.support.iter().filter_map(|name| {
+            Some((name.clone(), target.files.get(name)?.clone()))
+        }));
+        Ok(Code { name, text, beside, ops, helpers: names_of_helpers, rounds })
     }
 
     /// Writes the rules that rename and reshape weights.
@@ -274,7 +287,26 @@ fn class_value(class: &Class, numbers: &[String], target: &Target) -> minijinja:
         let text = [("made", made.as_str()), ("slots", &slots), ("all", &all.to_string())];
         layout::statement(&target.spelled("kept", &text), 2, width, &mut kept);
     }
-    context! { name => class.name.clone(), about, head, init, methods, kept }
+    let cpp = is_cpp(target).then(|| cpp_value(&cpp::class(class)));
+    let params = class.params.iter().map(|name| crate::value::parameter(name)).collect::<Vec<_>>();
+    context! { name => class.name.clone(), about, head, init, methods, kept, cpp, params }
+}
+
+/// True if the target's files are C++.
+fn is_cpp(target: &Target) -> bool {
+    target.layout == "cpp"
+}
+
+/// Returns a struct of C++ for templates.
+fn cpp_value(class: &cpp::CppClass) -> minijinja::Value {
+    let methods: Vec<minijinja::Value> = class
+        .methods
+        .iter()
+        .map(|method| {
+            context! { name => method.name.clone(), returns => method.returns.clone(), params => method.params.clone(), body => method.body.clone() }
+        })
+        .collect();
+    context! { members => class.members.clone(), init => class.init.clone(), methods }
 }
 
 /// Lays a comment out as a docstring.

@@ -19,7 +19,11 @@ pub struct Target {
     pub about: String,
     /// Name of the file that is written; `{name}` stands for the spec.
     pub file: String,
-    /// How the text is laid out: `python`, or `none`.
+    /// Templates of files that are written beside it, and their names.
+    pub beside: IndexMap<String, String>,
+    /// Files of the folder that are written beside it as they are.
+    pub support: Vec<String>,
+    /// How the text is laid out: `python`, `cpp`, or `none`.
     pub layout: String,
     /// The longest line.
     pub width: usize,
@@ -74,8 +78,8 @@ pub struct OpSheet {
     pub rounds: Option<String>,
 }
 
-const SHEET: [&str; 11] = [
-    "target", "about", "file", "layout", "width", "checked", "driver", "states", "forms", "steps",
+const SHEET: [&str; 13] = [
+    "target", "about", "file", "beside", "support", "layout", "width", "checked", "driver", "states", "forms", "steps",
     "words",
 ];
 const OP: [&str; 13] = [
@@ -175,6 +179,8 @@ impl Target {
         }
         self.states = reader.words(map, "states").into_iter().map(|word| word.name).collect();
         self.forms = reader.words(map, "forms").into_iter().map(|word| word.name).collect();
+        self.support = reader.words(map, "support").into_iter().map(|word| word.name).collect();
+        self.beside = texts(map, "beside", reader);
         self.steps = texts(map, "steps", reader);
         self.words = texts(map, "words", reader);
     }
