@@ -179,6 +179,9 @@ impl CompileArgs {
         let part = self.output.with_extension("part");
         let text = code.text.as_bytes();
         write::atomic(&part.join(&code.name), text)?;
+        for (name, text) in &code.beside {
+            write::atomic(&part.join(name), text.as_bytes())?;
+        }
         fs_err::rename(&part, &self.output)
             .with_context(|| format!("cannot write `{}`", self.output.display()))?;
         let proven = match (&self.prove, outcome) {

@@ -11,10 +11,11 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from check import F32, difference
+from check import F32, difference, load
 from safetensors.torch import load_file
 
 TARGET = Path(__file__).parent.parent / "registry/targets/llama.cpp"
@@ -22,12 +23,12 @@ TARGET = Path(__file__).parent.parent / "registry/targets/llama.cpp"
 
 def compiled(source, out, tree, flags):
     """Compiles a file unless its object is newer than all it is made of; gives the error, if there is one."""
-    object_file = out / f"{source.stem}.o"
+    object_file = out / ("onboard.h.gch" if source.suffix == ".h" else f"{source.stem}.o")
     inputs = [source, out / "onboard.h"]
     if object_file.exists() and all(object_file.stat().st_mtime > one.stat().st_mtime for one in inputs):
         return ""
     includes = [f"-I{tree / part}" for part in ("src", "src/models", "include", "ggml/include", "vendor")]
-    command = ["g++", "-std=c++17", *flags, "-fPIC", "-w", *includes, f"-I{out}", "-c", source, "-o", object_file]
+    command = ["g++", "-std=c++17", *flags, "-fPIC", "-w", *includes, f"-I{out}", *([] if source.suffix == ".h" else ["-c"]), source, "-o", object_file]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         object_file.unlink(missing_ok=True)
@@ -45,8 +46,11 @@ def built(args, sources):
         place = out / name
         if not place.exists() or place.read_text() != text:
             place.write_text(text)
-    for source in (out / "onboard.cpp", out / "run.cpp", *sources):
-        error = compiled(source, out, args.tree, ["-O1"] if source.name == "onboard.cpp" else ["-O0"])
+    compiled(out / "onboard.h", out, args.tree, ["-O0", "-x", "c++-header"])
+    sources = [out / "onboard.cpp", out / "run.cpp", *sources]
+    with ThreadPoolExecutor(3) as pool:
+        errors = pool.map(lambda source: compiled(source, out, args.tree, ["-O0"]), sources)
+    for source, error in zip(sources, errors, strict=True):
         if error:
             failed[source.stem.removeprefix("onboard-")] = error
         else:
@@ -70,9 +74,8 @@ def check(folder, spec, out):
     prompts = [one for one in prompts if f"f32/{one['name']}/prefill/logits" in dump]
     prompts = sorted(prompts, key=lambda one: len(one["tokens"]))[-2:]
     model, listed, rows = out / "model.gguf", out / "prompts.txt", out / "rows.bin"
-    convert = subprocess.run([sys.executable, out / f"convert_{spec}.py", folder, model, "--type", "f32"], capture_output=True, text=True)
-    if convert.returncode:
-        raise RuntimeError("converter: " + convert.stderr.strip().splitlines()[-1])
+    sys.argv = [spec, str(folder), str(model), "--type", "f32"]
+    load(out / f"convert_{spec}.py", f"convert_{spec}").main()
     listed.write_text("".join(f"{one['split']} {' '.join(map(str, one['tokens']))}\n" for one in prompts))
     done = subprocess.run([out / "run", model, listed, rows], capture_output=True, text=True, timeout=300)
     if done.returncode:

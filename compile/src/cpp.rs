@@ -75,8 +75,17 @@ impl CppWriter {
     }
 
     fn declare(&mut self, name: &str, ty: &str) {
-        if self.members.insert(name.to_owned(), ty.to_owned()).is_none() {
-            self.order.push(name.to_owned());
+        // A module that is of one class or of another.
+        match self.members.get_mut(name) {
+            Some(known) if known == ty || known.contains(&format!("<{ty},")) || known.contains(&format!(", {ty}")) => {}
+            Some(known) => {
+                let others = known.strip_prefix("OneOf<").and_then(|known| known.strip_suffix('>'));
+                *known = format!("OneOf<{}, {ty}>", others.unwrap_or(known));
+            }
+            None => {
+                self.members.insert(name.to_owned(), ty.to_owned());
+                self.order.push(name.to_owned());
+            }
         }
     }
 
@@ -196,10 +205,7 @@ impl CppWriter {
     fn statement(&mut self, text: &str, depth: usize, out: &mut Vec<String>) {
         if let Some(result) = text.strip_prefix("return ") {
             let value = match parsed(result) {
-                Some(CodeExpr::List(items)) => format!(
-                    "tensors{}",
-                    written(&CodeExpr::List(items), self)
-                ),
+                Some(list @ CodeExpr::List(_)) => written(&list, self).replacen("Value", "tensors", 1),
                 _ => self.expr(result),
             };
             out.push(indent(depth, &format!("return {value};")));
@@ -228,7 +234,7 @@ impl CppWriter {
             return;
         }
         self.counted += 1;
-        let parts = if self.counted == 1 { "parts".to_owned() } else { format!("parts_{}", self.counted) };
+        let parts = format!("several_{}", self.counted);
         out.push(indent(depth, &format!("const tensors {parts} = {value};")));
         for (n, name) in names.iter().enumerate() {
             out.push(indent(depth, &format!("{}{name} = {parts}[{n}];", start(is_new[n]))));
@@ -257,7 +263,7 @@ impl CppWriter {
             return;
         }
         if path.last() == Some(&"weight") && path.len() > 1 {
-            out.push(indent(depth, &format!("tie({}, {});", name, self.expr(value))));
+            out.push(indent(depth, &format!("tie(prefix, \"{member}\", {name}, {});", self.expr(value))));
             return;
         }
         out.push(indent(depth, &format!("{name} = {};", self.expr(value))));

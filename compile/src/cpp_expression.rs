@@ -320,7 +320,16 @@ fn side(expr: &CodeExpr, names: &impl CppNames) -> String {
 }
 
 fn listed<'e>(items: impl Iterator<Item = &'e CodeExpr>, names: &impl CppNames) -> String {
-    items.map(|item| written(item, names)).collect::<Vec<_>>().join(", ")
+    items.map(|item| argument(item, names)).collect::<Vec<_>>().join(", ")
+}
+
+/// Writes an argument: a list of values, or of tensors.
+fn argument(item: &CodeExpr, names: &impl CppNames) -> String {
+    let text = written(item, names);
+    match item {
+        List(_) => text.trim_start_matches("Value").to_owned(),
+        _ => text,
+    }
 }
 
 fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
@@ -347,7 +356,7 @@ fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
             }
             (format!("filled({form}{})", given.concat()), ATOM)
         }
-        List(items) => (format!("{{{}}}", listed(items.iter(), names)), ATOM),
+        List(items) => (format!("Value{{{}}}", listed(items.iter(), names)), ATOM),
         Map(pairs) => {
             let pairs = pairs.iter().map(|(key, value)| format!("{{{}, {}}}", one(key), one(value)));
             (format!("map({{{}}})", pairs.collect::<Vec<_>>().join(", ")), ATOM)

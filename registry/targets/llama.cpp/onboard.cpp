@@ -304,6 +304,10 @@ static Value value_of(const nlohmann::json & json) {
             }
             return value;
         case nlohmann::json::value_t::object:
+            if (json.contains("__float__")) {
+                const std::string word = json["__float__"];
+                return word[0] == '-' ? -(double) INFINITY : word[0] == 'n' ? (double) NAN : (double) INFINITY;
+            }
             value.kind = Value::MAP;
             for (const auto & item : json.items()) {
                 value.entries[item.key()] = value_of(item.value());
@@ -435,7 +439,10 @@ Attend::Attend(const Prefix & prefix, const Value & kv_heads, const Value & key,
     known = cap;
 }
 
-void tie(ggml_tensor *& weight, ggml_tensor * other) { weight = other; }
+void tie(const Prefix & prefix, const char * name, ggml_tensor *& weight, ggml_tensor * other) {
+    weight = other;
+    prefix.loading->missing.erase(prefix.path.empty() ? name : prefix.path + "." + name);
+}
 
 // rotary positions
 
@@ -559,6 +566,9 @@ struct PeriodsInput : public llm_graph_input_i {
     explicit PeriodsInput(const Rotary * table) : table(table) {}
 
     void set_input(const llama_ubatch * ubatch) override {
+        if (!x->buffer) {
+            return; // nothing reads it
+        }
         llama_pos last = 0;
         for (uint32_t n = 0; ubatch->pos && n < ubatch->n_tokens; ++n) {
             last = std::max(last, ubatch->pos[n]);
@@ -591,6 +601,9 @@ struct TokensInput : public llm_graph_input_i {
     ggml_tensor * x = nullptr;
 
     void set_input(const llama_ubatch * ubatch) override {
+        if (!x->buffer) {
+            return; // nothing reads it
+        }
         if (!ubatch->token) {
             throw failure("embeddings in place of tokens");
         }
@@ -837,13 +850,133 @@ ggml_tensor * Graph::attend(const Attend & state, ggml_tensor * q, ggml_tensor *
     (void) window; // which the plan has
     inputs();
     q = cont(q);
-    k = cont(k);
-    v = cont(v);
-    const float s = scale.number();
+    // Rows of one head count as contiguous wherever they lie.
+    k = k->ne[1] == 1 ? ggml_cont(ctx0, k) : cont(k);
+    v = v->ne[1] == 1 ? ggml_cont(ctx0, v) : cont(v);
+    float s = scale.number();
+    if (hparams.attn_soft_cap) {
+        // Caps are those of scaled scores.
+        q = ggml_scale(ctx0, q, s);
+        s = 1.0f;
+    }
     if (attn_iswa) {
         return build_attn(attn_iswa, nullptr, nullptr, nullptr, q, k, v, nullptr, sinks, nullptr, s, state.layer);
     }
     return build_attn(attn, nullptr, nullptr, nullptr, q, k, v, nullptr, sinks, nullptr, s, state.layer);
+}
+
+ggml_tensor * Graph::latent(const Attend & state, const Linear & w, ggml_tensor * q, ggml_tensor * c, ggml_tensor * r, const Value & v_dim, const Value & scale, const Value & window, ggml_tensor * sinks) {
+    ggml_tensor * x = linear(w, ggml_reshape_2d(ctx0, cont(c), ggml_nelements(c) / n_tokens, n_tokens));
+    const int64_t count = q->ne[1], size = x->ne[0] / count, values = v_dim.integer();
+    x = ggml_reshape_3d(ctx0, x, size, count, n_tokens);
+    ggml_tensor * turned = ggml_reshape_3d(ctx0, cont(r), ggml_nelements(r) / n_tokens, 1, n_tokens);
+    ggml_tensor * k = concat({part(x, 0, size - values), turned});
+    return attend(state, q, k, part(x, size - values, size), scale, window, sinks);
+}
+
+// Numbers that follow from the positions of rows.
+struct PositionInput : public llm_graph_input_i {
+    std::function<std::vector<float>(int64_t)> row;
+    int64_t offset = 0;
+    ggml_tensor * x = nullptr;
+
+    void set_input(const llama_ubatch * ubatch) override {
+        if (!x->buffer) {
+            return; // nothing reads it
+        }
+        std::vector<float> all;
+        std::vector<int32_t> places;
+        for (uint32_t n = 0; n < ubatch->n_tokens; ++n) {
+            if (row) {
+                const std::vector<float> one = row(ubatch->pos[n]);
+                all.insert(all.end(), one.begin(), one.end());
+            } else {
+                places.push_back(ubatch->pos[n] + offset);
+            }
+        }
+        ggml_backend_tensor_set(x, row ? (const void *) all.data() : places.data(), 0, ggml_nbytes(x));
+    }
+
+    bool can_reuse(const llm_graph_params & params) override { return x->ne[x->ne[1] > 1 || row ? 1 : 0] == params.ubatch.n_tokens; }
+};
+
+ggml_tensor * Graph::places(const Value & offset) {
+    auto input = std::make_unique<PositionInput>();
+    input->offset = offset.integer();
+    ggml_tensor * x = input->x = ggml_new_tensor_1d(ctx0, GGML_TYPE_I32, n_tokens);
+    ggml_set_input(x);
+    res->add_input(std::move(input));
+    return x;
+}
+
+ggml_tensor * Graph::by_position(const std::function<std::vector<float>(int64_t)> & row) {
+    auto input = std::make_unique<PositionInput>();
+    input->row = row;
+    ggml_tensor * x = input->x = ggml_new_tensor_2d(ctx0, GGML_TYPE_F32, row(0).size(), n_tokens);
+    ggml_set_input(x);
+    res->add_input(std::move(input));
+    return x;
+}
+
+ggml_tensor * Graph::temperature(ggml_tensor * x, const Value & factor, const Value & every, const Value & shift, const char * form, int rank) {
+    const float s = factor.number(), e = every.number(), d = shift.number();
+    const std::string word = form;
+    ggml_tensor * grown = by_position([=](int64_t at) -> std::vector<float> {
+        const float place = ((float) at + d) / e;
+        if (word == "power") {
+            return {std::pow(1.0f + place, s)};
+        }
+        if (word == "log_ratio") {
+            return {1.0f + s * std::log(std::max(place, 1.0f))};
+        }
+        return {1.0f + s * std::log(1.0f + std::floor(place))};
+    });
+    return mul(x, grown, rank, 1);
+}
+
+ggml_tensor * Graph::sinusoid(const Value & frequencies, const Value & offset) {
+    const int64_t shift = offset.integer();
+    const std::vector<Value> all = frequencies.items;
+    return by_position([=](int64_t at) {
+        std::vector<float> row;
+        for (const bool sine : {true, false}) {
+            for (const Value & frequency : all) {
+                const float angle = (float) (at + shift) * frequency.number();
+                row.push_back(sine ? std::sin(angle) : std::cos(angle));
+            }
+        }
+        return row;
+    });
+}
+
+ggml_tensor * Graph::copies(ggml_tensor * x, const Value & count) {
+    x = cont(x);
+    x = ggml_reshape_3d(ctx0, x, x->ne[0], 1, x->ne[1]);
+    return ggml_repeat_4d(ctx0, x, x->ne[0], count.integer(), x->ne[2], 1);
+}
+
+ggml_tensor * Graph::heads_linear(ggml_tensor * w, ggml_tensor * x, bool in_out, bool shared) {
+    x = cont(x);
+    if (in_out) {
+        w = ggml_cont(ctx0, ggml_transpose(ctx0, w));
+    }
+    if (shared) {
+        return ggml_mul_mat(ctx0, w, x);
+    }
+    ggml_tensor * y = ggml_mul_mat(ctx0, w, ggml_cont(ctx0, ggml_permute(ctx0, x, 0, 2, 1, 3)));
+    return ggml_cont(ctx0, ggml_permute(ctx0, y, 0, 2, 1, 3));
+}
+
+ggml_tensor * Graph::xielu(ggml_tensor * x, ggml_tensor * p, ggml_tensor * n, ggml_tensor * beta, ggml_tensor * eps) {
+    x = cont(x);
+    p = ggml_softplus(ctx0, p);
+    n = ggml_add(ctx0, ggml_softplus(ctx0, n), beta);
+    ggml_tensor * linear = ggml_mul(ctx0, x, beta);
+    ggml_tensor * above = ggml_add(ctx0, ggml_mul(ctx0, ggml_sqr(ctx0, x), p), linear);
+    ggml_tensor * least = ggml_sub(ctx0, x, ggml_relu(ctx0, ggml_sub(ctx0, x, eps)));
+    ggml_tensor * below = ggml_add(ctx0, ggml_mul(ctx0, ggml_sub(ctx0, ggml_expm1(ctx0, least), x), n), linear);
+    ggml_tensor * is_above = ggml_step(ctx0, x);
+    return ggml_add(ctx0, below, ggml_mul(ctx0, is_above, ggml_sub(ctx0, above, below)));
 }
 
 // mixtures
@@ -1084,7 +1217,7 @@ struct FamilyModel : public llama_model_base {
         hparams.n_head_kv_arr.fill(0);
         hparams.n_ff_arr.fill(1);
         hparams.n_ff_exp_arr.fill(0);
-        hparams.n_expert_used_arr.fill(0);
+        hparams.n_expert_used_arr.fill(1);
         hparams.rope_sections.fill(0);
         hparams.rope_pattern.fill(0);
         hparams.is_swa_impl.fill(0);
@@ -1140,14 +1273,9 @@ struct FamilyModel : public llama_model_base {
         loading.model = this;
         loading.loader = &ml;
         own = make(loading);
-        // A weight that is tied to another need not be there.
-        const bool tied = bool(read(config, {"tie_word_embeddings"}, false));
         std::string lacking;
         for (const std::string & name : loading.missing) {
-            const bool head = name == "lm_head.weight" || name == "output.weight" || name.find("embed_out") == 0;
-            if (!tied || !head) {
-                lacking += " " + name;
-            }
+            lacking += " " + name;
         }
         if (!lacking.empty()) {
             throw failure("the file lacks tensors:" + lacking.substr(0, 300));

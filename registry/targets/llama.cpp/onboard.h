@@ -9,7 +9,9 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace onboard {
@@ -237,6 +239,14 @@ struct Graph : public llm_graph_context {
     ggml_tensor * concat(const tensors & parts);
     ggml_tensor * rotate(ggml_tensor * x, const Rope & rope, bool interleaved);
     ggml_tensor * attend(const Attend & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, const Value & scale, const Value & window, ggml_tensor * sinks = nullptr);
+    ggml_tensor * latent(const Attend & state, const Linear & w, ggml_tensor * q, ggml_tensor * c, ggml_tensor * r, const Value & v_dim, const Value & scale, const Value & window, ggml_tensor * sinks = nullptr);
+    ggml_tensor * places(const Value & offset);
+    ggml_tensor * by_position(const std::function<std::vector<float>(int64_t)> & row);
+    ggml_tensor * temperature(ggml_tensor * x, const Value & factor, const Value & every, const Value & shift, const char * form, int rank);
+    ggml_tensor * sinusoid(const Value & frequencies, const Value & offset);
+    ggml_tensor * copies(ggml_tensor * x, const Value & count);
+    ggml_tensor * heads_linear(ggml_tensor * w, ggml_tensor * x, bool in_out, bool shared);
+    ggml_tensor * xielu(ggml_tensor * x, ggml_tensor * p, ggml_tensor * n, ggml_tensor * beta, ggml_tensor * eps);
     ggml_tensor * topk(ggml_tensor * x, const Value & count);
     ggml_tensor * group_mask(ggml_tensor * x, const Value & groups, const Value & keep, bool by_max, bool zero);
     ggml_tensor * pick(ggml_tensor * x, ggml_tensor * chosen);
@@ -277,7 +287,23 @@ struct Rotary {
     void make();
 };
 
-void tie(ggml_tensor *& weight, ggml_tensor * other);
+void tie(const Prefix & prefix, const char * name, ggml_tensor *& weight, ggml_tensor * other);
+
+// A module that is of one class or of another.
+template <typename... T> struct OneOf : public std::variant<std::monostate, T...> {
+    using std::variant<std::monostate, T...>::operator=;
+
+    template <typename... A> auto operator()(A &&... given) {
+        using Result = std::common_type_t<std::invoke_result_t<T, A...>...>;
+        return std::visit([&](auto & module) -> Result {
+            if constexpr (std::is_same_v<std::decay_t<decltype(module)>, std::monostate>) {
+                throw std::runtime_error("onboard: a layer lacks a module");
+            } else {
+                return module(given...);
+            }
+        }, static_cast<std::variant<std::monostate, T...> &>(*this));
+    }
+};
 
 // A model of one family.
 struct Model {
