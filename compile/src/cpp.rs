@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::classes::{Class, WrittenMethod};
-use crate::cpp_expression::{CodeExpr, CppNames, condition, parsed, written};
+use crate::cpp_expression::{CodeExpr, CppNames, condition, parsed, tensors, written};
 use crate::value::CodeLine;
 
 /// A struct of C++ for templates.
@@ -57,6 +57,11 @@ impl CppNames for CppWriter {
 
 fn indent(depth: usize, text: &str) -> String {
     format!("{}{text}", "    ".repeat(depth))
+}
+
+/// True for what fills a gap in a list of modules.
+fn is_gap(item: &CodeExpr) -> bool {
+    matches!(item, CodeExpr::Call(name, _) if **name == CodeExpr::Name("Gap".to_owned()))
 }
 
 /// Splits `name = value`.
@@ -135,7 +140,7 @@ impl CppWriter {
         match parsed(value) {
             Some(CodeExpr::Call(name, arguments)) if *name == CodeExpr::Name("modules".to_owned()) => {
                 match arguments.first() {
-                    Some((_, CodeExpr::List(items))) => match items.first() {
+                    Some((_, CodeExpr::List(items))) => match items.iter().find(|item| !is_gap(item)) {
                         Some(CodeExpr::Each { .. }) => "Layers".to_owned(),
                         Some(item) => format!("std::vector<{}>", made(item)),
                         None => "Layers".to_owned(),
@@ -205,7 +210,7 @@ impl CppWriter {
     fn statement(&mut self, text: &str, depth: usize, out: &mut Vec<String>) {
         if let Some(result) = text.strip_prefix("return ") {
             let value = match parsed(result) {
-                Some(list @ CodeExpr::List(_)) => written(&list, self).replacen("Value", "tensors", 1),
+                Some(CodeExpr::List(items)) => tensors(&items, self),
                 _ => self.expr(result),
             };
             out.push(indent(depth, &format!("return {value};")));
@@ -226,7 +231,10 @@ impl CppWriter {
         // A member of the same name is not the variable.
         let is_new: Vec<bool> =
             names.iter().map(|name| self.locals.insert((*name).to_owned())).collect();
-        let value = self.expr(value);
+        let value = match parsed(value) {
+            Some(CodeExpr::List(items)) if names.len() > 1 => tensors(&items, self),
+            _ => self.expr(value),
+        };
         let ty = self.local_type;
         let start = |is_new: bool| if is_new { format!("{ty} ") } else { String::new() };
         if let [name] = names.as_slice() {
@@ -256,7 +264,8 @@ impl CppWriter {
                 }
                 _ => {
                     for item in items {
-                        out.push(indent(depth, &format!("{name}.push_back({});", written(item, self))));
+                        let made = if is_gap(item) { "{}".to_owned() } else { written(item, self) };
+                        out.push(indent(depth, &format!("{name}.push_back({made});")));
                     }
                 }
             }

@@ -320,16 +320,12 @@ fn side(expr: &CodeExpr, names: &impl CppNames) -> String {
 }
 
 fn listed<'e>(items: impl Iterator<Item = &'e CodeExpr>, names: &impl CppNames) -> String {
-    items.map(|item| argument(item, names)).collect::<Vec<_>>().join(", ")
+    items.map(|item| written(item, names)).collect::<Vec<_>>().join(", ")
 }
 
-/// Writes an argument: a list of values, or of tensors.
-fn argument(item: &CodeExpr, names: &impl CppNames) -> String {
-    let text = written(item, names);
-    match item {
-        List(_) => text.trim_start_matches("Value").to_owned(),
-        _ => text,
-    }
+/// Writes a list of tensors.
+pub(crate) fn tensors(items: &[CodeExpr], names: &impl CppNames) -> String {
+    format!("tensors{{{}}}", listed(items.iter(), names))
 }
 
 fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
@@ -356,7 +352,10 @@ fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
             }
             (format!("filled({form}{})", given.concat()), ATOM)
         }
-        List(items) => (format!("Value{{{}}}", listed(items.iter(), names)), ATOM),
+        List(items) => match items.as_slice() {
+            [each @ Each { .. }] => shown(each, names),
+            items => (format!("list({{{}}})", listed(items.iter(), names)), ATOM),
+        },
         Map(pairs) => {
             let pairs = pairs.iter().map(|(key, value)| format!("{{{}, {}}}", one(key), one(value)));
             (format!("map({{{}}})", pairs.collect::<Vec<_>>().join(", ")), ATOM)
@@ -432,6 +431,10 @@ fn call(function: &CodeExpr, arguments: &[(Option<String>, CodeExpr)], names: &i
         Name(name) => name.as_str(),
         Attribute(form, name) if name == "format" => {
             return format!("filled({}, {all})", written(form, names));
+        }
+        Attribute(_, name) if name == "concat" && matches!(values.as_slice(), [List(_)]) => {
+            let [List(items)] = values.as_slice() else { return String::new() };
+            return format!("{}({})", written(function, names), tensors(items, names));
         }
         Attribute(map, name) if name == "get" => {
             return format!("entry({}, {all})", written(map, names));

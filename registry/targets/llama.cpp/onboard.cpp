@@ -117,6 +117,13 @@ bool operator<=(const Value & a, const Value & b) {
     return a.is_number() && b.is_number() && a.x <= b.x;
 }
 
+Value list(std::initializer_list<Value> items) {
+    Value all;
+    all.kind = Value::LIST;
+    all.items = items;
+    return all;
+}
+
 Value power(const Value & a, const Value & b) {
     const double result = std::pow(a.x, b.x);
     if (a.kind == Value::INT && b.kind == Value::INT && b.i >= 0) {
@@ -325,6 +332,7 @@ Prefix Prefix::at(const std::string & name) const {
     const size_t dot = name.rfind('.');
     if (layer < 0 && dot != std::string::npos && std::isdigit((unsigned char) name[dot + 1])) {
         inner.layer = std::stoi(name.substr(dot + 1));
+        loading->layers = std::max(loading->layers, inner.layer + 1);
     }
     return inner;
 }
@@ -1209,8 +1217,7 @@ struct FamilyModel : public llama_model_base {
         loading.model = this;
         make(loading);
         const Plan & plan = loading.plan;
-        const int64_t layers = read(config, {"num_hidden_layers", "n_layer", "n_layers", "num_layers"}, (int64_t) plan.layers.size()).i;
-        hparams.n_layer_all = std::max<int64_t>(layers, plan.layers.size());
+        hparams.n_layer_all = loading.layers;
         hparams.n_ctx_train = read(config, {"max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len"}, 2048).i;
         hparams.n_embd = read(config, {"hidden_size", "n_embd", "d_model", "dim"}).integer();
         hparams.n_head_arr.fill(1);

@@ -58,6 +58,7 @@ inline bool operator>(const Value & a, const Value & b) { return b < a; }
 bool operator<=(const Value & a, const Value & b);
 inline bool operator>=(const Value & a, const Value & b) { return b <= a; }
 
+Value list(std::initializer_list<Value> items);
 Value floor_div(const Value & a, const Value & b);
 Value power(const Value & a, const Value & b);
 Value both(const Value & a, const Value & b);
@@ -116,6 +117,7 @@ struct Loading {
     std::set<std::string> names;           // that were asked for
     std::set<std::string> missing;
     Plan plan;
+    int layers = 0;
 };
 
 // The path of a module, by which it finds its tensors.
