@@ -82,7 +82,10 @@ impl CppWriter {
     fn declare(&mut self, name: &str, ty: &str) {
         // A module that is of one class or of another.
         match self.members.get_mut(name) {
-            Some(known) if known == ty || known.contains(&format!("<{ty},")) || known.contains(&format!(", {ty}")) => {}
+            Some(known)
+                if known == ty
+                    || known.contains(&format!("<{ty},"))
+                    || known.contains(&format!(", {ty}")) => {}
             Some(known) => {
                 let others = known.strip_prefix("OneOf<").and_then(|known| known.strip_suffix('>'));
                 *known = format!("OneOf<{}, {ty}>", others.unwrap_or(known));
@@ -132,19 +135,25 @@ impl CppWriter {
     fn type_of(&self, value: &str) -> String {
         let made = |expr: &CodeExpr| match expr {
             CodeExpr::Call(name, _) => match &**name {
-                CodeExpr::Name(name) if name.starts_with(|c: char| c.is_uppercase()) => name.clone(),
+                CodeExpr::Name(name) if name.starts_with(|c: char| c.is_uppercase()) => {
+                    name.clone()
+                }
                 _ => "Value".to_owned(),
             },
             _ => "Value".to_owned(),
         };
         match parsed(value) {
-            Some(CodeExpr::Call(name, arguments)) if *name == CodeExpr::Name("modules".to_owned()) => {
+            Some(CodeExpr::Call(name, arguments))
+                if *name == CodeExpr::Name("modules".to_owned()) =>
+            {
                 match arguments.first() {
-                    Some((_, CodeExpr::List(items))) => match items.iter().find(|item| !is_gap(item)) {
-                        Some(CodeExpr::Each { .. }) => "Layers".to_owned(),
-                        Some(item) => format!("std::vector<{}>", made(item)),
-                        None => "Layers".to_owned(),
-                    },
+                    Some((_, CodeExpr::List(items))) => {
+                        match items.iter().find(|item| !is_gap(item)) {
+                            Some(CodeExpr::Each { .. }) => "Layers".to_owned(),
+                            Some(item) => format!("std::vector<{}>", made(item)),
+                            None => "Layers".to_owned(),
+                        }
+                    }
                     _ => "Layers".to_owned(),
                 }
             }
@@ -192,7 +201,8 @@ impl CppWriter {
                     let Some((names, _)) = assignment(text) else { continue };
                     for name in names.split(", ").filter(|name| !name.contains('.')) {
                         if self.locals.insert(name.to_owned()) {
-                            let ty = if self.local_type == "auto" { "ggml_tensor *" } else { "Value" };
+                            let ty =
+                                if self.local_type == "auto" { "ggml_tensor *" } else { "Value" };
                             let null = if ty == "Value" { "" } else { " = nullptr" };
                             out.push(indent(depth, &format!("{ty} {name}{null};")));
                         }
@@ -272,7 +282,10 @@ impl CppWriter {
             return;
         }
         if path.last() == Some(&"weight") && path.len() > 1 {
-            out.push(indent(depth, &format!("tie(prefix, \"{member}\", {name}, {});", self.expr(value))));
+            out.push(indent(
+                depth,
+                &format!("tie(prefix, \"{member}\", {name}, {});", self.expr(value)),
+            ));
             return;
         }
         out.push(indent(depth, &format!("{name} = {};", self.expr(value))));
@@ -295,11 +308,16 @@ impl CppWriter {
                 (_, CodeExpr::Slice(list, _, Some(count))) => {
                     (written(count, self), Some(written(list, self)))
                 }
-                (_, list) => (format!("len_of({})", written(list, self)), Some(written(list, self))),
+                (_, list) => {
+                    (format!("len_of({})", written(list, self)), Some(written(list, self)))
+                }
             },
             other => (written(other, self), None),
         };
-        out.push(indent(depth, &format!("for (int {number} = 0; {number} < {count}; ++{number}) {{")));
+        out.push(indent(
+            depth,
+            &format!("for (int {number} = 0; {number} < {count}; ++{number}) {{"),
+        ));
         let inner = depth + 1;
         if let Some(kinds) = kinds {
             out.push(indent(inner, &format!("const Value {} = {kinds}[{number}];", names[1])));
@@ -349,7 +367,8 @@ impl CppWriter {
             .iter()
             .map(|(name, ty)| {
                 let ty = ty.strip_suffix(" | None").unwrap_or(ty);
-                let ty = if ["Any", "int", "str", "bool"].contains(&ty) { "const Value &" } else { ty };
+                let ty =
+                    if ["Any", "int", "str", "bool"].contains(&ty) { "const Value &" } else { ty };
                 let gap = if ty.ends_with(['*', '&']) { "" } else { " " };
                 format!("{ty}{gap}{name}")
             })

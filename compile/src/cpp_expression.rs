@@ -273,10 +273,13 @@ fn is_truth(expr: &CodeExpr) -> bool {
     match expr {
         Unary("!", _) => true,
         Binary("and" | "or", a, b) => is_truth(a) && is_truth(b),
-        Binary(sign, ..) => ["==", "!=", "is", "is not", "<", "<=", ">", ">=", "in", "not in"]
-            .contains(sign),
+        Binary(sign, ..) => {
+            ["==", "!=", "is", "is not", "<", "<=", ">", ">=", "in", "not in"].contains(sign)
+        }
         Name(name) => name == "True" || name == "False",
-        Call(name, _) => matches!(&**name, Name(name) if ["has", "any", "isinstance"].contains(&name.as_str())),
+        Call(name, _) => {
+            matches!(&**name, Name(name) if ["has", "any", "isinstance"].contains(&name.as_str()))
+        }
         _ => false,
     }
 }
@@ -295,7 +298,9 @@ fn truth(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
     match expr {
         Binary(sign @ ("and" | "or"), a, b) => {
             let bound = strength(sign);
-            let side = |side: &CodeExpr| at(truth(side, names), if is_truth(side) { bound + 1 } else { bound });
+            let side = |side: &CodeExpr| {
+                at(truth(side, names), if is_truth(side) { bound + 1 } else { bound })
+            };
             let sides = [side(a), side(b)];
             (sides.join(if *sign == "and" { " && " } else { " || " }), bound)
         }
@@ -357,14 +362,16 @@ fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
             items => (format!("list({{{}}})", listed(items.iter(), names)), ATOM),
         },
         Map(pairs) => {
-            let pairs = pairs.iter().map(|(key, value)| format!("{{{}, {}}}", one(key), one(value)));
+            let pairs =
+                pairs.iter().map(|(key, value)| format!("{{{}, {}}}", one(key), one(value)));
             (format!("map({{{}}})", pairs.collect::<Vec<_>>().join(", ")), ATOM)
         }
         Each { body, names: variables, over, filter } => {
             let params: Vec<String> =
                 variables.iter().map(|name| format!("const Value & {name}")).collect();
-            let function =
-                |expr: &CodeExpr| format!(", [&]({}) -> Value {{ return {}; }}", params.join(", "), one(expr));
+            let function = |expr: &CodeExpr| {
+                format!(", [&]({}) -> Value {{ return {}; }}", params.join(", "), one(expr))
+            };
             let filter = filter.as_ref().map(|filter| function(filter)).unwrap_or_default();
             (format!("each({}{}{filter})", one(over), function(body)), ATOM)
         }
@@ -378,7 +385,9 @@ fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
         Call(function, arguments) => (call(function, arguments, names), ATOM),
         Index(base, key) => (format!("{}[{}]", at(shown(base, names), 9), one(key)), ATOM),
         Slice(base, from, to) => {
-            let end = |end: &Option<Box<CodeExpr>>| end.as_ref().map_or("nullptr".to_owned(), |end| one(end));
+            let end = |end: &Option<Box<CodeExpr>>| {
+                end.as_ref().map_or("nullptr".to_owned(), |end| one(end))
+            };
             (format!("slice({}, {}, {})", one(base), end(from), end(to)), ATOM)
         }
         Attribute(base, name) => {
@@ -422,7 +431,11 @@ fn binary(sign: &'static str, a: &CodeExpr, b: &CodeExpr, names: &impl CppNames)
     (format!("{left} {word} {}", at(shown(b, names), bound + 1)), bound)
 }
 
-fn call(function: &CodeExpr, arguments: &[(Option<String>, CodeExpr)], names: &impl CppNames) -> String {
+fn call(
+    function: &CodeExpr,
+    arguments: &[(Option<String>, CodeExpr)],
+    names: &impl CppNames,
+) -> String {
     let plain = |name: &Option<String>| name.is_none();
     let values: Vec<&CodeExpr> =
         arguments.iter().filter(|(name, _)| plain(name)).map(|(_, value)| value).collect();
@@ -450,7 +463,8 @@ fn call(function: &CodeExpr, arguments: &[(Option<String>, CodeExpr)], names: &i
     let renamed = match name {
         "int" => "integer".to_owned(),
         "float" => "number".to_owned(),
-        "list" | "str" | "min" | "max" | "abs" | "round" | "all" | "any" | "len" | "sum" | "bool" => {
+        "list" | "str" | "min" | "max" | "abs" | "round" | "all" | "any" | "len" | "sum"
+        | "bool" => {
             format!("{name}_of")
         }
         "isinstance" => return format!("is_list({})", written(values[0], names)),

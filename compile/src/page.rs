@@ -93,7 +93,8 @@ impl CodeWriter<'_, '_> {
         let rounds =
             rounds.filter_map(|(name, op)| Some((name.clone(), op.rounds.clone()?))).collect();
         let name = target.file.replace("{name}", &spec.name.name);
-        let text = if is_cpp(target) { text } else { tidy(&without_unused(&long_heads(&text, width))) };
+        let text =
+            if is_cpp(target) { text } else { tidy(&without_unused(&long_heads(&text, width))) };
         let mut beside = Vec::new();
         for (template, file) in &target.beside {
             let file = file.replace("{name}", &spec.name.name);
@@ -101,9 +102,12 @@ impl CodeWriter<'_, '_> {
             let is_python = Path::new(&file).extension().is_some_and(|extension| extension == "py");
             beside.push((file, if is_python { tidy(&without_unused(&text)) } else { text }));
         }
-        beside.extend(target.support.iter().filter_map(|name| {
-            Some((name.clone(), target.files.get(name)?.clone()))
-        }));
+        beside.extend(
+            target
+                .support
+                .iter()
+                .filter_map(|name| Some((name.clone(), target.files.get(name)?.clone()))),
+        );
         Ok(Code { name, text, beside, ops, helpers: names_of_helpers, rounds })
     }
 
