@@ -265,7 +265,7 @@ impl Classes<'_> {
                 init.push((conditions.clone(), CodeLine::Text(format!("{target} = {made}"))));
                 if group.methods.is_empty() {
                     let at = (path, target.as_str(), self.target.word("empty"));
-                    below_leaf(&at, &deeper, &conditions, init);
+                    below_leaf(&at, &deeper, &conditions, self.target, init);
                 }
             }
             if group.methods.is_empty() {
@@ -572,8 +572,10 @@ fn below_leaf(
     (path, target, empty): &(&str, &str, String),
     deeper: &[ModuleUse],
     known: &[Expr],
+    target_words: &Target,
     init: &mut Vec<(Vec<Expr>, CodeLine)>,
 ) {
+    let leaf = path.rsplit('.').next().unwrap_or(path);
     let mut made = BTreeSet::new();
     for one in deeper {
         if contradict(&one.conditions, known) && made.insert((*target).to_owned()) {
@@ -587,9 +589,10 @@ fn below_leaf(
         for (n, segment) in rest.iter().enumerate() {
             at = access(&at, segment);
             let last = n + 1 == rest.len();
-            let text = if last { one.made.clone() } else { empty.clone() };
+            let name = format!("{leaf}.{}", rest.join("."));
+            let own = if last { target_words.placed(&one.made, &name) } else { empty.clone() };
             if made.insert(at.clone()) {
-                init.push((conditions.clone(), CodeLine::Text(format!("{at} = {text}"))));
+                init.push((conditions.clone(), CodeLine::Text(format!("{at} = {own}"))));
             }
         }
     }

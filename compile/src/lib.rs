@@ -29,6 +29,8 @@ mod checkpoint;
 mod classes;
 mod comments;
 mod conditions;
+mod cpp;
+mod cpp_expression;
 mod division;
 mod file;
 mod functions;

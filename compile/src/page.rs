@@ -23,7 +23,7 @@ use crate::scalars::of_scalar;
 use crate::states::StateCode;
 use crate::target::Target;
 use crate::value::{CodeLine, each_text};
-use crate::{comments, layout, loader, settings};
+use crate::{comments, cpp, layout, loader, settings};
 
 impl CodeWriter<'_, '_> {
     /// Fills the template of the file.
@@ -78,6 +78,8 @@ impl CodeWriter<'_, '_> {
             family => family.to_owned(),
             about => layout::wrapped(&about.join(" "), width),
             settings => setting_lines,
+            cpp => is_cpp(target).then(|| cpp_value(&cpp::settings(&settings))),
+            layer_classes => self.walk.layers.classes.len(),
             defaults => default_lines(spec, width),
             inside => holds_encoders(spec),
             helpers,
@@ -105,17 +107,22 @@ impl CodeWriter<'_, '_> {
         let rounds =
             rounds.filter_map(|(name, op)| Some((name.clone(), op.rounds.clone()?))).collect();
         let name = self.path(&target.file)?;
-        let text = tidy(&without_unused(&long_heads(&text, width)));
+        let text =
+            if is_cpp(target) { text } else { tidy(&without_unused(&long_heads(&text, width))) };
         let extra_files = self.extra_files(&context)?;
         Ok(Code { name, text, extra_files, ops, helpers: names_of_helpers, rounds })
     }
 
-    /// Fills the templates of files beside that of the model; Python is laid out as there.
+    /// Fills the templates of files beside that of the model, and takes files of the folder as they are. Python of templates is laid out as there.
     fn extra_files(&self, context: &minijinja::Value) -> Result<Vec<(String, String)>, Finding> {
         let mut files = Vec::new();
         for (path, template) in &self.walk.target.extra_files {
-            let text = self.rendered(template, context)?;
             let path = self.path(path)?;
+            if let Some(text) = self.walk.target.files.get(template) {
+                files.push((path, text.clone()));
+                continue;
+            }
+            let text = self.rendered(template, context)?;
             let is_python = Path::new(&path).extension().is_some_and(|word| word == "py");
             let text = if is_python { tidy(&text) } else { text.trim().to_owned() + "\n" };
             files.push((path, text));
@@ -344,7 +351,26 @@ fn class_value(class: &Class, numbers: &[String], target: &Target) -> minijinja:
         let text = [("made", made.as_str()), ("slots", &slots), ("all", &all.to_string())];
         layout::statement(&target.spelled("kept", &text), 2, width, &mut kept);
     }
-    context! { name => class.name.clone(), about, head, init, methods, kept }
+    let cpp = is_cpp(target).then(|| cpp_value(&cpp::class(class)));
+    let params = class.params.iter().map(|name| crate::value::parameter(name)).collect::<Vec<_>>();
+    context! { name => class.name.clone(), about, head, init, methods, kept, cpp, params }
+}
+
+/// True if the target's files are C++.
+fn is_cpp(target: &Target) -> bool {
+    target.layout == "cpp"
+}
+
+/// Returns a struct of C++ for templates.
+fn cpp_value(class: &cpp::CppClass) -> minijinja::Value {
+    let methods: Vec<minijinja::Value> = class
+        .methods
+        .iter()
+        .map(|method| {
+            context! { name => method.name.clone(), returns => method.returns.clone(), params => method.params.clone(), body => method.body.clone() }
+        })
+        .collect();
+    context! { members => class.members.clone(), init => class.init.clone(), methods }
 }
 
 /// Lays a comment out as a docstring.

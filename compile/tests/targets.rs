@@ -29,10 +29,13 @@ fn code_is_as_before() {
         ("vllm", "llama"),
         ("sglang", "llama"),
         ("vllm", "lfm2"),
+        ("llama.cpp", "llama"),
+        ("llama.cpp", "mamba2"),
     ];
     for (target, name) in all {
         let code = written(name, &carried(target)).expect("it compiles");
-        let file = format!("tests/golden/{target}/{name}.py");
+        let ending = if target == "llama.cpp" { "cpp" } else { "py" };
+        let file = format!("tests/golden/{target}/{name}.{ending}");
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
         if std::env::var_os("UPDATE").is_some() {
             fs_err::write(&path, &code.text).expect("it is written");

@@ -1,0 +1,138 @@
+"""Runs generated files in llama.cpp against the dumps of fixtures: `check_llama.py LLAMA_CPP BUILD FIXTURES OUT [NAME...]`.
+
+LLAMA_CPP is a source tree with `onboard.patch` applied, BUILD a CMake build of its `libllama`, OUT a folder that
+`cargo run --example compile -- registry/targets/llama.cpp FIXTURES OUT` has filled. Each file is compiled and linked with `run.cpp`,
+then the weights of each fixture are written as GGUF in f32 by its converter, and the two longest prompts are run: all rows at once,
+and steps from the split of the dump. A line shows the largest root mean square difference of the log-probabilities of a row.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from check import F32, difference, load
+from safetensors.torch import load_file
+
+TARGET = Path(__file__).parent.parent / "registry/targets/llama.cpp"
+
+
+def compiled(source, out, tree, flags):
+    """Compiles a file unless its object is newer than all it is made of; gives the error, if there is one."""
+    object_file = out / ("onboard.h.gch" if source.suffix == ".h" else f"{source.stem}.o")
+    inputs = [source, out / "onboard.h"]
+    if object_file.exists() and all(object_file.stat().st_mtime > one.stat().st_mtime for one in inputs):
+        return ""
+    includes = [f"-I{tree / part}" for part in ("src", "src/models", "include", "ggml/include", "vendor")]
+    command = ["g++", "-std=c++17", *flags, "-fPIC", "-w", *includes, f"-I{out}", *([] if source.suffix == ".h" else ["-c"]), source, "-o", object_file]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        object_file.unlink(missing_ok=True)
+    return done.stderr if done.returncode else ""
+
+
+def built(args, sources):
+    """Builds the runner with all families; gives the families that do not compile, and why."""
+    out, failed, objects = args.out, {}, []
+    for name in ("onboard.h", "onboard.cpp", "run.cpp"):
+        text = (TARGET / name).read_text()
+        if name == "onboard.cpp":
+            for part in ("../llama-", "../../vendor/nlohmann/"):
+                text = text.replace(f'"{part}', f'"{"llama-" if "llama" in part else "nlohmann/"}')
+        place = out / name
+        if not place.exists() or place.read_text() != text:
+            place.write_text(text)
+    compiled(out / "onboard.h", out, args.tree, ["-O0", "-x", "c++-header"])
+    sources = [out / "onboard.cpp", out / "run.cpp", *sources]
+    with ThreadPoolExecutor(3) as pool:
+        errors = pool.map(lambda source: compiled(source, out, args.tree, ["-O0"]), sources)
+    for source, error in zip(sources, errors, strict=True):
+        if error:
+            failed[source.stem.removeprefix("onboard-")] = error
+        else:
+            objects.append(out / f"{source.stem}.o")
+    libraries = args.build / "bin"
+    command = ["g++", "-rdynamic", *objects, f"-L{libraries}", "-lllama", "-lggml", "-lggml-base", "-lggml-cpu"]
+    subprocess.run([*command, f"-Wl,-rpath,{libraries}", "-o", out / "run"], check=True)
+    return failed
+
+
+def steps_agree(dump, name):
+    """Says whether the reference's steps agree with its own prefill."""
+    own, whole = dump.get(f"f32/{name}/decode/logits"), dump.get(f"f32/{name}/prefill/logits")
+    return own is None or not len(own) or difference(own.float().numpy(), whole[-len(own) :].float().numpy()) <= 1e-2
+
+
+def check(folder, spec, out):
+    manifest = json.loads((folder / "reference/manifest.json").read_text())
+    dump = load_file(folder / "reference/reference.safetensors")
+    prompts = [one for one in manifest["prompts"] if not one.get("prefix") and not one.get("documents")]
+    prompts = [one for one in prompts if f"f32/{one['name']}/prefill/logits" in dump]
+    prompts = sorted(prompts, key=lambda one: len(one["tokens"]))[-2:]
+    model, listed, rows = out / "model.gguf", out / "prompts.txt", out / "rows.bin"
+    sys.argv = [spec, str(folder), str(model), "--type", "f32"]
+    load(out / f"convert_{spec}.py", f"convert_{spec}").main()
+    listed.write_text("".join(f"{one['split']} {' '.join(map(str, one['tokens']))}\n" for one in prompts))
+    done = subprocess.run([out / "run", model, listed, rows], capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        told = [line for line in lines if "onboard:" in line or "ASSERT" in line or "error" in line]
+        raise RuntimeError((told or lines or [f"it ended with {done.returncode}"])[0][:300])
+    values = np.fromfile(rows, dtype=np.float32).reshape(-1, int(done.stderr.split("width ")[1].split()[0]))
+    worst, at = {"prefill": 0.0, "decode": 0.0}, 0
+    for one in prompts:
+        count, name = len(one["tokens"]), one["name"]
+        parts = {"prefill": values[at : at + count], "decode": values[at + count : at + 2 * count]}
+        at += 2 * count
+        for word, part in parts.items():
+            theirs = dump.get(f"f32/{name}/{word}/logits")
+            if theirs is None:
+                continue
+            theirs = theirs.float().numpy()
+            if word == "decode" and not steps_agree(dump, name):
+                theirs = dump[f"f32/{name}/prefill/logits"].float().numpy()[-len(theirs) :]
+            shown = part[one["rows"]] if one.get("rows") else part[-len(theirs) :]
+            if not np.isfinite(shown).all():
+                raise RuntimeError(f"{word} has numbers that are not finite")
+            worst[word] = max(worst[word], difference(shown, theirs))
+    return worst
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("tree", "build", "fixtures", "out"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("names", nargs="*")
+    args = parser.parse_args()
+    specs = dict(line.split() for line in (args.out / "specs.txt").read_text().splitlines())
+    names = args.names or sorted(specs)
+    for name in names:
+        for file in (f"onboard-{specs[name]}.cpp", f"convert_{specs[name]}.py"):
+            shutil.copy2(args.out / name / file, args.out)
+    broken = built(args, [args.out / f"onboard-{spec}.cpp" for spec in sorted({specs[name] for name in names})])
+    good = []
+    for name in names:
+        start, spec = time.time(), specs[name]
+        if spec in broken:
+            lines = [line for line in broken[spec].splitlines() if "error" in line]
+            print("FAIL", name, "does not compile:", lines[0][-200:] if lines else broken[spec][:200], flush=True)
+            continue
+        try:
+            worst = check(args.fixtures / name, spec, args.out)
+            agrees = max(worst.values()) <= F32
+            good += [name] if agrees else []
+            shown = " ".join(f"{key} {value:.2g}" for key, value in worst.items())
+            print("ok  " if agrees else "FAIL", name, shown, f"{time.time() - start:.1f}s", flush=True)
+        except Exception as error:
+            print("FAIL", name, type(error).__name__, str(error).replace("\n", " ")[:300], flush=True)
+    print(f"{len(good)} of {len(names)} agree")
+    return len(good) != len(names)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,412 @@
+//! Classes of written code as structs of C++: members with their types, constructors and methods.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::classes::{Class, WrittenMethod};
+use crate::cpp_expression::{CodeExpr, CppNames, condition, parsed, tensors, written};
+use crate::value::CodeLine;
+
+/// A struct of C++ for templates.
+#[derive(Debug, Default)]
+pub(crate) struct CppClass {
+    pub(crate) members: Vec<String>,
+    pub(crate) init: Vec<String>,
+    pub(crate) methods: Vec<CppMethod>,
+}
+
+/// A method of a struct: its name, parameters and lines.
+#[derive(Debug, Default)]
+pub(crate) struct CppMethod {
+    pub(crate) name: String,
+    pub(crate) returns: String,
+    pub(crate) params: String,
+    pub(crate) body: Vec<String>,
+}
+
+/// Writes the lines of one class.
+#[derive(Default)]
+struct CppWriter {
+    /// Members by name, with their types.
+    members: BTreeMap<String, String>,
+    order: Vec<String>,
+    /// Names of the scope under way.
+    locals: BTreeSet<String>,
+    pointers: BTreeSet<String>,
+    /// The type of new variables.
+    local_type: &'static str,
+    /// Classes by the names of kinds of layers.
+    kinds: Vec<(String, String)>,
+    counted: usize,
+}
+
+impl CppNames for CppWriter {
+    fn member(&self, path: &[&str]) -> String {
+        // A module's own attributes, unless the class has made it by a line of its own.
+        let flat = |count: usize| path[..count].join("_");
+        let count = (1..=path.len()).rev().find(|count| self.members.contains_key(&flat(*count)));
+        let count = count.unwrap_or(1);
+        let own = if self.locals.contains(&flat(count)) { "this->" } else { "" };
+        let behind: String = path[count..].iter().map(|name| format!(".{name}")).collect();
+        format!("{own}{}{behind}", flat(count))
+    }
+
+    fn is_pointer(&self, name: &str) -> bool {
+        self.pointers.contains(name)
+    }
+}
+
+fn indent(depth: usize, text: &str) -> String {
+    format!("{}{text}", "    ".repeat(depth))
+}
+
+/// True for what fills a gap in a list of modules.
+fn is_gap(item: &CodeExpr) -> bool {
+    matches!(item, CodeExpr::Call(name, _) if **name == CodeExpr::Name("Gap".to_owned()))
+}
+
+/// Splits `name = value`.
+fn assignment(text: &str) -> Option<(&str, &str)> {
+    let (name, value) = text.split_once(" = ")?;
+    name.chars().all(|c| c.is_alphanumeric() || "_., ".contains(c)).then_some((name, value))
+}
+
+impl CppWriter {
+    fn expr(&self, text: &str) -> String {
+        parsed(text).map_or_else(|| format!("/* {text} */"), |expr| written(&expr, self))
+    }
+
+    fn condition(&self, text: &str) -> String {
+        parsed(text).map_or_else(|| format!("/* {text} */"), |expr| condition(&expr, self))
+    }
+
+    fn declare(&mut self, name: &str, ty: &str) {
+        // A module that is of one class or of another.
+        match self.members.get_mut(name) {
+            Some(known)
+                if known == ty
+                    || known.contains(&format!("<{ty},"))
+                    || known.contains(&format!(", {ty}")) => {}
+            Some(known) => {
+                let others = known.strip_prefix("OneOf<").and_then(|known| known.strip_suffix('>'));
+                *known = format!("OneOf<{}, {ty}>", others.unwrap_or(known));
+            }
+            None => {
+                self.members.insert(name.to_owned(), ty.to_owned());
+                self.order.push(name.to_owned());
+            }
+        }
+    }
+
+    /// Finds the members that lines assign.
+    fn find_members(&mut self, lines: &[CodeLine]) {
+        for line in lines {
+            match line {
+                CodeLine::Text(text) => {
+                    let Some((name, value)) = assignment(text) else { continue };
+                    let Some(name) = name.strip_prefix("self.") else {
+                        self.note_kinds(name, value);
+                        continue;
+                    };
+                    if value != "Empty()" && !name.ends_with(".weight") {
+                        let ty = self.type_of(value);
+                        self.declare(&name.replace('.', "_"), &ty);
+                    }
+                }
+                CodeLine::If(_, yes, no) => {
+                    self.find_members(yes);
+                    self.find_members(no);
+                }
+                CodeLine::For(_, body) => self.find_members(body),
+            }
+        }
+    }
+
+    fn note_kinds(&mut self, name: &str, value: &str) {
+        if let (Some(CodeExpr::Map(pairs)), "kinds") = (parsed(value), name) {
+            let class = |expr: &CodeExpr| match expr {
+                CodeExpr::Name(name) | CodeExpr::Text(name) => name.clone(),
+                _ => String::new(),
+            };
+            self.kinds = pairs.iter().map(|(key, value)| (class(key), class(value))).collect();
+        }
+    }
+
+    /// Returns the type of a member by the call that makes it.
+    fn type_of(&self, value: &str) -> String {
+        let made = |expr: &CodeExpr| match expr {
+            CodeExpr::Call(name, _) => match &**name {
+                CodeExpr::Name(name) if name.starts_with(|c: char| c.is_uppercase()) => {
+                    name.clone()
+                }
+                _ => "Value".to_owned(),
+            },
+            _ => "Value".to_owned(),
+        };
+        match parsed(value) {
+            Some(CodeExpr::Call(name, arguments))
+                if *name == CodeExpr::Name("modules".to_owned()) =>
+            {
+                match arguments.first() {
+                    Some((_, CodeExpr::List(items))) => {
+                        match items.iter().find(|item| !is_gap(item)) {
+                            Some(CodeExpr::Each { .. }) => "Layers".to_owned(),
+                            Some(item) => format!("std::vector<{}>", made(item)),
+                            None => "Layers".to_owned(),
+                        }
+                    }
+                    _ => "Layers".to_owned(),
+                }
+            }
+            Some(expr) => made(&expr),
+            None => "Value".to_owned(),
+        }
+    }
+
+    fn lines(&mut self, lines: &[CodeLine], depth: usize, out: &mut Vec<String>) {
+        for line in lines {
+            match line {
+                CodeLine::Text(text) if text.starts_with('#') => {
+                    out.push(indent(depth, &format!("//{}", &text[1..])));
+                }
+                CodeLine::Text(text) => self.statement(text, depth, out),
+                CodeLine::For(head, body) => {
+                    let (name, over) = head.split_once(" in ").unwrap_or((head, ""));
+                    let over = self.expr(over);
+                    out.push(indent(depth, &format!("for (const auto & {name} : {over}) {{")));
+                    self.pointers.insert(name.to_owned());
+                    self.lines(body, depth + 1, out);
+                    out.push(indent(depth, "}"));
+                }
+                CodeLine::If(condition, yes, no) => {
+                    self.hoist(yes, depth, out);
+                    self.hoist(no, depth, out);
+                    let condition = self.condition(condition);
+                    out.push(indent(depth, &format!("if ({condition}) {{")));
+                    self.lines(yes, depth + 1, out);
+                    if !no.is_empty() {
+                        out.push(indent(depth, "} else {"));
+                        self.lines(no, depth + 1, out);
+                    }
+                    out.push(indent(depth, "}"));
+                }
+            }
+        }
+    }
+
+    /// Declares the variables that a block sets for the lines behind it.
+    fn hoist(&mut self, lines: &[CodeLine], depth: usize, out: &mut Vec<String>) {
+        for line in lines {
+            match line {
+                CodeLine::Text(text) => {
+                    let Some((names, _)) = assignment(text) else { continue };
+                    for name in names.split(", ").filter(|name| !name.contains('.')) {
+                        if self.locals.insert(name.to_owned()) {
+                            let ty =
+                                if self.local_type == "auto" { "ggml_tensor *" } else { "Value" };
+                            let null = if ty == "Value" { "" } else { " = nullptr" };
+                            out.push(indent(depth, &format!("{ty} {name}{null};")));
+                        }
+                    }
+                }
+                CodeLine::If(_, yes, no) => {
+                    self.hoist(yes, depth, out);
+                    self.hoist(no, depth, out);
+                }
+                CodeLine::For(_, body) => self.hoist(body, depth, out),
+            }
+        }
+    }
+
+    fn statement(&mut self, text: &str, depth: usize, out: &mut Vec<String>) {
+        if let Some(result) = text.strip_prefix("return ") {
+            let value = match parsed(result) {
+                Some(CodeExpr::List(items)) => tensors(&items, self),
+                _ => self.expr(result),
+            };
+            out.push(indent(depth, &format!("return {value};")));
+            return;
+        }
+        let Some((names, value)) = assignment(text) else {
+            out.push(indent(depth, &format!("{};", self.expr(text))));
+            return;
+        };
+        if names == "kinds" || value == "Empty()" {
+            return;
+        }
+        if let Some(member) = names.strip_prefix("self.") {
+            self.member_line(member, value, depth, out);
+            return;
+        }
+        let names: Vec<&str> = names.split(", ").collect();
+        // A member of the same name is not the variable.
+        let is_new: Vec<bool> =
+            names.iter().map(|name| self.locals.insert((*name).to_owned())).collect();
+        let value = match parsed(value) {
+            Some(CodeExpr::List(items)) if names.len() > 1 => tensors(&items, self),
+            _ => self.expr(value),
+        };
+        let ty = self.local_type;
+        let start = |is_new: bool| if is_new { format!("{ty} ") } else { String::new() };
+        if let [name] = names.as_slice() {
+            out.push(indent(depth, &format!("{}{name} = {value};", start(is_new[0]))));
+            return;
+        }
+        self.counted += 1;
+        let parts = format!("several_{}", self.counted);
+        out.push(indent(depth, &format!("const tensors {parts} = {value};")));
+        for (n, name) in names.iter().enumerate() {
+            out.push(indent(depth, &format!("{}{name} = {parts}[{n}];", start(is_new[n]))));
+        }
+    }
+
+    /// Writes the line of a constructor that sets a member.
+    fn member_line(&mut self, member: &str, value: &str, depth: usize, out: &mut Vec<String>) {
+        let path: Vec<&str> = member.split('.').collect();
+        let name = self.member(&path);
+        let expr = parsed(value);
+        if let Some(CodeExpr::Call(function, arguments)) = &expr
+            && **function == CodeExpr::Name("modules".to_owned())
+            && let Some((_, CodeExpr::List(items))) = arguments.first()
+        {
+            match items.first() {
+                Some(CodeExpr::Each { body, names, over, .. }) => {
+                    self.layer_lines(&name, body, names, over, depth, out);
+                }
+                _ => {
+                    for item in items {
+                        let made = if is_gap(item) { "{}".to_owned() } else { written(item, self) };
+                        out.push(indent(depth, &format!("{name}.push_back({made});")));
+                    }
+                }
+            }
+            return;
+        }
+        if path.last() == Some(&"weight") && path.len() > 1 {
+            out.push(indent(
+                depth,
+                &format!("tie(prefix, \"{member}\", {name}, {});", self.expr(value)),
+            ));
+            return;
+        }
+        out.push(indent(depth, &format!("{name} = {};", self.expr(value))));
+    }
+
+    /// Writes the lines that make all layers, each of the class for its kind.
+    fn layer_lines(
+        &mut self,
+        list: &str,
+        body: &CodeExpr,
+        names: &[String],
+        over: &CodeExpr,
+        depth: usize,
+        out: &mut Vec<String>,
+    ) {
+        let number = &names[0];
+        let (count, kinds) = match over {
+            CodeExpr::Call(_, arguments) => match (names.len(), &arguments[0].1) {
+                (1, count) => (written(count, self), None),
+                (_, CodeExpr::Slice(list, _, Some(count))) => {
+                    (written(count, self), Some(written(list, self)))
+                }
+                (_, list) => {
+                    (format!("len_of({})", written(list, self)), Some(written(list, self)))
+                }
+            },
+            other => (written(other, self), None),
+        };
+        out.push(indent(
+            depth,
+            &format!("for (int {number} = 0; {number} < {count}; ++{number}) {{"),
+        ));
+        let inner = depth + 1;
+        if let Some(kinds) = kinds {
+            out.push(indent(inner, &format!("const Value {} = {kinds}[{number}];", names[1])));
+        }
+        let CodeExpr::Call(class, arguments) = body else { return };
+        let given: Vec<String> = arguments.iter().map(|(_, value)| written(value, self)).collect();
+        let given = given.join(", ");
+        let made = |class: &str| format!("{list}.push_back(std::make_shared<{class}>({given}));");
+        match &**class {
+            CodeExpr::Name(class) => out.push(indent(inner, &made(class))),
+            CodeExpr::Index(_, key) => {
+                let key = written(key, self);
+                for (n, (kind, class)) in self.kinds.iter().enumerate() {
+                    let start = if n == 0 { "if" } else { "} else if" };
+                    out.push(indent(inner, &format!("{start} ({key} == {kind}) {{")));
+                    out.push(indent(inner + 1, &made(class)));
+                }
+                out.push(indent(inner, "} else {"));
+                out.push(indent(inner + 1, &format!("unknown_kind({key});")));
+                out.push(indent(inner, "}"));
+            }
+            CodeExpr::Call(_, choice) => {
+                let key = written(&choice[0].1, self);
+                for (n, (kind, class)) in self.kinds.iter().enumerate() {
+                    let start = if n == 0 { "if" } else { "} else if" };
+                    out.push(indent(inner, &format!("{start} ({key} == {kind}) {{")));
+                    out.push(indent(inner + 1, &made(class)));
+                }
+                out.push(indent(inner, "} else {"));
+                out.push(indent(inner + 1, &made(&written(&choice[1].1, self))));
+                out.push(indent(inner, "}"));
+            }
+            _ => {}
+        }
+        out.push(indent(depth, "}"));
+    }
+
+    fn method(&mut self, method: &WrittenMethod) -> CppMethod {
+        self.locals = method.params.iter().map(|(name, _)| name.clone()).collect();
+        self.pointers.clear();
+        self.local_type = "auto";
+        self.counted = 0;
+        let mut body = Vec::new();
+        self.lines(&method.body, 2, &mut body);
+        let params: Vec<String> = method
+            .params
+            .iter()
+            .map(|(name, ty)| {
+                let ty = ty.strip_suffix(" | None").unwrap_or(ty);
+                let ty =
+                    if ["Any", "int", "str", "bool"].contains(&ty) { "const Value &" } else { ty };
+                let gap = if ty.ends_with(['*', '&']) { "" } else { " " };
+                format!("{ty}{gap}{name}")
+            })
+            .collect();
+        let returns = if method.results == 1 { "ggml_tensor *" } else { "tensors" };
+        CppMethod {
+            name: method.name.clone(),
+            returns: returns.to_owned(),
+            params: params.join(", "),
+            body,
+        }
+    }
+}
+
+/// Writes a class.
+pub(crate) fn class(class: &Class) -> CppClass {
+    let mut writer = CppWriter { local_type: "Value", ..CppWriter::default() };
+    writer.find_members(&class.init);
+    let mut init = Vec::new();
+    writer.locals = class.params.iter().map(|name| crate::value::parameter(name)).collect();
+    writer.locals.extend(["config".to_owned(), "prefix".to_owned()]);
+    writer.lines(&class.init, 2, &mut init);
+    let methods = class.methods.iter().map(|method| writer.method(method)).collect();
+    let members =
+        writer.order.iter().map(|name| format!("{} {name};", writer.members[name])).collect();
+    CppClass { members, init, methods }
+}
+
+/// Writes the settings: members and the lines that read them.
+pub(crate) fn settings(lines: &[CodeLine]) -> CppClass {
+    let mut writer = CppWriter { local_type: "Value", ..CppWriter::default() };
+    writer.find_members(lines);
+    for ty in writer.members.values_mut() {
+        "Value".clone_into(ty);
+    }
+    let mut init = Vec::new();
+    writer.locals = BTreeSet::from(["config".to_owned()]);
+    writer.lines(lines, 2, &mut init);
+    let members = writer.order.iter().map(|name| format!("Value {name};")).collect();
+    CppClass { members, init, methods: Vec::new() }
+}

@@ -1,0 +1,479 @@
+//! Expressions of written code, whose grammar is Python's, as expressions of C++.
+
+/// An expression of written code.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum CodeExpr {
+    /// A name, a number or a text as it stands.
+    Name(String),
+    Number(String),
+    Text(String),
+    /// A text with values in braces.
+    Form(String),
+    List(Vec<Self>),
+    Map(Vec<(Self, Self)>),
+    /// Items of a body for each of what is looped over.
+    Each {
+        body: Box<Self>,
+        names: Vec<String>,
+        over: Box<Self>,
+        filter: Option<Box<Self>>,
+    },
+    Unary(&'static str, Box<Self>),
+    Binary(&'static str, Box<Self>, Box<Self>),
+    If(Box<Self>, Box<Self>, Box<Self>),
+    Call(Box<Self>, Vec<(Option<String>, Self)>),
+    Index(Box<Self>, Box<Self>),
+    Slice(Box<Self>, Option<Box<Self>>, Option<Box<Self>>),
+    Attribute(Box<Self>, String),
+}
+
+use CodeExpr::{
+    Attribute, Binary, Call, Each, Form, If, Index, List, Map, Name, Number, Slice, Text, Unary,
+};
+
+/// Operators of two sides, the loosest first.
+const LEVELS: [&[&str]; 6] = [
+    &["or"],
+    &["and"],
+    &["not in", "in", "is not", "is", "==", "!=", "<=", ">=", "<", ">"],
+    &["+", "-"],
+    &["*", "//", "/", "%"],
+    &["**"],
+];
+
+/// Reads an expression from its words.
+struct CodeParser {
+    words: Vec<String>,
+    at: usize,
+}
+
+/// Splits a text into names, numbers, texts and signs.
+fn words(text: &str) -> Vec<String> {
+    let letters: Vec<char> = text.chars().collect();
+    let mut words = Vec::new();
+    let mut at = 0;
+    while at < letters.len() {
+        let start = at;
+        let letter = letters[at];
+        at += 1;
+        if letter.is_whitespace() {
+            continue;
+        }
+        let is_form = letter == 'f' && letters.get(at) == Some(&'"');
+        if letter == '"' || is_form {
+            at += usize::from(is_form);
+            while at < letters.len() && letters[at] != '"' {
+                at += if letters[at] == '\\' { 2 } else { 1 };
+            }
+            at += 1;
+        } else if letter.is_ascii_digit() {
+            while at < letters.len()
+                && (letters[at].is_alphanumeric()
+                    || letters[at] == '.'
+                    || ("+-".contains(letters[at]) && letters[at - 1] == 'e'))
+            {
+                at += 1;
+            }
+        } else if letter.is_alphanumeric() || letter == '_' {
+            while at < letters.len() && (letters[at].is_alphanumeric() || letters[at] == '_') {
+                at += 1;
+            }
+        } else {
+            let pair: String = letters[start..letters.len().min(start + 2)].iter().collect();
+            at += usize::from(["//", "**", "==", "!=", "<=", ">="].contains(&pair.as_str()));
+        }
+        words.push(letters[start..at.min(letters.len())].iter().collect());
+    }
+    words
+}
+
+/// Reads an expression; none if it is not one.
+pub(crate) fn parsed(text: &str) -> Option<CodeExpr> {
+    let mut parser = CodeParser { words: words(text), at: 0 };
+    let items = parser.items("")?;
+    (parser.at == parser.words.len()).then_some(())?;
+    match <[CodeExpr; 1]>::try_from(items) {
+        Ok([one]) => Some(one),
+        Err(items) => Some(List(items)),
+    }
+}
+
+impl CodeParser {
+    fn peek(&self) -> &str {
+        self.words.get(self.at).map_or("", String::as_str)
+    }
+
+    fn takes(&mut self, word: &str) -> bool {
+        let is_next = self.peek() == word && !word.is_empty();
+        self.at += usize::from(is_next);
+        is_next
+    }
+
+    /// Reads expressions up to a closing sign.
+    fn items(&mut self, close: &str) -> Option<Vec<CodeExpr>> {
+        let mut items = Vec::new();
+        while self.at < self.words.len() && self.peek() != close {
+            let item = self.expr()?;
+            items.push(self.each(item)?);
+            if !self.takes(",") {
+                break;
+            }
+        }
+        (close.is_empty() || self.takes(close)).then_some(items)
+    }
+
+    /// Reads `for NAMES in EXPR if EXPR` behind an expression, if it is there.
+    fn each(&mut self, body: CodeExpr) -> Option<CodeExpr> {
+        if !self.takes("for") {
+            return Some(body);
+        }
+        let mut names = Vec::new();
+        while !self.takes("in") {
+            names.push(self.peek().to_owned());
+            self.at += 1;
+            self.takes(",");
+            (self.at < self.words.len()).then_some(())?;
+        }
+        let over = Box::new(self.level(0)?);
+        let filter = if self.takes("if") { Some(Box::new(self.level(0)?)) } else { None };
+        Some(Each { body: Box::new(body), names, over, filter })
+    }
+
+    fn expr(&mut self) -> Option<CodeExpr> {
+        let then = self.level(0)?;
+        if !self.takes("if") {
+            return Some(then);
+        }
+        let condition = Box::new(self.level(0)?);
+        self.takes("else").then_some(())?;
+        Some(If(condition, Box::new(then), Box::new(self.expr()?)))
+    }
+
+    fn level(&mut self, level: usize) -> Option<CodeExpr> {
+        let Some(signs) = LEVELS.get(level) else { return self.unary() };
+        if level == 2 && self.takes("not") {
+            return Some(Unary("!", Box::new(self.level(2)?)));
+        }
+        if level == 5 {
+            let base = self.unary()?;
+            if self.takes("**") {
+                return Some(Binary("**", Box::new(base), Box::new(self.level(5)?)));
+            }
+            return Some(base);
+        }
+        let mut left = self.level(level + 1)?;
+        'more: loop {
+            for sign in *signs {
+                let start = self.at;
+                if sign.split(' ').all(|word| self.takes(word)) {
+                    let right = self.level(level + 1)?;
+                    left = Binary(sign, Box::new(left), Box::new(right));
+                    continue 'more;
+                }
+                self.at = start;
+            }
+            return Some(left);
+        }
+    }
+
+    fn unary(&mut self) -> Option<CodeExpr> {
+        if self.takes("-") {
+            return Some(Unary("-", Box::new(self.level(5)?)));
+        }
+        let mut base = self.atom()?;
+        loop {
+            if self.takes(".") {
+                base = Attribute(Box::new(base), self.peek().to_owned());
+                self.at += 1;
+            } else if self.takes("(") {
+                base = Call(Box::new(base), self.arguments()?);
+            } else if self.takes("[") {
+                base = self.index(base)?;
+            } else {
+                return Some(base);
+            }
+        }
+    }
+
+    fn arguments(&mut self) -> Option<Vec<(Option<String>, CodeExpr)>> {
+        let mut arguments = Vec::new();
+        while !self.takes(")") {
+            let has_name = self.words.get(self.at + 1).is_some_and(|word| word == "=");
+            let name = has_name.then(|| self.peek().to_owned());
+            self.at += if has_name { 2 } else { 0 };
+            let value = self.expr()?;
+            arguments.push((name, self.each(value)?));
+            (self.takes(",") || self.peek() == ")").then_some(())?;
+        }
+        Some(arguments)
+    }
+
+    fn index(&mut self, base: CodeExpr) -> Option<CodeExpr> {
+        let from = if self.peek() == ":" { None } else { Some(Box::new(self.expr()?)) };
+        if self.takes(":") {
+            let to = if self.peek() == "]" { None } else { Some(Box::new(self.expr()?)) };
+            return self.takes("]").then(|| Slice(Box::new(base), from, to));
+        }
+        let key = from?;
+        self.takes("]").then(|| Index(Box::new(base), key))
+    }
+
+    fn atom(&mut self) -> Option<CodeExpr> {
+        let word = self.peek().to_owned();
+        self.at += 1;
+        let first = word.chars().next()?;
+        match first {
+            '(' => {
+                let mut items = self.items(")")?;
+                if items.len() == 1 { items.pop() } else { Some(List(items)) }
+            }
+            '[' => self.items("]").map(List),
+            '{' => {
+                let mut pairs = Vec::new();
+                while !self.takes("}") {
+                    let key = self.expr()?;
+                    self.takes(":").then_some(())?;
+                    pairs.push((key, self.expr()?));
+                    self.takes(",");
+                }
+                Some(Map(pairs))
+            }
+            '"' => Some(Text(word)),
+            'f' if word.ends_with('"') => Some(Form(word[1..].to_owned())),
+            _ if first.is_ascii_digit() => Some(Number(word)),
+            _ if first.is_alphabetic() || first == '_' => Some(Name(word)),
+            _ => None,
+        }
+    }
+}
+
+/// What a name after `self` is in C++.
+pub(crate) trait CppNames {
+    /// Returns the code of an attribute of the class.
+    fn member(&self, path: &[&str]) -> String;
+    /// True for a loop's variable over modules.
+    fn is_pointer(&self, name: &str) -> bool;
+}
+
+/// How tightly operators of C++ bind.
+fn strength(sign: &str) -> u8 {
+    match sign {
+        "or" => 2,
+        "and" => 3,
+        "==" | "!=" | "is" | "is not" => 4,
+        "<" | "<=" | ">" | ">=" => 5,
+        "+" | "-" => 6,
+        "*" | "/" | "%" => 7,
+        _ => 9,
+    }
+}
+
+/// True for an expression that is true or false in C++.
+fn is_truth(expr: &CodeExpr) -> bool {
+    match expr {
+        Unary("!", _) => true,
+        Binary("and" | "or", a, b) => is_truth(a) && is_truth(b),
+        Binary(sign, ..) => {
+            ["==", "!=", "is", "is not", "<", "<=", ">", ">=", "in", "not in"].contains(sign)
+        }
+        Name(name) => name == "True" || name == "False",
+        Call(name, _) => {
+            matches!(&**name, Name(name) if ["has", "any", "isinstance"].contains(&name.as_str()))
+        }
+        _ => false,
+    }
+}
+
+/// Writes an expression as C++.
+pub(crate) fn written(expr: &CodeExpr, names: &impl CppNames) -> String {
+    shown(expr, names).0
+}
+
+/// Writes a condition as C++.
+pub(crate) fn condition(expr: &CodeExpr, names: &impl CppNames) -> String {
+    truth(expr, names).0
+}
+
+fn truth(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
+    match expr {
+        Binary(sign @ ("and" | "or"), a, b) => {
+            let bound = strength(sign);
+            let side = |side: &CodeExpr| {
+                at(truth(side, names), if is_truth(side) { bound + 1 } else { bound })
+            };
+            let sides = [side(a), side(b)];
+            (sides.join(if *sign == "and" { " && " } else { " || " }), bound)
+        }
+        Unary("!", inner) => (format!("!{}", at(truth(inner, names), 8)), 8),
+        _ => shown(expr, names),
+    }
+}
+
+fn at((text, bound): (String, u8), least: u8) -> String {
+    if bound < least { format!("({text})") } else { text }
+}
+
+/// Writes one side of a choice, whose sides must have one type.
+fn side(expr: &CodeExpr, names: &impl CppNames) -> String {
+    let text = shown(expr, names);
+    match expr {
+        Number(_) | Text(_) | List(_) | Unary(..) => format!("Value({})", text.0),
+        Name(name) if name == "True" || name == "False" => format!("Value({})", text.0),
+        Binary(..) if is_truth(expr) => format!("Value({})", text.0),
+        _ => at(text, 2),
+    }
+}
+
+fn listed<'e>(items: impl Iterator<Item = &'e CodeExpr>, names: &impl CppNames) -> String {
+    items.map(|item| written(item, names)).collect::<Vec<_>>().join(", ")
+}
+
+/// Writes a list of tensors.
+pub(crate) fn tensors(items: &[CodeExpr], names: &impl CppNames) -> String {
+    format!("tensors{{{}}}", listed(items.iter(), names))
+}
+
+fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
+    const ATOM: u8 = 10;
+    let one = |expr: &CodeExpr| written(expr, names);
+    match expr {
+        Name(name) => match name.as_str() {
+            "None" => ("nullptr".to_owned(), ATOM),
+            "True" => ("true".to_owned(), ATOM),
+            "False" => ("false".to_owned(), ATOM),
+            other => (other.to_owned(), ATOM),
+        },
+        Number(text) | Text(text) => (text.clone(), ATOM),
+        Form(text) => {
+            let mut given = Vec::new();
+            let mut form = String::new();
+            for (n, part) in text.split('{').enumerate() {
+                let tail = if n == 0 { None } else { part.split_once('}') };
+                if let Some((name, _)) = tail {
+                    given.push(format!(", {name}"));
+                    form += "{}";
+                }
+                form += tail.map_or(part, |(_, tail)| tail);
+            }
+            (format!("filled({form}{})", given.concat()), ATOM)
+        }
+        List(items) => match items.as_slice() {
+            [each @ Each { .. }] => shown(each, names),
+            items => (format!("list({{{}}})", listed(items.iter(), names)), ATOM),
+        },
+        Map(pairs) => {
+            let pairs =
+                pairs.iter().map(|(key, value)| format!("{{{}, {}}}", one(key), one(value)));
+            (format!("map({{{}}})", pairs.collect::<Vec<_>>().join(", ")), ATOM)
+        }
+        Each { body, names: variables, over, filter } => {
+            let params: Vec<String> =
+                variables.iter().map(|name| format!("const Value & {name}")).collect();
+            let function = |expr: &CodeExpr| {
+                format!(", [&]({}) -> Value {{ return {}; }}", params.join(", "), one(expr))
+            };
+            let filter = filter.as_ref().map(|filter| function(filter)).unwrap_or_default();
+            (format!("each({}{}{filter})", one(over), function(body)), ATOM)
+        }
+        Unary("!", inner) => (format!("!{}", at(truth(inner, names), 8)), 8),
+        Unary(sign, inner) => (format!("{sign}{}", at(shown(inner, names), 8)), 8),
+        Binary(sign, a, b) => binary(sign, a, b, names),
+        If(test, a, b) => {
+            let test = at(truth(test, names), 2);
+            (format!("{test} ? {} : {}", side(a, names), side(b, names)), 1)
+        }
+        Call(function, arguments) => (call(function, arguments, names), ATOM),
+        Index(base, key) => (format!("{}[{}]", at(shown(base, names), 9), one(key)), ATOM),
+        Slice(base, from, to) => {
+            let end = |end: &Option<Box<CodeExpr>>| {
+                end.as_ref().map_or("nullptr".to_owned(), |end| one(end))
+            };
+            (format!("slice({}, {}, {})", one(base), end(from), end(to)), ATOM)
+        }
+        Attribute(base, name) => {
+            let mut path = vec![name.as_str()];
+            let mut root = &**base;
+            while let Attribute(inner, name) = root {
+                path.insert(0, name);
+                root = inner;
+            }
+            match root {
+                Name(name) if name == "self" => (names.member(&path), ATOM),
+                Name(name) if name == "math" => (format!("math::{}", path.join(".")), ATOM),
+                _ => (format!("{}.{name}", at(shown(base, names), 9)), ATOM),
+            }
+        }
+    }
+}
+
+fn binary(sign: &'static str, a: &CodeExpr, b: &CodeExpr, names: &impl CppNames) -> (String, u8) {
+    let one = |expr: &CodeExpr| written(expr, names);
+    let word = match sign {
+        "and" | "or" if is_truth(a) && is_truth(b) => {
+            return truth(&Binary(sign, Box::new(a.clone()), Box::new(b.clone())), names);
+        }
+        "and" => return (format!("both({}, {})", one(a), one(b)), 10),
+        "or" => return (format!("either({}, {})", one(a), one(b)), 10),
+        "in" => return (format!("contains({}, {})", one(b), one(a)), 10),
+        "not in" => return (format!("!contains({}, {})", one(b), one(a)), 8),
+        "//" => return (format!("floor_div({}, {})", one(a), one(b)), 10),
+        "**" => return (format!("power({}, {})", one(a), one(b)), 10),
+        "is" => "==",
+        "is not" => "!=",
+        other => other,
+    };
+    let bound = strength(sign);
+    // Two literals would be numbers of C++, not of the config.
+    let left = match (a, b) {
+        (Number(n), Number(_)) => format!("Value({n})"),
+        _ => at(shown(a, names), bound),
+    };
+    (format!("{left} {word} {}", at(shown(b, names), bound + 1)), bound)
+}
+
+fn call(
+    function: &CodeExpr,
+    arguments: &[(Option<String>, CodeExpr)],
+    names: &impl CppNames,
+) -> String {
+    let plain = |name: &Option<String>| name.is_none();
+    let values: Vec<&CodeExpr> =
+        arguments.iter().filter(|(name, _)| plain(name)).map(|(_, value)| value).collect();
+    let all = listed(values.iter().copied(), names);
+    let name = match function {
+        Name(name) => name.as_str(),
+        Attribute(form, name) if name == "format" => {
+            return format!("filled({}, {all})", written(form, names));
+        }
+        Attribute(_, name) if name == "concat" && matches!(values.as_slice(), [List(_)]) => {
+            let [List(items)] = values.as_slice() else { return String::new() };
+            return format!("{}({})", written(function, names), tensors(items, names));
+        }
+        Attribute(map, name) if name == "get" => {
+            return format!("entry({}, {all})", written(map, names));
+        }
+        _ => "",
+    };
+    if name == "read" {
+        let keys = listed(values.iter().skip(1).copied(), names);
+        let default = arguments.iter().find(|(name, _)| name.is_some());
+        let default = default.map(|(_, value)| format!(", {}", written(value, names)));
+        return format!("read(config, {{{keys}}}{})", default.unwrap_or_default());
+    }
+    let renamed = match name {
+        "int" => "integer".to_owned(),
+        "float" => "number".to_owned(),
+        "list" | "str" | "min" | "max" | "abs" | "round" | "all" | "any" | "len" | "sum"
+        | "bool" => {
+            format!("{name}_of")
+        }
+        "isinstance" => return format!("is_list({})", written(values[0], names)),
+        other if names.is_pointer(other) => format!("(*{other})"),
+        _ => written(function, names),
+    };
+    let chained: String = arguments
+        .iter()
+        .filter_map(|(name, value)| Some(format!(".{}({})", name.as_ref()?, written(value, names))))
+        .collect();
+    format!("{renamed}({all}){chained}")
+}
