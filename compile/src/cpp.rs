@@ -46,13 +46,41 @@ impl CppNames for CppWriter {
         let count = (1..=path.len()).rev().find(|count| self.members.contains_key(&flat(*count)));
         let count = count.unwrap_or(1);
         let own = if self.locals.contains(&flat(count)) { "this->" } else { "" };
-        let behind: String = path[count..].iter().map(|name| format!(".{name}")).collect();
+        let behind: String = path[count..].iter().flat_map(|name| [".", *name]).collect();
         format!("{own}{}{behind}", flat(count))
     }
 
     fn is_pointer(&self, name: &str) -> bool {
         self.pointers.contains(name)
     }
+}
+
+/// Returns the type of a member by the call that makes it.
+fn type_of(value: &str) -> String {
+    match parsed(value) {
+        Some(CodeExpr::Call(name, arguments)) if *name == CodeExpr::Name("modules".to_owned()) => {
+            let Some((_, CodeExpr::List(items))) = arguments.first() else {
+                return "Layers".to_owned();
+            };
+            match items.iter().find(|item| !is_gap(item)) {
+                Some(CodeExpr::Each { .. }) | None => "Layers".to_owned(),
+                Some(item) => format!("std::vector<{}>", constructed(item)),
+            }
+        }
+        Some(expr) => constructed(&expr),
+        None => "Value".to_owned(),
+    }
+}
+
+/// Returns the type that an expression constructs; a value of the config if it constructs none.
+fn constructed(expr: &CodeExpr) -> String {
+    if let CodeExpr::Call(name, _) = expr
+        && let CodeExpr::Name(name) = &**name
+        && name.starts_with(char::is_uppercase)
+    {
+        return name.clone();
+    }
+    "Value".to_owned()
 }
 
 fn indent(depth: usize, text: &str) -> String {
@@ -108,7 +136,7 @@ impl CppWriter {
                         continue;
                     };
                     if value != "Empty()" && !name.ends_with(".weight") {
-                        let ty = self.type_of(value);
+                        let ty = type_of(value);
                         self.declare(&name.replace('.', "_"), &ty);
                     }
                 }
@@ -128,37 +156,6 @@ impl CppWriter {
                 _ => String::new(),
             };
             self.kinds = pairs.iter().map(|(key, value)| (class(key), class(value))).collect();
-        }
-    }
-
-    /// Returns the type of a member by the call that makes it.
-    fn type_of(&self, value: &str) -> String {
-        let made = |expr: &CodeExpr| match expr {
-            CodeExpr::Call(name, _) => match &**name {
-                CodeExpr::Name(name) if name.starts_with(|c: char| c.is_uppercase()) => {
-                    name.clone()
-                }
-                _ => "Value".to_owned(),
-            },
-            _ => "Value".to_owned(),
-        };
-        match parsed(value) {
-            Some(CodeExpr::Call(name, arguments))
-                if *name == CodeExpr::Name("modules".to_owned()) =>
-            {
-                match arguments.first() {
-                    Some((_, CodeExpr::List(items))) => {
-                        match items.iter().find(|item| !is_gap(item)) {
-                            Some(CodeExpr::Each { .. }) => "Layers".to_owned(),
-                            Some(item) => format!("std::vector<{}>", made(item)),
-                            None => "Layers".to_owned(),
-                        }
-                    }
-                    _ => "Layers".to_owned(),
-                }
-            }
-            Some(expr) => made(&expr),
-            None => "Value".to_owned(),
         }
     }
 

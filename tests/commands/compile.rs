@@ -36,7 +36,7 @@ fn what_cannot_be_written_leaves_nothing_behind() {
     compile(&llama, "torch", &out, &[]).code(2).says("give --prove DUMP");
     compile(&llama, "tensorflow", &out, &["--unproven"])
         .code(2)
-        .says("there is no target `tensorflow`; there are: mlx, torch, vllm");
+        .says("there is no target `tensorflow`; there are: llama.cpp, mlx, sglang, torch, vllm");
     compile(&fixture("zamba"), "mlx", &out, &["--unproven"])
         .code(2)
         .says("the target `mlx` has no layers that take modules from elsewhere")
