@@ -1,6 +1,6 @@
 //! Implements `onboard compile`: the source code of a model for an engine, from its spec, with a proof.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
@@ -178,8 +178,7 @@ impl CompileArgs {
         let parent = self.output.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.unwrap_or(Path::new("."));
         fs_err::create_dir_all(parent)?;
-        let unfinished =
-            tempfile::Builder::new().prefix(".onboard-compile-").tempdir_in(parent)?;
+        let unfinished = tempfile::Builder::new().prefix(".onboard-compile-").tempdir_in(parent)?;
         let _watched = crate::interrupt::watch_whole(unfinished.path());
         // Renamed as a whole, so that the temporary folder's own mode of 0700 stays behind.
         let folder = unfinished.path().join("code");
@@ -208,15 +207,9 @@ impl CompileArgs {
 
 /// Writes the file of the model and those beside it below a folder.
 fn write_all(folder: &Path, code: &Code) -> Result<()> {
-    let extra_files = code.extra_files.iter().map(|(name, text)| (name, text));
-    for (name, text) in std::iter::once((&code.name, &code.text)).chain(extra_files) {
-        let inside =
-            Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
-        ensure!(
-            inside && !name.is_empty(),
-            "the target names the file `{name}`, expected a path below the folder that is written; correct `file` and `files` of its sheet"
-        );
-        write::atomic(&folder.join(name), text.as_bytes())?;
+    write::atomic(&folder.join(&code.name), code.text.as_bytes())?;
+    for (path, text) in &code.extra_files {
+        write::atomic(&folder.join(path), text.as_bytes())?;
     }
     Ok(())
 }
