@@ -4,9 +4,8 @@
 
 #include "onboard.h"
 
-using namespace onboard;
-
-namespace {
+// llama.cpp compiles several files as one, so each family has a namespace.
+namespace onboard::family_mamba2 {
 
 // Sizes and settings, read from the config of the checkpoint.
 struct Config {
