@@ -117,7 +117,7 @@ impl CompileArgs {
             specs.named(spec).map_err(model_error)?;
         }
         let spec = specs.load(&model.spec.name, &self.choice.set).map_err(model_error)?;
-        Ok((spec, ConfigTexts::of(&config)))
+        Ok((spec, ConfigTexts::from_config(&config)))
     }
 
     fn target(&self) -> Result<Target> {

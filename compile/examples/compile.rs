@@ -40,7 +40,7 @@ fn main() {
             continue;
         };
         let spec = library.load(spec, &[]).expect("a spec");
-        match compile(&spec, &OpSet::builtin(), &target, &ConfigTexts::of(&config)) {
+        match compile(&spec, &OpSet::builtin(), &target, &ConfigTexts::from_config(&config)) {
             Ok(code) => {
                 let file = Path::new(out).join(format!("{name}.py"));
                 fs_err::write(&file, &code.text).expect("it is written");

@@ -1,4 +1,4 @@
-//! What a target takes from another: ops, steps, helpers and parts of files that it has not itself.
+//! Ops, steps, helpers and parts of files that a target takes from another.
 //!
 //! A base is a folder beside that of the target, or one that the program carries. A folder without a sheet is no target,
 //! and has parts for others alone.

@@ -11,7 +11,7 @@ use crate::scalars::LayerSymbols;
 use crate::target::Target;
 use crate::value::{CodeLine, Method, assigned, each_text, parameter, segments};
 
-/// What places are filled with where no class has methods yet.
+/// Names for places where no class has methods yet.
 #[derive(Default)]
 pub(crate) struct NoMethods {
     called: BTreeMap<usize, String>,

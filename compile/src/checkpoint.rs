@@ -18,9 +18,10 @@ pub struct ConfigTexts {
 
 impl ConfigTexts {
     /// Reads the texts of a config.
-    pub fn of(config: &Config) -> Self {
+    pub fn from_config(config: &Config) -> Self {
         let mut words = BTreeSet::new();
         collect(config.root(), &mut words);
+        // That of the whole checkpoint: a config inside it has one of its own.
         let model_type = match config.root() {
             Scalar::Map(entries) => entries.iter().find_map(|(key, value)| match value {
                 Scalar::Str(text) if key == "model_type" => Some(text.clone()),

@@ -58,7 +58,7 @@ pub(crate) struct Classes<'m> {
     pub(crate) methods: &'m [Method],
     /// Finished classes, inner ones first.
     pub(crate) done: Vec<Class>,
-    /// How each method is called, from the class of its module.
+    /// Names of methods in the classes of their modules.
     pub(crate) called: BTreeMap<usize, String>,
     /// Names of classes by the names of layers' kinds, say.
     pub(crate) names: IndexSet<String>,
@@ -69,7 +69,7 @@ pub(crate) struct Classes<'m> {
     /// Modules that layers take from elsewhere, and which of a list they use.
     pub(crate) lent: &'m [LentModule],
     pub(crate) choices: &'m [ModuleChoice],
-    /// How those that come from lists beside the layers are made.
+    /// Constructors of modules that come from lists beside the layers.
     pub(crate) children: Vec<LentChild>,
     /// Scalars of the layer that number it.
     pub(crate) numbers: Vec<String>,
@@ -590,9 +590,9 @@ fn below_leaf(
             at = access(&at, segment);
             let last = n + 1 == rest.len();
             let name = format!("{leaf}.{}", rest.join("."));
-            let own = if last { target_words.placed(&one.made, &name) } else { empty.clone() };
+            let module = if last { target_words.placed(&one.made, &name) } else { empty.clone() };
             if made.insert(at.clone()) {
-                init.push((conditions.clone(), CodeLine::Text(format!("{at} = {own}"))));
+                init.push((conditions.clone(), CodeLine::Text(format!("{at} = {module}"))));
             }
         }
     }

@@ -37,17 +37,21 @@ struct CppWriter {
     /// Classes by the names of kinds of layers.
     kinds: Vec<(String, String)>,
     counted: usize,
+    /// Code that has no form in C++.
+    unwritable: Vec<String>,
 }
 
 impl CppNames for CppWriter {
     fn member(&self, path: &[&str]) -> String {
-        // A module's own attributes, unless the class has made it by a line of its own.
-        let flat = |count: usize| path[..count].join("_");
-        let count = (1..=path.len()).rev().find(|count| self.members.contains_key(&flat(*count)));
-        let count = count.unwrap_or(1);
-        let own = if self.locals.contains(&flat(count)) { "this->" } else { "" };
-        let behind: String = path[count..].iter().flat_map(|name| [".", *name]).collect();
-        format!("{own}{}{behind}", flat(count))
+        // Attributes of a module, unless the class has made it by a line of its own.
+        let mut count = path.len();
+        while count > 1 && !self.members.contains_key(&path[..count].join("_")) {
+            count -= 1;
+        }
+        let member = path[..count].join("_");
+        let this = if self.locals.contains(&member) { "this->" } else { "" };
+        let attributes: String = path[count..].iter().flat_map(|name| [".", *name]).collect();
+        format!("{this}{member}{attributes}")
     }
 
     fn is_pointer(&self, name: &str) -> bool {
@@ -58,7 +62,7 @@ impl CppNames for CppWriter {
 /// Returns the type of a member by the call that makes it.
 fn type_of(value: &str) -> String {
     match parsed(value) {
-        Some(CodeExpr::Call(name, arguments)) if *name == CodeExpr::Name("modules".to_owned()) => {
+        Some(CodeExpr::Call(name, arguments)) if name.is_name("modules") => {
             let Some((_, CodeExpr::List(items))) = arguments.first() else {
                 return "Layers".to_owned();
             };
@@ -83,13 +87,26 @@ fn constructed(expr: &CodeExpr) -> String {
     "Value".to_owned()
 }
 
+/// Returns the line that appends a layer of a class to a list.
+fn layer_line(list: &str, class: &str, arguments: &str) -> String {
+    format!("{list}.push_back(std::make_shared<{class}>({arguments}));")
+}
+
 fn indent(depth: usize, text: &str) -> String {
     format!("{}{text}", "    ".repeat(depth))
 }
 
 /// True for what fills a gap in a list of modules.
 fn is_gap(item: &CodeExpr) -> bool {
-    matches!(item, CodeExpr::Call(name, _) if **name == CodeExpr::Name("Gap".to_owned()))
+    matches!(item, CodeExpr::Call(name, _) if name.is_name("Gap"))
+}
+
+/// Returns a name or a literal text as it stands; empty for anything else.
+fn word(expr: &CodeExpr) -> String {
+    match expr {
+        CodeExpr::Name(text) | CodeExpr::Text(text) => text.clone(),
+        _ => String::new(),
+    }
 }
 
 /// Splits `name = value`.
@@ -99,12 +116,20 @@ fn assignment(text: &str) -> Option<(&str, &str)> {
 }
 
 impl CppWriter {
-    fn expr(&self, text: &str) -> String {
-        parsed(text).map_or_else(|| format!("/* {text} */"), |expr| written(&expr, self))
+    /// Notes code that has no form in C++, unless it has one.
+    fn known<T>(&mut self, text: &str, form: Option<T>) -> Option<T> {
+        if form.is_none() {
+            self.unwritable.push(text.to_owned());
+        }
+        form
     }
 
-    fn condition(&self, text: &str) -> String {
-        parsed(text).map_or_else(|| format!("/* {text} */"), |expr| condition(&expr, self))
+    fn expr(&mut self, text: &str) -> String {
+        self.known(text, parsed(text)).map(|expr| written(&expr, self)).unwrap_or_default()
+    }
+
+    fn condition(&mut self, text: &str) -> String {
+        self.known(text, parsed(text)).map(|expr| condition(&expr, self)).unwrap_or_default()
     }
 
     fn declare(&mut self, name: &str, ty: &str) {
@@ -115,8 +140,8 @@ impl CppWriter {
                     || known.contains(&format!("<{ty},"))
                     || known.contains(&format!(", {ty}")) => {}
             Some(known) => {
-                let others = known.strip_prefix("OneOf<").and_then(|known| known.strip_suffix('>'));
-                *known = format!("OneOf<{}, {ty}>", others.unwrap_or(known));
+                let listed = known.strip_prefix("OneOf<").and_then(|known| known.strip_suffix('>'));
+                *known = format!("OneOf<{}, {ty}>", listed.unwrap_or(known));
             }
             None => {
                 self.members.insert(name.to_owned(), ty.to_owned());
@@ -151,11 +176,7 @@ impl CppWriter {
 
     fn note_kinds(&mut self, name: &str, value: &str) {
         if let (Some(CodeExpr::Map(pairs)), "kinds") = (parsed(value), name) {
-            let class = |expr: &CodeExpr| match expr {
-                CodeExpr::Name(name) | CodeExpr::Text(name) => name.clone(),
-                _ => String::new(),
-            };
-            self.kinds = pairs.iter().map(|(key, value)| (class(key), class(value))).collect();
+            self.kinds = pairs.iter().map(|(key, value)| (word(key), word(value))).collect();
         }
     }
 
@@ -242,17 +263,23 @@ impl CppWriter {
             Some(CodeExpr::List(items)) if names.len() > 1 => tensors(&items, self),
             _ => self.expr(value),
         };
-        let ty = self.local_type;
-        let start = |is_new: bool| if is_new { format!("{ty} ") } else { String::new() };
-        if let [name] = names.as_slice() {
-            out.push(indent(depth, &format!("{}{name} = {value};", start(is_new[0]))));
+        let declared: Vec<String> =
+            names
+                .iter()
+                .zip(is_new)
+                .map(|(name, is_new)| {
+                    if is_new { format!("{} {name}", self.local_type) } else { (*name).to_owned() }
+                })
+                .collect();
+        if let [name] = declared.as_slice() {
+            out.push(indent(depth, &format!("{name} = {value};")));
             return;
         }
         self.counted += 1;
         let parts = format!("several_{}", self.counted);
         out.push(indent(depth, &format!("const tensors {parts} = {value};")));
-        for (n, name) in names.iter().enumerate() {
-            out.push(indent(depth, &format!("{}{name} = {parts}[{n}];", start(is_new[n]))));
+        for (n, name) in declared.iter().enumerate() {
+            out.push(indent(depth, &format!("{name} = {parts}[{n}];")));
         }
     }
 
@@ -262,19 +289,18 @@ impl CppWriter {
         let name = self.member(&path);
         let expr = parsed(value);
         if let Some(CodeExpr::Call(function, arguments)) = &expr
-            && **function == CodeExpr::Name("modules".to_owned())
+            && function.is_name("modules")
             && let Some((_, CodeExpr::List(items))) = arguments.first()
         {
-            match items.first() {
-                Some(CodeExpr::Each { body, names, over, .. }) => {
-                    self.layer_lines(&name, body, names, over, depth, out);
-                }
-                _ => {
-                    for item in items {
-                        let made = if is_gap(item) { "{}".to_owned() } else { written(item, self) };
-                        out.push(indent(depth, &format!("{name}.push_back({made});")));
-                    }
-                }
+            if let Some(CodeExpr::Each { body, names, over, .. }) = items.first() {
+                let layers = self.layer_lines(&name, body, names, over);
+                let lines = self.known(value, layers).unwrap_or_default();
+                out.extend(lines.iter().map(|line| indent(depth, line)));
+                return;
+            }
+            for item in items {
+                let module = if is_gap(item) { "{}".to_owned() } else { written(item, self) };
+                out.push(indent(depth, &format!("{name}.push_back({module});")));
             }
             return;
         }
@@ -288,19 +314,17 @@ impl CppWriter {
         out.push(indent(depth, &format!("{name} = {};", self.expr(value))));
     }
 
-    /// Writes the lines that make all layers, each of the class for its kind.
+    /// Returns the lines that make all layers, each of the class for its kind; none if the loop has another form.
     fn layer_lines(
-        &mut self,
+        &self,
         list: &str,
         body: &CodeExpr,
         names: &[String],
         over: &CodeExpr,
-        depth: usize,
-        out: &mut Vec<String>,
-    ) {
-        let number = &names[0];
+    ) -> Option<Vec<String>> {
+        let number = names.first()?;
         let (count, kinds) = match over {
-            CodeExpr::Call(_, arguments) => match (names.len(), &arguments[0].1) {
+            CodeExpr::Call(_, arguments) => match (names.len(), &arguments.first()?.1) {
                 (1, count) => (written(count, self), None),
                 (_, CodeExpr::Slice(list, _, Some(count))) => {
                     (written(count, self), Some(written(list, self)))
@@ -311,45 +335,49 @@ impl CppWriter {
             },
             other => (written(other, self), None),
         };
-        out.push(indent(
-            depth,
-            &format!("for (int {number} = 0; {number} < {count}; ++{number}) {{"),
-        ));
-        let inner = depth + 1;
+        let mut lines = vec![format!("for (int {number} = 0; {number} < {count}; ++{number}) {{")];
         if let Some(kinds) = kinds {
-            out.push(indent(inner, &format!("const Value {} = {kinds}[{number}];", names[1])));
+            lines.push(indent(1, &format!("const Value {} = {kinds}[{number}];", names.get(1)?)));
         }
-        let CodeExpr::Call(class, arguments) = body else { return };
-        let given: Vec<String> = arguments.iter().map(|(_, value)| written(value, self)).collect();
-        let given = given.join(", ");
-        let made = |class: &str| format!("{list}.push_back(std::make_shared<{class}>({given}));");
-        match &**class {
-            CodeExpr::Name(class) => out.push(indent(inner, &made(class))),
+        let CodeExpr::Call(class, arguments) = body else { return None };
+        let arguments: Vec<String> =
+            arguments.iter().map(|(_, value)| written(value, self)).collect();
+        let arguments = arguments.join(", ");
+        let (key, otherwise) = match &**class {
+            CodeExpr::Name(class) => {
+                lines.push(indent(1, &layer_line(list, class, &arguments)));
+                lines.push("}".to_owned());
+                return Some(lines);
+            }
             CodeExpr::Index(_, key) => {
                 let key = written(key, self);
-                for (n, (kind, class)) in self.kinds.iter().enumerate() {
-                    let start = if n == 0 { "if" } else { "} else if" };
-                    out.push(indent(inner, &format!("{start} ({key} == {kind}) {{")));
-                    out.push(indent(inner + 1, &made(class)));
-                }
-                out.push(indent(inner, "} else {"));
-                out.push(indent(inner + 1, &format!("unknown_kind({key});")));
-                out.push(indent(inner, "}"));
+                let refusal = format!("unknown_kind({key});");
+                (key, refusal)
             }
             CodeExpr::Call(_, choice) => {
-                let key = written(&choice[0].1, self);
-                for (n, (kind, class)) in self.kinds.iter().enumerate() {
-                    let start = if n == 0 { "if" } else { "} else if" };
-                    out.push(indent(inner, &format!("{start} ({key} == {kind}) {{")));
-                    out.push(indent(inner + 1, &made(class)));
-                }
-                out.push(indent(inner, "} else {"));
-                out.push(indent(inner + 1, &made(&written(&choice[1].1, self))));
-                out.push(indent(inner, "}"));
+                let [(_, key), (_, class)] = choice.as_slice() else { return None };
+                (written(key, self), layer_line(list, &written(class, self), &arguments))
             }
-            _ => {}
+            _ => return None,
+        };
+        for (n, (kind, class)) in self.kinds.iter().enumerate() {
+            let start = if n == 0 { "if" } else { "} else if" };
+            lines.push(indent(1, &format!("{start} ({key} == {kind}) {{")));
+            lines.push(indent(2, &layer_line(list, class, &arguments)));
         }
-        out.push(indent(depth, "}"));
+        lines.push(indent(1, "} else {"));
+        lines.push(indent(2, &otherwise));
+        lines.push(indent(1, "}"));
+        lines.push("}".to_owned());
+        Some(lines)
+    }
+
+    fn finish(self, init: Vec<String>, methods: Vec<CppMethod>) -> Result<CppClass, Vec<String>> {
+        if !self.unwritable.is_empty() {
+            return Err(self.unwritable);
+        }
+        let members = self.order.iter().map(|name| format!("{} {name};", self.members[name]));
+        Ok(CppClass { members: members.collect(), init, methods })
     }
 
     fn method(&mut self, method: &WrittenMethod) -> CppMethod {
@@ -380,8 +408,8 @@ impl CppWriter {
     }
 }
 
-/// Writes a class.
-pub(crate) fn class(class: &Class) -> CppClass {
+/// Writes a class, or returns code of it that has no form in C++.
+pub(crate) fn class(class: &Class) -> Result<CppClass, Vec<String>> {
     let mut writer = CppWriter { local_type: "Value", ..CppWriter::default() };
     writer.find_members(&class.init);
     let mut init = Vec::new();
@@ -389,13 +417,11 @@ pub(crate) fn class(class: &Class) -> CppClass {
     writer.locals.extend(["config".to_owned(), "prefix".to_owned()]);
     writer.lines(&class.init, 2, &mut init);
     let methods = class.methods.iter().map(|method| writer.method(method)).collect();
-    let members =
-        writer.order.iter().map(|name| format!("{} {name};", writer.members[name])).collect();
-    CppClass { members, init, methods }
+    writer.finish(init, methods)
 }
 
 /// Writes the settings: members and the lines that read them.
-pub(crate) fn settings(lines: &[CodeLine]) -> CppClass {
+pub(crate) fn settings(lines: &[CodeLine]) -> Result<CppClass, Vec<String>> {
     let mut writer = CppWriter { local_type: "Value", ..CppWriter::default() };
     writer.find_members(lines);
     for ty in writer.members.values_mut() {
@@ -404,6 +430,5 @@ pub(crate) fn settings(lines: &[CodeLine]) -> CppClass {
     let mut init = Vec::new();
     writer.locals = BTreeSet::from(["config".to_owned()]);
     writer.lines(lines, 2, &mut init);
-    let members = writer.order.iter().map(|name| format!("Value {name};")).collect();
-    CppClass { members, init, methods: Vec::new() }
+    writer.finish(init, Vec::new())
 }

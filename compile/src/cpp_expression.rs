@@ -27,6 +27,13 @@ pub(crate) enum CodeExpr {
     Attribute(Box<Self>, String),
 }
 
+impl CodeExpr {
+    /// True for this name.
+    pub(crate) fn is_name(&self, name: &str) -> bool {
+        matches!(self, Self::Name(text) if text == name)
+    }
+}
+
 use CodeExpr::{
     Attribute, Binary, Call, Each, Form, If, Index, List, Map, Name, Number, Slice, Text, Unary,
 };
@@ -247,7 +254,7 @@ impl CodeParser {
     }
 }
 
-/// What a name after `self` is in C++.
+/// Names of a class as C++ has them.
 pub(crate) trait CppNames {
     /// Returns the code of an attribute of the class.
     fn member(&self, path: &[&str]) -> String;
@@ -255,7 +262,7 @@ pub(crate) trait CppNames {
     fn is_pointer(&self, name: &str) -> bool;
 }
 
-/// How tightly operators of C++ bind.
+/// Returns how tightly an operator of C++ binds.
 fn strength(sign: &str) -> u8 {
     match sign {
         "or" => 2,
@@ -298,10 +305,8 @@ fn truth(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
     match expr {
         Binary(sign @ ("and" | "or"), a, b) => {
             let bound = strength(sign);
-            let side = |side: &CodeExpr| {
-                at(truth(side, names), if is_truth(side) { bound + 1 } else { bound })
-            };
-            let sides = [side(a), side(b)];
+            let sides = [a, b]
+                .map(|side| at(truth(side, names), if is_truth(side) { bound + 1 } else { bound }));
             (sides.join(if *sign == "and" { " && " } else { " || " }), bound)
         }
         Unary("!", inner) => (format!("!{}", at(truth(inner, names), 8)), 8),
@@ -335,7 +340,6 @@ pub(crate) fn tensors(items: &[CodeExpr], names: &impl CppNames) -> String {
 
 fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
     const ATOM: u8 = 10;
-    let one = |expr: &CodeExpr| written(expr, names);
     match expr {
         Name(name) => match name.as_str() {
             "None" => ("nullptr".to_owned(), ATOM),
@@ -362,18 +366,17 @@ fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
             items => (format!("list({{{}}})", listed(items.iter(), names)), ATOM),
         },
         Map(pairs) => {
-            let pairs =
-                pairs.iter().map(|(key, value)| format!("{{{}, {}}}", one(key), one(value)));
+            let pairs = pairs.iter().map(|(key, value)| {
+                format!("{{{}, {}}}", written(key, names), written(value, names))
+            });
             (format!("map({{{}}})", pairs.collect::<Vec<_>>().join(", ")), ATOM)
         }
         Each { body, names: variables, over, filter } => {
-            let params: Vec<String> =
-                variables.iter().map(|name| format!("const Value & {name}")).collect();
-            let function = |expr: &CodeExpr| {
-                format!(", [&]({}) -> Value {{ return {}; }}", params.join(", "), one(expr))
-            };
-            let filter = filter.as_ref().map(|filter| function(filter)).unwrap_or_default();
-            (format!("each({}{}{filter})", one(over), function(body)), ATOM)
+            let over = written(over, names);
+            let body = lambda(variables, body, names);
+            let filter = filter.as_ref().map(|filter| lambda(variables, filter, names));
+            let parts: Vec<String> = [over, body].into_iter().chain(filter).collect();
+            (format!("each({})", parts.join(", ")), ATOM)
         }
         Unary("!", inner) => (format!("!{}", at(truth(inner, names), 8)), 8),
         Unary(sign, inner) => (format!("{sign}{}", at(shown(inner, names), 8)), 8),
@@ -383,12 +386,15 @@ fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
             (format!("{test} ? {} : {}", side(a, names), side(b, names)), 1)
         }
         Call(function, arguments) => (call(function, arguments, names), ATOM),
-        Index(base, key) => (format!("{}[{}]", at(shown(base, names), 9), one(key)), ATOM),
+        Index(base, key) => {
+            (format!("{}[{}]", at(shown(base, names), 9), written(key, names)), ATOM)
+        }
         Slice(base, from, to) => {
-            let end = |end: &Option<Box<CodeExpr>>| {
-                end.as_ref().map_or("nullptr".to_owned(), |end| one(end))
-            };
-            (format!("slice({}, {}, {})", one(base), end(from), end(to)), ATOM)
+            let bounds = [from, to].map(|bound| match bound {
+                Some(bound) => written(bound, names),
+                None => "nullptr".to_owned(),
+            });
+            (format!("slice({}, {})", written(base, names), bounds.join(", ")), ATOM)
         }
         Attribute(base, name) => {
             let mut path = vec![name.as_str()];
@@ -406,18 +412,29 @@ fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
     }
 }
 
+/// Writes a function of C++ over the variables of a loop.
+fn lambda(variables: &[String], body: &CodeExpr, names: &impl CppNames) -> String {
+    let params: Vec<String> =
+        variables.iter().map(|name| format!("const Value & {name}")).collect();
+    format!("[&]({}) -> Value {{ return {}; }}", params.join(", "), written(body, names))
+}
+
+/// Writes a call of a function for two sides.
+fn call_of_two(function: &str, a: &CodeExpr, b: &CodeExpr, names: &impl CppNames) -> String {
+    format!("{function}({}, {})", written(a, names), written(b, names))
+}
+
 fn binary(sign: &'static str, a: &CodeExpr, b: &CodeExpr, names: &impl CppNames) -> (String, u8) {
-    let one = |expr: &CodeExpr| written(expr, names);
     let word = match sign {
         "and" | "or" if is_truth(a) && is_truth(b) => {
             return truth(&Binary(sign, Box::new(a.clone()), Box::new(b.clone())), names);
         }
-        "and" => return (format!("both({}, {})", one(a), one(b)), 10),
-        "or" => return (format!("either({}, {})", one(a), one(b)), 10),
-        "in" => return (format!("contains({}, {})", one(b), one(a)), 10),
-        "not in" => return (format!("!contains({}, {})", one(b), one(a)), 8),
-        "//" => return (format!("floor_div({}, {})", one(a), one(b)), 10),
-        "**" => return (format!("power({}, {})", one(a), one(b)), 10),
+        "and" => return (call_of_two("both", a, b, names), 10),
+        "or" => return (call_of_two("either", a, b, names), 10),
+        "in" => return (call_of_two("contains", b, a, names), 10),
+        "not in" => return (format!("!{}", call_of_two("contains", b, a, names)), 8),
+        "//" => return (call_of_two("floor_div", a, b, names), 10),
+        "**" => return (call_of_two("power", a, b, names), 10),
         "is" => "==",
         "is not" => "!=",
         other => other,
@@ -436,9 +453,8 @@ fn call(
     arguments: &[(Option<String>, CodeExpr)],
     names: &impl CppNames,
 ) -> String {
-    let plain = |name: &Option<String>| name.is_none();
     let values: Vec<&CodeExpr> =
-        arguments.iter().filter(|(name, _)| plain(name)).map(|(_, value)| value).collect();
+        arguments.iter().filter(|(name, _)| name.is_none()).map(|(_, value)| value).collect();
     let all = listed(values.iter().copied(), names);
     let name = match function {
         Name(name) => name.as_str(),
@@ -467,7 +483,9 @@ fn call(
         | "bool" => {
             format!("{name}_of")
         }
-        "isinstance" => return format!("is_list({})", written(values[0], names)),
+        "isinstance" => {
+            return format!("is_list({})", listed(values.iter().take(1).copied(), names));
+        }
         other if names.is_pointer(other) => format!("(*{other})"),
         _ => written(function, names),
     };

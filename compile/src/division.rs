@@ -14,14 +14,14 @@ const MATRIX: &str = "matrix";
 /// The word of sheets for an op that treats columns or heads apart.
 const EACH: &str = "each";
 
-/// How a matrix is divided: the word that templates see.
+/// Words that templates see for the division of a matrix.
 const COLUMNS: &str = "columns";
 const ROWS: &str = "rows";
 
 /// Paths of matrices.
 type Matrices = BTreeSet<String>;
 
-/// What is known of the division of matrices.
+/// Facts about the division of matrices, from one walk of a spec.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Division {
     /// Matrices that a value comes from, and the one that it goes to.
@@ -36,15 +36,22 @@ pub(crate) struct Division {
     words: BTreeMap<String, &'static str>,
 }
 
-/// What an op does to divided values.
+/// Effect of an op on divided values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DividedCall {
     /// Matrices that the results come from.
     pub(crate) sources: Matrices,
     /// True if its values are divided.
     pub(crate) is_divided: bool,
-    /// How its matrix is divided.
+    /// The division of its matrix, `columns` or `rows`; empty for a whole one.
     pub(crate) matrix: &'static str,
+}
+
+/// True if two values have as many columns, or both have heads.
+fn is_alike(value: &CodeValue, first: &CodeValue) -> bool {
+    value.shape.len() == first.shape.len()
+        && (value.shape.len() > 1
+            || value.shape.iter().zip(&first.shape).all(|(a, b)| a.kind == b.kind))
 }
 
 fn values(args: &OpArguments) -> Vec<&CodeValue> {
@@ -60,7 +67,7 @@ fn values_of(arg: &OpArgument) -> &[CodeValue] {
 }
 
 impl Division {
-    /// Returns what is known of a spec after a walk, for another.
+    /// Returns the division that follows from the facts of a walk, for a second walk; none if all matrices are whole.
     pub(crate) fn decided(mut self) -> Option<Self> {
         loop {
             let before = (self.whole.len(), self.whole_rows.len());
@@ -97,20 +104,10 @@ impl Division {
         self.whole.extend(values.into_iter().flat_map(|value| value.sources.iter().cloned()));
     }
 
-    /// Notes that one of two values is used; gives the matrices that it comes from.
-    pub(crate) fn either(&mut self, a: &CodeValue, b: &CodeValue) -> Matrices {
-        self.meet(&[a, b])
-    }
-
-    fn meet(&mut self, values: &[&CodeValue]) -> Matrices {
-        // Columns of the same number, or heads.
-        let alike = |value: &&CodeValue| {
-            let shape = values[0].shape.as_slice();
-            value.shape.len() == shape.len()
-                && (shape.len() > 1 || value.shape.iter().zip(shape).all(|(a, b)| a.kind == b.kind))
-        };
+    /// Notes that values are used together, or one of them; returns the matrices that the result comes from.
+    pub(crate) fn meet(&mut self, values: &[&CodeValue]) -> Matrices {
         let is_apart = values.iter().any(|value| value.sources.is_empty());
-        if is_apart || !values.iter().all(alike) {
+        if is_apart || !values.iter().all(|value| is_alike(value, values[0])) {
             self.escapes(values.iter().copied());
             return Matrices::new();
         }
@@ -121,13 +118,16 @@ impl Division {
         all
     }
 
+    /// True if all matrices that a value comes from are divided by columns.
+    fn has_columns(&self, sources: &Matrices) -> bool {
+        !sources.is_empty() && sources.iter().all(|one| self.words.get(one) == Some(&COLUMNS))
+    }
+
     /// Notes a call of an op, of which the sheet says how it treats columns.
     pub(crate) fn call(&mut self, kind: &str, args: &OpArguments) -> DividedCall {
         let values = values(args);
-        let all = |sources: &Matrices| {
-            !sources.is_empty() && sources.iter().all(|one| self.words.get(one) == Some(&COLUMNS))
-        };
-        let is_divided = !values.is_empty() && values.iter().all(|value| all(&value.sources));
+        let is_divided =
+            !values.is_empty() && values.iter().all(|value| self.has_columns(&value.sources));
         let path = args.values().find_map(|arg| match arg {
             OpArgument::Path(path, _) => Some(path.clone()),
             _ => None,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use indexmap::IndexMap;
 use registry::scalar::Scalar;
 
-/// How often an argument is given.
+/// Frequency with which an argument is given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ArgumentPresence {
     /// In some call it may be there.
@@ -62,7 +62,7 @@ pub(crate) fn variant_name(helper: &str, place: usize) -> String {
 /// The kind of the error by which a template says that it has no code for something.
 pub(crate) const REFUSAL: minijinja::ErrorKind = minijinja::ErrorKind::EvalBlock;
 
-/// What templates call where they have no code for something.
+/// The function that templates call where they have no code for a form.
 pub(crate) fn refuse(form: String) -> Result<String, minijinja::Error> {
     Err(minijinja::Error::new(REFUSAL, form))
 }

@@ -58,4 +58,4 @@ mod walk;
 
 pub use checkpoint::ConfigTexts;
 pub use file::{Code, compile};
-pub use target::{OpSheet, Target};
+pub use target::{Layout, OpSheet, Target};

@@ -97,7 +97,7 @@ pub(crate) struct ModuleChoice {
     pub(crate) all: String,
 }
 
-/// How a child that is taken from a list beside the layers is made.
+/// The constructor of a module from a list beside the layers.
 #[derive(Debug, Clone)]
 pub(crate) struct LentChild {
     pub(crate) name: String,

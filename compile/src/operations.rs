@@ -488,7 +488,7 @@ fn is_word(bound: &BoundCode) -> bool {
     matches!(bound, BoundCode::Scalar(Expr { kind: ExprKind::Str(_), .. }))
 }
 
-/// Says whether an argument is given. What is as by default is not.
+/// Returns how an argument is given; one that equals its default is not given.
 fn presence(param: &Param, arg: &OpArgument) -> (String, ArgumentPresence) {
     let maybe = matches!(arg, OpArgument::Scalar(_, true));
     let usual = param.default.is_some() && arg.constant() == param.default;

@@ -21,7 +21,7 @@ use crate::places::{NameScope, resolved_lines};
 use crate::python::{expression, quoted};
 use crate::scalars::of_scalar;
 use crate::states::StateCode;
-use crate::target::Target;
+use crate::target::{Layout, Target};
 use crate::value::{CodeLine, each_text};
 use crate::{comments, cpp, layout, loader, settings};
 
@@ -62,8 +62,14 @@ impl CodeWriter<'_, '_> {
         let names_of_helpers = helpers.iter().map(|(name, _)| name.clone()).collect();
         let helpers: Vec<String> = helpers.into_iter().map(|(_, text)| text).collect();
         let numbers = self.walk.layers.numbers();
-        let written: Vec<minijinja::Value> =
-            classes.iter().map(|class| class_value(class, &numbers, target)).collect();
+        let mut written = Vec::new();
+        for class in classes {
+            written.push(class_value(class, &numbers, target)?);
+        }
+        let cpp_settings = match target.layout {
+            Layout::Python => None,
+            Layout::Cpp => Some(cpp_value(cpp::settings(&settings), "Config", target)?),
+        };
         let mut setting_lines = Vec::new();
         layout::lines(&settings, 2, width, &mut setting_lines);
         let about = comments::first(&spec.source.text);
@@ -78,13 +84,13 @@ impl CodeWriter<'_, '_> {
             family => family.to_owned(),
             about => layout::wrapped(&about.join(" "), width),
             settings => setting_lines,
-            cpp => is_cpp(target).then(|| cpp_value(&cpp::settings(&settings))),
+            cpp => cpp_settings,
             layer_classes => self.walk.layers.classes.len(),
             defaults => default_lines(spec, width),
             inside => holds_encoders(spec),
             helpers,
             classes => written,
-            model => class_value(last, &numbers, target),
+            model => class_value(last, &numbers, target)?,
             states => states.iter().map(StateCode::value).collect::<Vec<_>>(),
             layers => self.walk.layers.list.clone(),
             rules => rule_texts,
@@ -107,13 +113,15 @@ impl CodeWriter<'_, '_> {
         let rounds =
             rounds.filter_map(|(name, op)| Some((name.clone(), op.rounds.clone()?))).collect();
         let name = self.path(&target.file)?;
-        let text =
-            if is_cpp(target) { text } else { tidy(&without_unused(&long_heads(&text, width))) };
+        let text = match target.layout {
+            Layout::Python => tidy(&without_unused(&long_heads(&text, width))),
+            Layout::Cpp => text,
+        };
         let extra_files = self.extra_files(&context)?;
         Ok(Code { name, text, extra_files, ops, helpers: names_of_helpers, rounds })
     }
 
-    /// Fills the templates of files beside that of the model, and takes files of the folder as they are. Python of templates is laid out as there.
+    /// Fills the templates of the other files, and copies those that are no templates. Python is laid out like the file of the model.
     fn extra_files(&self, context: &minijinja::Value) -> Result<Vec<(String, String)>, Finding> {
         let mut files = Vec::new();
         for (path, template) in &self.walk.target.extra_files {
@@ -124,7 +132,11 @@ impl CodeWriter<'_, '_> {
             }
             let text = self.rendered(template, context)?;
             let is_python = Path::new(&path).extension().is_some_and(|word| word == "py");
-            let text = if is_python { tidy(&text) } else { text.trim().to_owned() + "\n" };
+            let text = if is_python {
+                tidy(&without_unused(&text))
+            } else {
+                text.trim().to_owned() + "\n"
+            };
             files.push((path, text));
         }
         Ok(files)
@@ -308,7 +320,11 @@ fn own_dims(line: &CodeLine) -> CodeLine {
 }
 
 /// Returns a class for templates.
-fn class_value(class: &Class, numbers: &[String], target: &Target) -> minijinja::Value {
+fn class_value(
+    class: &Class,
+    numbers: &[String],
+    target: &Target,
+) -> Result<minijinja::Value, Finding> {
     let width = target.width;
     let mut init = Vec::new();
     layout::lines(&class.init, 2, width, &mut init);
@@ -351,26 +367,37 @@ fn class_value(class: &Class, numbers: &[String], target: &Target) -> minijinja:
         let text = [("made", made.as_str()), ("slots", &slots), ("all", &all.to_string())];
         layout::statement(&target.spelled("kept", &text), 2, width, &mut kept);
     }
-    let cpp = is_cpp(target).then(|| cpp_value(&cpp::class(class)));
+    let cpp = match target.layout {
+        Layout::Python => None,
+        Layout::Cpp => Some(cpp_value(cpp::class(class), &class.name, target)?),
+    };
     let params = class.params.iter().map(|name| crate::value::parameter(name)).collect::<Vec<_>>();
-    context! { name => class.name.clone(), about, head, init, methods, kept, cpp, params }
-}
-
-/// True if the target's files are C++.
-fn is_cpp(target: &Target) -> bool {
-    target.layout == "cpp"
+    Ok(context! { name => class.name.clone(), about, head, init, methods, kept, cpp, params })
 }
 
 /// Returns a struct of C++ for templates.
-fn cpp_value(class: &cpp::CppClass) -> minijinja::Value {
+fn cpp_value(
+    written: Result<cpp::CppClass, Vec<String>>,
+    name: &str,
+    target: &Target,
+) -> Result<minijinja::Value, Finding> {
+    let class = written.map_err(|codes| {
+        let codes = codes.join("`, `");
+        Finding::unplaced(format!(
+            "the target `{}` has no C++ for this code of `{name}`: `{codes}`",
+            target.name
+        ))
+        .help("correct the templates and words of the target that write it")
+    })?;
     let methods: Vec<minijinja::Value> = class
         .methods
-        .iter()
+        .into_iter()
         .map(|method| {
-            context! { name => method.name.clone(), returns => method.returns.clone(), params => method.params.clone(), body => method.body.clone() }
+            let cpp::CppMethod { name, returns, params, body } = method;
+            context! { name, returns, params, body }
         })
         .collect();
-    context! { members => class.members.clone(), init => class.init.clone(), methods }
+    Ok(context! { members => class.members, init => class.init, methods })
 }
 
 /// Lays a comment out as a docstring.

@@ -17,7 +17,7 @@ pub(crate) enum NameScope {
     Forward,
 }
 
-/// What texts of a class read.
+/// Names that texts of a class read.
 pub(crate) struct Names<'m> {
     pub(crate) methods: &'m [Method],
     pub(crate) called: &'m BTreeMap<usize, String>,

@@ -2,7 +2,7 @@
 
 use registry::syntax::{Arg, BinaryOp, Expr, ExprKind, UnaryOp};
 
-/// How tightly parts of an expression bind, by Python's grammar.
+/// Binding strengths of expressions, by Python's grammar.
 pub(crate) mod binding {
     /// `a if c else b`.
     pub(crate) const IF: u8 = 1;

@@ -20,7 +20,7 @@ pub(crate) struct LayerSymbols {
 /// The dims of a spec.
 pub(crate) struct Scalars<'s> {
     pub(crate) spec: &'s Spec,
-    /// What stands for each dim: a constant, or its marked name.
+    /// The code of each dim: a constant, or its marked name.
     meant: BTreeMap<String, Expr>,
 }
 

@@ -7,7 +7,7 @@ use crate::arguments::{OpArgument, OpArguments};
 use crate::size::{minus, over, plus, times};
 use crate::symbol;
 
-/// What an expression of shapes is.
+/// The value of an expression of shapes.
 enum Shaped {
     Size(Expr),
     List(Vec<Expr>),

@@ -26,8 +26,8 @@ pub struct Target {
     pub file: String,
     /// The other files that are written: their templates by path, in which `{name}` stands for the spec.
     pub extra_files: IndexMap<String, String>,
-    /// How the text is laid out: `python`, or `none`.
-    pub layout: String,
+    /// The language of the file with the model.
+    pub layout: Layout,
     /// The longest line.
     pub width: usize,
     /// The version that the sheet was checked with.
@@ -50,6 +50,16 @@ pub struct Target {
     pub files: IndexMap<String, String>,
 }
 
+/// The language of a file with a model, by which its statements are printed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// Python, with the line breaks of formatters.
+    #[default]
+    Python,
+    /// C++: classes are structs with typed members.
+    Cpp,
+}
+
 /// One op of a target.
 #[derive(Debug, Clone, Default)]
 pub struct OpSheet {
@@ -63,7 +73,7 @@ pub struct OpSheet {
     pub before: String,
     /// The expression of the result.
     pub call: String,
-    /// How tightly it binds: `atom`, `mul`, `add`.
+    /// Its binding strength: `atom`, `mul`, `add`.
     pub binds: String,
     /// Helpers that the call uses.
     pub helpers: Vec<String>,
@@ -129,7 +139,7 @@ impl Target {
         Self::own(folder)?.with_base(whole.parent(), &mut name.into_iter().collect())
     }
 
-    /// Says whether the program carries a folder of this name.
+    /// True if the program carries a folder of this name.
     pub(crate) fn is_carried(name: &str) -> bool {
         let folders = crate::builtin::TARGETS.iter().filter_map(|(path, _)| path.split_once('/'));
         folders.map(|(folder, _)| folder).any(|folder| folder == name)
@@ -207,10 +217,11 @@ impl Target {
                 ),
             }
         }
+        let layouts = [("python", Layout::Python), ("cpp", Layout::Cpp)];
+        self.layout = reader.choice(map, "layout", &layouts).unwrap_or_default();
         let mut text = |key: &str| reader.string(map, key).unwrap_or_default();
         self.about = text("about");
         self.file = text("file");
-        self.layout = text("layout");
         self.checked = text("checked");
         self.driver = text("driver");
         self.states = reader.words(map, "states").into_iter().map(|word| word.name).collect();

@@ -8,7 +8,7 @@ use registry::syntax::{Arg, Expr, ExprKind, Function, FunctionParam, Ident, Prog
 /// The name of the function that the trunk becomes.
 pub(crate) const TRUNK: &str = "model";
 
-/// What an expression touches.
+/// Names that an expression touches.
 #[derive(Debug, Default, Clone, Copy)]
 struct Touches {
     trunk: bool,

@@ -16,7 +16,7 @@ use crate::target::Target;
 pub(crate) struct CodeValue {
     /// The expression.
     pub(crate) text: String,
-    /// How tightly it binds.
+    /// Its binding strength.
     pub(crate) binds: u8,
     /// Shape of one row.
     pub(crate) shape: Vec<Expr>,
@@ -222,7 +222,7 @@ pub(crate) fn variable(name: &str) -> String {
     if TAKEN.contains(&name) { format!("{name}_") } else { name.to_owned() }
 }
 
-/// What the path of a module without weights begins with: it belongs to the class of the method that uses it.
+/// First character in the path of a module without weights, which belongs to the class of the method that uses it.
 pub(crate) const OWN: char = '@';
 
 /// The name of the method that runs a module, which each target spells in its way.

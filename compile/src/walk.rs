@@ -21,7 +21,7 @@ use crate::value::{BoundCode, CodeLine, CodeValue, Method, MethodCall, ModuleUse
 /// Variables of a program.
 pub(crate) type Locals = BTreeMap<String, BoundCode>;
 
-/// What a method is made of, while its body is walked.
+/// Parts of a method whose body is being walked.
 #[derive(Debug, Default)]
 pub(crate) struct MethodFrame {
     /// Blocks under way; statements go to the last.
@@ -79,7 +79,7 @@ pub(crate) struct Walk<'s> {
     pub(crate) findings: Vec<Finding>,
     /// Functions under way.
     pub(crate) stack: Vec<String>,
-    /// What the layers need from outside, and their class.
+    /// Classes of the layers, and the values that they take from outside.
     pub(crate) layers: crate::modules::LayerClasses,
     /// Code that makes the caches of the layers under way, by state.
     pub(crate) kept: IndexMap<String, String>,
@@ -288,7 +288,7 @@ impl Walk<'_> {
         match (yes, no) {
             (BoundCode::Value(a), BoundCode::Value(b)) => {
                 let wide = a.wide || b.wide;
-                let sources = self.division.either(&a, &b);
+                let sources = self.division.meet(&[&a, &b]);
                 let equal = matches!(condition.kind, ExprKind::Binary(BinaryOp::Eq, ..));
                 let shape = if equal { b.shape.clone() } else { a.shape.clone() };
                 if a.text == b.text && yes_lines.is_empty() && no_lines.is_empty() {
@@ -324,7 +324,7 @@ impl Walk<'_> {
                 self.emit(CodeLine::If(expression(&condition).0, yes_lines, no_lines));
                 let values = names.into_iter().zip(a.into_iter().zip(b)).map(|(text, (a, b))| {
                     let shape = shape_of_either(&condition, &a.shape, &b.shape);
-                    let sources = self.division.either(&a, &b);
+                    let sources = self.division.meet(&[&a, &b]);
                     CodeValue { text, binds: ATOM, shape, sources, ..a }
                 });
                 Ok(BoundCode::Values(values.collect()))

@@ -10,7 +10,6 @@ namespace onboard::family_llama {
 
 // Sizes and settings, read from the config of the checkpoint.
 struct Config {
-    Value raw;
     Value hidden;
     Value layers;
     Value vocab;
@@ -29,7 +28,6 @@ struct Config {
     Value rope_parameters;
 
     explicit Config(const Value & config) {
-        raw = config;
         hidden = config["hidden_size"];
         layers = config["num_hidden_layers"];
         vocab = config["vocab_size"];
@@ -70,8 +68,6 @@ struct Attention {
         v_proj = Linear(prefix.at("v_proj"), config.hidden, config.kv_heads * config.head_dim, config.qkv_bias);
         attn = Attend(prefix.at("attn"), config.kv_heads, config.head_dim, config.head_dim, nullptr, false, nullptr);
         o_proj = Linear(prefix.at("o_proj"), config.heads * config.head_dim, config.hidden, config.qkv_bias);
-        (void) config;
-        (void) prefix;
     }
 
     ggml_tensor *operator()(ggml_tensor *x, Graph &graph, const Rope &rope) {
@@ -96,8 +92,6 @@ struct Mlp {
         gate_proj = Linear(prefix.at("gate_proj"), config.hidden, config.ffn, config.mlp_bias);
         up_proj = Linear(prefix.at("up_proj"), config.hidden, config.ffn, config.mlp_bias);
         down_proj = Linear(prefix.at("down_proj"), config.ffn, config.hidden, config.mlp_bias);
-        (void) config;
-        (void) prefix;
     }
 
     ggml_tensor *operator()(ggml_tensor *x, Graph &graph) {
@@ -107,7 +101,7 @@ struct Mlp {
 };
 
 
-// What layers of all kinds have.
+// The interface of layers of all kinds.
 struct Layer {
     virtual ~Layer() = default;
     virtual ggml_tensor *operator()(ggml_tensor *x, Graph &graph, const Rope &rope) = 0;
@@ -128,8 +122,6 @@ struct LlamaLayer : Layer {
         post_attention_layernorm = Norm(prefix.at("post_attention_layernorm"), config.hidden, config.eps, false, false);
         self_attn = Attention(config, prefix.at("self_attn"));
         mlp = Mlp(config, prefix.at("mlp"));
-        (void) config;
-        (void) prefix;
     }
 
     ggml_tensor *operator()(ggml_tensor *x, Graph &graph, const Rope &rope) override {
@@ -154,8 +146,6 @@ struct LlamaModel {
             layers.push_back(std::make_shared<LlamaLayer>(config, prefix.at(filled("layers.{}", layer))));
         }
         rope = Rotary(config.head_dim, config.rope_theta, config.rope_parameters).context(config.context);
-        (void) config;
-        (void) prefix;
     }
 
     ggml_tensor *operator()(ggml_tensor *tokens, Graph &graph) {

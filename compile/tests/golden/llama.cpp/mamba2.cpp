@@ -9,7 +9,6 @@ namespace onboard::family_mamba2 {
 
 // Sizes and settings, read from the config of the checkpoint.
 struct Config {
-    Value raw;
     Value hidden;
     Value layers;
     Value vocab;
@@ -29,7 +28,6 @@ struct Config {
     Value dt_max;
 
     explicit Config(const Value & config) {
-        raw = config;
         hidden = config["hidden_size"];
         layers = config["num_hidden_layers"];
         vocab = config["vocab_size"];
@@ -86,8 +84,6 @@ struct Mamba2 {
         D = Parameter(prefix.at("D"), config.ssm_heads);
         dt_bias = Parameter(prefix.at("dt_bias"), config.ssm_heads);
         scan = State(prefix.at("scan"), config.ssm_heads * floor_div(config.ssm_inner, config.ssm_heads) * config.ssm_size);
-        (void) config;
-        (void) prefix;
     }
 
     ggml_tensor *operator()(ggml_tensor *x, Graph &graph) {
@@ -113,7 +109,7 @@ struct Mamba2 {
 };
 
 
-// What layers of all kinds have.
+// The interface of layers of all kinds.
 struct Layer {
     virtual ~Layer() = default;
     virtual ggml_tensor *operator()(ggml_tensor *x, Graph &graph) = 0;
@@ -130,8 +126,6 @@ struct Mamba2Layer : Layer {
     Mamba2Layer(const Config & config, const Prefix & prefix) {
         norm = Norm(prefix.at("norm"), config.hidden, config.eps, false, false);
         mixer = Mamba2(config, prefix.at("mixer"));
-        (void) config;
-        (void) prefix;
     }
 
     ggml_tensor *operator()(ggml_tensor *x, Graph &graph) override {
@@ -153,8 +147,6 @@ struct Mamba2Model {
         for (int layer = 0; layer < config.layers; ++layer) {
             layers.push_back(std::make_shared<Mamba2Layer>(config, prefix.at(filled("layers.{}", layer))));
         }
-        (void) config;
-        (void) prefix;
     }
 
     ggml_tensor *operator()(ggml_tensor *tokens, Graph &graph) {
