@@ -132,10 +132,9 @@ def run(target, dump, manifest, name):
         key = f"{name}/{prompt['name']}"
         if f"{key}/prefill/logits" not in dump:
             continue
-        rows = prompt.get("rows")
         prefill = target.run(tokens)
         theirs = dump[f"{key}/prefill/logits"]
-        shown = prefill[rows] if rows else prefill[-theirs.shape[0] :]
+        shown = recorded(prefill, prompt, theirs)
         worst["prefill"] = max(worst.get("prefill", 0.0), difference(shown, theirs))
         exact = dump.get(f"f32/{prompt['name']}/prefill/logits")
         if exact is not None:
@@ -151,16 +150,51 @@ def run(target, dump, manifest, name):
         out = [target.run(tokens[:split], cache)]
         out += [target.run(tokens[n : n + 1], cache) for n in range(split, len(tokens))]
         decoded = np.concatenate(out)
-        shown = decoded[rows] if rows else decoded[-theirs.shape[0] :]
+        shown = recorded(decoded, prompt, theirs)
         worst["decode"] = max(worst.get("decode", 0.0), difference(shown, theirs))
     return worst, own
 
 
 def judged(program, folder, path, target):
-    """Says whether the rule of `parity check` lets the file pass, without schedules."""
+    """Returns True if the rule of `parity check` lets the file pass, without schedules."""
     engine = Path(__file__).parent.parent / "registry/targets" / type(target).__name__.lower() / "engine.py"
     command = [program, "parity", "check", folder, "--dtype", "f32,bf16", "--no-schedules", "--engine", engine.resolve(), "--engine-option", f"file={path.resolve()}"]
     return subprocess.run(command, env={**os.environ, "ONBOARD_PYTHON": sys.executable}, stdout=subprocess.DEVNULL).returncode == 0
+
+
+def longest(folder):
+    """Returns the dump of a fixture, and the two longest of its prompts that have rows in f32."""
+    from safetensors.torch import load_file
+
+    manifest = json.loads((folder / "reference/manifest.json").read_text())
+    dump = load_file(folder / "reference/reference.safetensors")
+    prompts = [one for one in manifest["prompts"] if not one.get("prefix") and not one.get("documents")]
+    prompts = [one for one in prompts if f"f32/{one['name']}/prefill/logits" in dump]
+    return dump, sorted(prompts, key=lambda one: len(one["tokens"]))[-2:]
+
+
+def recorded(rows, prompt, theirs):
+    """Returns those rows of a run that the dump has, too."""
+    return rows[prompt["rows"]] if prompt.get("rows") else rows[-len(theirs) :]
+
+
+def check_all(names, check):
+    """Runs the check of each fixture and prints a line for each; returns True if one failed."""
+    agreeing, failed = [], []
+    for name in names:
+        start = time.time()
+        try:
+            worst = check(name)
+            agrees = max(worst.values()) <= F32
+            text = " ".join(f"{key} {value:.2g}" for key, value in worst.items())
+        except Exception as error:
+            agrees = False
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__} {str(error)[:400]!r} {Path(place.filename).name}:{place.lineno}"
+        (agreeing if agrees else failed).append(name)
+        print("ok  " if agrees else "FAIL", name, text, f"{time.time() - start:.1f}s", flush=True)
+    print(f"{len(agreeing)} agree, {len(failed)} failed: {' '.join(failed)}")
+    return bool(failed)
 
 
 def reach(folder):

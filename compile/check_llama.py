@@ -7,17 +7,14 @@ and steps from the split of the dump. A line shows the largest root mean square 
 """
 
 import argparse
-import json
 import shutil
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from check import F32, difference, load
-from safetensors.torch import load_file
+from check import check_all, difference, load, longest, recorded
 
 TARGET = Path(__file__).parent.parent / "registry/targets/llama.cpp"
 
@@ -63,17 +60,16 @@ def built(args, sources):
 
 
 def steps_agree(dump, name):
-    """Says whether the reference's steps agree with its own prefill."""
+    """Returns True if the reference's steps agree with its own prefill."""
     own, whole = dump.get(f"f32/{name}/decode/logits"), dump.get(f"f32/{name}/prefill/logits")
     return own is None or not len(own) or difference(own.float().numpy(), whole[-len(own) :].float().numpy()) <= 1e-2
 
 
-def check(folder, spec, out):
-    manifest = json.loads((folder / "reference/manifest.json").read_text())
-    dump = load_file(folder / "reference/reference.safetensors")
-    prompts = [one for one in manifest["prompts"] if not one.get("prefix") and not one.get("documents")]
-    prompts = [one for one in prompts if f"f32/{one['name']}/prefill/logits" in dump]
-    prompts = sorted(prompts, key=lambda one: len(one["tokens"]))[-2:]
+def check(folder, spec, out, broken):
+    if spec in broken:
+        errors = [line for line in broken[spec].splitlines() if "error" in line]
+        raise RuntimeError(f"it does not compile: {(errors or [broken[spec]])[0][-200:]}")
+    dump, prompts = longest(folder)
     model, listed, rows = out / "model.gguf", out / "prompts.txt", out / "rows.bin"
     sys.argv = [spec, str(folder), str(model), "--type", "f32"]
     load(out / f"convert_{spec}.py", f"convert_{spec}").main()
@@ -96,7 +92,7 @@ def check(folder, spec, out):
             theirs = theirs.float().numpy()
             if word == "decode" and not steps_agree(dump, name):
                 theirs = dump[f"f32/{name}/prefill/logits"].float().numpy()[-len(theirs) :]
-            shown = part[one["rows"]] if one.get("rows") else part[-len(theirs) :]
+            shown = recorded(part, one, theirs)
             if not np.isfinite(shown).all():
                 raise RuntimeError(f"{word} has numbers that are not finite")
             worst[word] = max(worst[word], difference(shown, theirs))
@@ -115,23 +111,7 @@ def main():
         for file in (f"onboard-{specs[name]}.cpp", f"convert_{specs[name]}.py"):
             shutil.copy2(args.out / name / file, args.out)
     broken = built(args, [args.out / f"onboard-{spec}.cpp" for spec in sorted({specs[name] for name in names})])
-    good = []
-    for name in names:
-        start, spec = time.time(), specs[name]
-        if spec in broken:
-            lines = [line for line in broken[spec].splitlines() if "error" in line]
-            print("FAIL", name, "does not compile:", lines[0][-200:] if lines else broken[spec][:200], flush=True)
-            continue
-        try:
-            worst = check(args.fixtures / name, spec, args.out)
-            agrees = max(worst.values()) <= F32
-            good += [name] if agrees else []
-            shown = " ".join(f"{key} {value:.2g}" for key, value in worst.items())
-            print("ok  " if agrees else "FAIL", name, shown, f"{time.time() - start:.1f}s", flush=True)
-        except Exception as error:
-            print("FAIL", name, type(error).__name__, str(error).replace("\n", " ")[:300], flush=True)
-    print(f"{len(good)} of {len(names)} agree")
-    return len(good) != len(names)
+    return check_all(names, lambda name: check(args.fixtures / name, specs[name], args.out, broken))
 
 
 if __name__ == "__main__":

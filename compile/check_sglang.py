@@ -1,10 +1,10 @@
 """Runs the code of the target `sglang` in SGLang's own classes, on a CPU: `check_sglang.py FIXTURES OUT [NAME...]`.
 
 Each package is imported and resolved by SGLang's registry of models, its class is made, and `load_weights` gets the
-tensors of the fixture. Each parameter must get one tensor of its own shape, and each tensor must be used. Then the model
+tensors of the fixture. Each parameter must get one tensor of its own shape; a line lists tensors that no parameter takes. Then the model
 runs with attention of torch in place of SGLang's kernels, and its log-probabilities are compared with the dump.
 
-SGLang's kernels (`sgl_kernel`) do not load without a GPU, so a module that raises when it is called stands in for them.
+SGLang's kernels (`sgl_kernel`) do not load without a GPU, so a module that raises when it is called takes their place.
 The batch is an object with `positions` alone; `LogitsProcessor` does nothing but the product with the head.
 """
 

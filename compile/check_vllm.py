@@ -1,6 +1,6 @@
 """Runs generated files in vLLM against the dumps of fixtures: `check_vllm.py FIXTURES OUT [NAME...]`.
 
-For each fixture that OUT has a file of, the last two prompts of the dump, which are the longest, are run in f32 by `vllm.LLM` with all
+For each fixture that OUT has a file of, the two longest prompts of the dump are run in f32 by `vllm.LLM` with all
 log-probabilities: the rows of the prompt, and rows of tokens that are generated one by one, which are compared with those of one prompt that has all
 of them. This is done with each prompt alone, and again with both at once in pieces of 24 rows (chunked prefill). A line shows the largest root mean
 square difference of a row. vLLM's kernels for a CPU lack small heads, so the heads of fixtures and the rows of their mixtures are filled up with
@@ -11,8 +11,6 @@ import gc
 import json
 import os
 import sys
-import time
-import traceback
 from pathlib import Path
 
 os.environ.update(
@@ -27,8 +25,7 @@ os.environ.update(
 
 import numpy as np
 import torch
-from check import F32, difference, load, reach
-from safetensors.torch import load_file
+from check import check_all, difference, load, longest, reach, recorded
 from transformers import AutoConfig, PretrainedConfig
 from vllm import LLM, ModelRegistry, SamplingParams
 from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
@@ -96,29 +93,25 @@ def row(found):
 
 
 def check(folder, module):
-    manifest = json.loads((folder / "reference/manifest.json").read_text())
-    dump = load_file(folder / "reference/reference.safetensors")
-    prompts = [one for one in manifest["prompts"] if not one.get("prefix") and not one.get("documents")]
-    prompts = [one for one in prompts if f"f32/{one['name']}/prefill/logits" in dump][-2:]
+    dump, prompts = longest(folder)
     near = [one for one in prompts if len(one["tokens"]) < reach(folder)]
     far = [one for one in prompts if one not in near]
     worst = {"prefill": 0.0, "decode": 0.0}
     for part in (near, far):
         if not part:
             continue
-        longest = reach(folder) if part is near else max(len(one["tokens"]) for one in part) + STEPS + 2
+        length = reach(folder) if part is near else max(len(one["tokens"]) for one in part) + STEPS + 2
         # Each prompt alone and as a whole, then all at once and in pieces.
         for given in ({}, {"max_num_batched_tokens": CHUNK, "max_num_seqs": 4}):
-            model = Vllm(folder, module, longest, **given)
-            steps = max(1, min(STEPS, longest - max(len(one["tokens"]) for one in part) - 1))
+            model = Vllm(folder, module, length, **given)
+            steps = max(1, min(STEPS, length - max(len(one["tokens"]) for one in part) - 1))
             prompts = [one["tokens"] for one in part]
             answers = model.run(prompts, steps) if given else [model.run([tokens], steps)[0] for tokens in prompts]
             for prompt, (rows, made, later) in zip(part, answers):
                 theirs = dump[f"f32/{prompt['name']}/prefill/logits"].float().numpy()
-                shown = rows[prompt["rows"]] if prompt.get("rows") else rows[-len(theirs) :]
-                worst["prefill"] = max(worst["prefill"], difference(shown, theirs))
+                worst["prefill"] = max(worst["prefill"], difference(recorded(rows, prompt, theirs), theirs))
                 tokens = prompt["tokens"]
-                if longest - len(tokens) > 1:
+                if length - len(tokens) > 1:
                     again = model.run([tokens + made], 1)[0][0]
                     worst["decode"] = max(worst["decode"], difference(later, again[len(tokens) - 1 : -1]))
             model.close()
@@ -129,21 +122,8 @@ def main():
     fixtures, out, names = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
     torch.set_num_threads(1)
     register()
-    failed, good = [], []
-    for name in names or sorted(path.stem for path in out.glob("*.py")):
-        path, start = out / f"{name}.py", time.time()
-        try:
-            worst = check(fixtures / name, load(path, f"generated_{name}"))
-            agrees = max(worst.values()) <= F32
-            said = " ".join(f"{key} {value:.2g}" for key, value in worst.items())
-        except Exception as error:
-            agrees = False
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            said = f"{type(error).__name__} {str(error)[:300]!r} {Path(place.filename).name}:{place.lineno}"
-        (good if agrees else failed).append(name)
-        print("ok  " if agrees else "FAIL", name, said, f"{time.time() - start:.1f}s", flush=True)
-    print(f"{len(good)} agree, {len(failed)} failed: {' '.join(failed)}")
-    return bool(failed)
+    names = names or sorted(path.stem for path in out.glob("*.py"))
+    return check_all(names, lambda name: check(fixtures / name, load(out / f"{name}.py", f"generated_{name}")))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Runs generated packages in vLLM's server against the dumps of fixtures: `check_vllm_server.py FIXTURES OUT [NAME...]`.
 
 For each fixture that OUT has a folder of, the package is installed by pip, and vLLM's OpenAI server is started, which finds it by its entry point.
-`/v1/completions` gets the tokens of the last two prompts of the dump, which are the longest, one by one and both at once, and answers the
+`/v1/completions` gets the tokens of the two longest prompts of the dump, one by one and both at once, and answers the
 log-probabilities of the whole vocabulary for the prompt and for tokens that it generates one by one; those are compared with rows of one prompt
 that has all tokens. A second package, `vllm_padded.py`, fills heads up with zeros, as vLLM's kernels for a CPU lack small heads.
 
@@ -24,8 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from check import F32, difference, reach
-from safetensors.torch import load_file
+from check import check_all, difference, longest, reach, recorded
 
 STEPS = 6
 PATIENCE = 600
@@ -133,20 +132,18 @@ def row(found, vocab):
     return values[: max(found) + 1]
 
 
-def check(fixture, package, site, port, more):
-    manifest = json.loads((fixture / "reference/manifest.json").read_text())
-    dump = load_file(fixture / "reference/reference.safetensors")
-    prompts = [one for one in manifest["prompts"] if not one.get("prefix") and not one.get("documents")]
-    prompts = [one for one in prompts if f"f32/{one['name']}/prefill/logits" in dump][-2:]
+def check(fixture, packages, port, more):
+    dump, prompts = longest(fixture)
     # vLLM has one table of rotary factors: the long one, if there are prompts for it.
     prompts = [one for one in prompts if len(one["tokens"]) >= reach(fixture)] or prompts
     worst = {"prefill": 0.0, "decode": 0.0}
     with tempfile.TemporaryDirectory() as scratch:
-        model = Path(scratch) / "model"
+        model, site = Path(scratch) / "model", Path(scratch) / "site"
         vocab = model_of(fixture, model)
-        install(package, site)
-        longest = max(len(one["tokens"]) for one in prompts) + STEPS + 2
-        server = Server(model, site, port, longest, more)
+        for package in packages:
+            install(package, site)
+        length = max(len(one["tokens"]) for one in prompts) + STEPS + 2
+        server = Server(model, site, port, length, more)
         try:
             server.wait()
             # Each alone, then all at once.
@@ -156,8 +153,7 @@ def check(fixture, package, site, port, more):
             for prompt, answers in zip(prompts, zip(alone, together)):
                 theirs = dump[f"f32/{prompt['name']}/prefill/logits"].float().numpy()
                 for rows, made, steps in answers:
-                    shown = rows[prompt["rows"]] if prompt.get("rows") else rows[-len(theirs) :]
-                    worst["prefill"] = max(worst["prefill"], difference(shown, theirs))
+                    worst["prefill"] = max(worst["prefill"], difference(recorded(rows, prompt, theirs), theirs))
                     again = server.run(prompt["tokens"] + made, 1, vocab)[0]
                     worst["decode"] = max(worst["decode"], difference(steps, again[len(prompt["tokens"]) - 1 : -1]))
         finally:
@@ -173,25 +169,11 @@ def main():
     parser.add_argument("--port", type=int, default=8123)
     parser.add_argument("--set", action="append", default=[])
     given = parser.parse_args()
-    failed, good = [], []
-    for name in given.names or sorted(path.name for path in given.out.iterdir() if (path / "pyproject.toml").is_file()):
-        start = time.time()
-        try:
-            with tempfile.TemporaryDirectory() as site:
-                plugin = Path(site) / ".plugin"
-                plugin.mkdir()
-                (plugin / "pyproject.toml").write_text(PLUGIN)
-                shutil.copy(Path(__file__).parent / "vllm_padded.py", plugin)
-                install(plugin, site)
-                worst = check(given.fixtures / name, given.out / name, site, given.port, given.set)
-            agrees = max(worst.values()) <= F32
-            said = " ".join(f"{key} {value:.2g}" for key, value in worst.items())
-        except Exception as error:
-            agrees, said = False, f"{type(error).__name__} {str(error)[:400]!r}"
-        (good if agrees else failed).append(name)
-        print("ok  " if agrees else "FAIL", name, said, f"{time.time() - start:.1f}s", flush=True)
-    print(f"{len(good)} agree, {len(failed)} failed: {' '.join(failed)}")
-    return bool(failed)
+    names = given.names or sorted(path.name for path in given.out.iterdir() if (path / "pyproject.toml").is_file())
+    with tempfile.TemporaryDirectory() as padding:
+        (Path(padding) / "pyproject.toml").write_text(PLUGIN)
+        shutil.copy(Path(__file__).parent / "vllm_padded.py", padding)
+        return check_all(names, lambda name: check(given.fixtures / name, [padding, given.out / name], given.port, given.set))
 
 
 if __name__ == "__main__":
