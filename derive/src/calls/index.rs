@@ -1,0 +1,127 @@
+//! Slices and indices.
+
+use crate::graph::Dim;
+use crate::layout::Axis;
+use crate::number::Number;
+use crate::operand::Operand;
+use crate::read::{Reader, Value};
+use crate::record::Event;
+
+use super::axes::{merge_row, slice_row};
+
+/// Makes the term of an index; false if the call is none.
+pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]) -> bool {
+    let Some(Operand::Value(first)) = args.first() else { return false };
+    match name {
+        "__getitem__" => {
+            let value = reader.value(*first);
+            indexed(reader, event, value, &args[1..]);
+        }
+        "narrow" => reader.hole(event, "a part by numbers"),
+        _ => return false,
+    }
+    true
+}
+
+fn indexed(reader: &mut Reader<'_>, event: &Event, value: Value, args: &[Operand]) {
+    let items = super::axes::flat(args);
+    let named = items.iter().filter(|item| !matches!(item, Operand::None | Operand::Ellipsis)).count();
+    let mut axes = Vec::new();
+    let mut id = value.id;
+    let mut place = 0;
+    for item in &items {
+        match item {
+            Operand::None => axes.push(Axis::One),
+            Operand::Ellipsis => {
+                let open = value.axes.len().saturating_sub(named);
+                for _ in 0..open {
+                    axes.push(value.axes[place].clone());
+                    place += 1;
+                }
+            }
+            Operand::Slice(ends) => {
+                let Some(axis) = value.axes.get(place).cloned() else { return reader.hole(event, "too many indices") };
+                place += 1;
+                match sliced(reader, id, &axis, ends) {
+                    Some(sliced) => id = sliced,
+                    None => return reader.hole(event, "a slice of rows"),
+                }
+                axes.push(axis);
+            }
+            Operand::Number(number) => {
+                let Some(axis) = value.axes.get(place).cloned() else { return reader.hole(event, "too many indices") };
+                place += 1;
+                match axis {
+                    Axis::One => {}
+                    Axis::Row(row) if reader.graph.term(id).shape.len() > 1 => {
+                        let size = reader.graph.term(id).shape[row].size as i64;
+                        let Some(at) = number.evaluate(&reader.record.config).map(|at| at as i64) else { return reader.hole(event, "an index that is no number") };
+                        let at = if at < 0 { at + size } else { at };
+                        let dim = |offset: i64| Dim { size: (at + offset) as usize, number: Number::Int(at + offset) };
+                        id = slice_row(reader, id, row, &dim(0), &dim(1), Dim::plain(1));
+                        id = if row == 0 { merge_row(reader, id, 0, 2) } else { merge_row(reader, id, row - 1, 2) };
+                        let lower = |axis: Axis| match axis { Axis::Row(number) if number > row => Axis::Row(number - 1), other => other };
+                        let former = std::mem::take(&mut axes);
+                        axes.extend(former.into_iter().map(lower));
+                        let mut remaining = value.clone();
+                        remaining.axes = value.axes[place..].iter().cloned().map(lower).collect();
+                        remaining.id = id;
+                        let open = items.iter().skip_while(|other| *other != item).skip(1).count();
+                        if open > 0 { return reader.hole(event, "several indices"); }
+                        axes.extend(remaining.axes);
+                        return reader.bind(&event.out, id, axes);
+                    }
+                    _ => return reader.hole(event, "an index into rows"),
+                }
+            }
+            _ => return reader.hole(event, "an index by a tensor"),
+        }
+    }
+    axes.extend(value.axes[place.min(value.axes.len())..].iter().cloned());
+    reader.bind(&event.out, id, axes);
+}
+
+/// A slice along an axis: `None` where it would drop rows.
+fn sliced(reader: &mut Reader<'_>, id: usize, axis: &Axis, ends: &[Operand; 3]) -> Option<usize> {
+    let size = axis.size(&reader.graph.term(id).shape, reader.sizes) as i64;
+    let end = |operand: &Operand, default: i64| -> Option<(i64, Number)> {
+        match operand {
+            Operand::None => Some((default, Number::Int(default))),
+            Operand::Number(number) => {
+                let value = number.evaluate(&reader.record.config)? as i64;
+                Some(if value < 0 { (value + size, Number::Int(value + size)) } else { (value.min(size), number.clone()) })
+            }
+            _ => None,
+        }
+    };
+    let from = end(&ends[0], 0)?;
+    let to = end(&ends[1], size)?;
+    let step = match &ends[2] { Operand::None => 1, other => other.int()? };
+    if from.0 == 0 && to.0 == size && step == 1 {
+        return Some(id);
+    }
+    let Axis::Row(row) = axis else {
+        return (*axis == Axis::Keys && from.0 == 0 && to.0 + 1 == size + 1).then_some(id);
+    };
+    let whole = reader.graph.term(id).shape[*row].clone();
+    if step != 1 {
+        let term = reader.graph.term(id);
+        let mut shape = term.shape.clone();
+        let width = ((to.0 - from.0) + step - 1) / step;
+        shape[*row] = Dim { size: width as usize, number: Number::apply("//", vec![whole.number, Number::Int(step)]) };
+        let mut made = reader.graph.step("every", &[id], shape, term.kind);
+        made.set("axis", Number::Int(*row as i64));
+        made.set("from", Number::Int(from.0));
+        made.set("step", Number::Int(step));
+        return Some(reader.graph.add(made));
+    }
+    let share = |value: i64, number: Number| {
+        // A literal that is half of the axis is so in every size.
+        let half = matches!(number, Number::Int(_)) && value * 2 == size && size > 2;
+        if half { Number::apply("//", vec![whole.number.clone(), Number::Int(2)]) } else if value == size { whole.number.clone() } else { number }
+    };
+    let start = Dim { size: from.0 as usize, number: share(from.0, from.1) };
+    let stop = Dim { size: to.0 as usize, number: share(to.0, to.1) };
+    let width = Dim { size: (to.0 - from.0).max(0) as usize, number: Number::apply("-", vec![stop.number.clone(), start.number.clone()]) };
+    Some(slice_row(reader, id, *row, &start, &stop, width))
+}

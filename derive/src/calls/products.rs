@@ -1,0 +1,122 @@
+//! Products of matrices.
+
+use crate::graph::{Dim, Kind};
+use crate::layout::Axis;
+use crate::number::Number;
+use crate::operand::Operand;
+use crate::read::{Reader, Value};
+use crate::record::Event;
+
+/// Makes the term of a product; false if the call is none.
+pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]) -> bool {
+    match name {
+        "linear" => linear(reader, event, args),
+        "matmul" | "__matmul__" | "bmm" | "mm" => {
+            let values = super::tensors(reader, args);
+            match values.as_slice() {
+                [left, right] => product(reader, event, left, right),
+                _ => reader.hole(event, "operands are no tensors"),
+            }
+        }
+        "addmm" => {
+            let values = super::tensors(reader, args);
+            match values.as_slice() {
+                [bias, rows, weight] => transposed_linear(reader, event, rows, weight, Some(bias)),
+                _ => reader.hole(event, "operands are no tensors"),
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn linear(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    let values = super::tensors(reader, args);
+    let bias_named = event.named.get("bias").and_then(|json| Operand::parse(json).value());
+    let (Some(rows), Some(weight)) = (values.first().cloned(), values.get(1).cloned()) else { return reader.hole(event, "operands are no tensors") };
+    let bias = match bias_named { Some(number) => Some(reader.value(number)), None => values.get(2).cloned() };
+    let Some(Axis::Row(last)) = rows.axes.last().cloned() else { return reader.hole(event, "the last axis is none of a row") };
+    let row = super::shape(reader, rows.id);
+    if last + 1 != row.len() || reader.graph.weight(weight.id).is_none() {
+        return reader.hole(event, "a product with a computed matrix");
+    }
+    let out = super::shape(reader, weight.id).first().cloned().unwrap_or_else(|| Dim::plain(1));
+    let mut shape = row.clone();
+    shape[last] = out;
+    let kind = Operand::parse(&event.out).value().map_or(Kind::Activation, |out| reader.kind(out));
+    let mut inputs = vec![rows.id, weight.id];
+    inputs.extend(bias.iter().map(|bias| bias.id));
+    let op = if row.len() > 1 { "heads_linear" } else { "linear" };
+    let mut term = reader.graph.step(op, &inputs, shape, kind);
+    term.set("bias", bias_switch(reader, weight.id, bias.is_some()));
+    reader.give(&event.out, term, rows.axes);
+}
+
+/// The expression of a module's argument `bias`, or whether it has one.
+fn bias_switch(reader: &Reader<'_>, weight: usize, present: bool) -> Number {
+    let module = reader.graph.weight(weight).and_then(|path| path.rsplit_once('.')).map_or("", |(module, _)| module);
+    let switch = reader.record.modules.get(module).and_then(|facts| facts.values.get("bias_switch")).map(Number::parse);
+    let Some(Number::Word(text)) = switch else { return Number::Bool(present) };
+    let number = serde_json::from_str(&text).map_or(Number::Bool(present), |json| Number::parse(&json));
+    match number.evaluate(&reader.record.config) {
+        Some(value) if number.is_symbolic() && (value != 0.0) == present => number,
+        _ => Number::Bool(present),
+    }
+}
+
+fn transposed_linear(reader: &mut Reader<'_>, event: &Event, rows: &Value, weight: &Value, bias: Option<&Value>) {
+    let shape = super::shape(reader, weight.id);
+    if reader.graph.weight(weight.id).is_none() || shape.len() != 2 {
+        return reader.hole(event, "a product with a computed matrix");
+    }
+    let straight = weight.axes == [Axis::Row(1), Axis::Row(0)];
+    let out = shape[usize::from(!straight)].clone();
+    let mut inputs = vec![rows.id, weight.id];
+    inputs.extend(bias.iter().map(|bias| bias.id));
+    let kind = Operand::parse(&event.out).value().map_or(Kind::Activation, |out| reader.kind(out));
+    let mut term = reader.graph.step("linear", &inputs, vec![out], kind);
+    term.set("bias", Number::Bool(bias.is_some()));
+    if !straight {
+        term.set("transposed", Number::Bool(true));
+    }
+    reader.give(&event.out, term, rows.axes.clone());
+}
+
+fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) {
+    if reader.graph.weight(right.id).is_some() && right.axes.len() == 2 {
+        return transposed_linear(reader, event, left, right, None);
+    }
+    let rank = left.axes.len();
+    if rank < 3 || right.axes.len() != rank {
+        return reader.hole(event, "a product of these axes");
+    }
+    let kind = Operand::parse(&event.out).value().map_or(Kind::Activation, |out| reader.kind(out));
+    let tail = |value: &Value| (value.axes[rank - 2].clone(), value.axes[rank - 1].clone());
+    match (tail(left), tail(right)) {
+        ((Axis::Tokens, Axis::Row(_)), (Axis::Row(_), Axis::Keys)) => {
+            let row = super::shape(reader, left.id);
+            let mut shape = row.clone();
+            shape.pop();
+            let mut term = reader.graph.step("scores", &[left.id, right.id], shape, kind);
+            term.set("scores", Number::Word("rounded".to_owned()));
+            let mut axes = left.axes.clone();
+            axes[rank - 1] = Axis::Keys;
+            reader.give(&event.out, term, axes);
+        }
+        ((Axis::Tokens, Axis::Keys), (Axis::Keys, Axis::Row(_))) => {
+            let mut shape = super::shape(reader, left.id);
+            let width = reader.graph.term(right.id).width();
+            shape.push(width);
+            let term = reader.graph.step("attended", &[left.id, right.id], shape.clone(), kind);
+            let mut axes = left.axes.clone();
+            axes[rank - 1] = Axis::Row(shape.len() - 1);
+            reader.give(&event.out, term, axes);
+        }
+        _ => reader.hole(event, "a product of these axes"),
+    }
+}
+
+/// Attention that torch computes in one call.
+pub fn fused_attention(reader: &mut Reader<'_>, event: &Event, _: &[Operand]) {
+    reader.hole(event, "attention in one call");
+}

@@ -1,0 +1,229 @@
+//! Numbers and words of a class as expressions over its config.
+
+use std::fmt;
+
+use serde_json::Value as Json;
+
+/// An expression that a class computed from its config.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Number {
+    /// A whole number.
+    Int(i64),
+    /// A number with a fraction.
+    Real(f64),
+    /// A truth value.
+    Bool(bool),
+    /// A word.
+    Word(String),
+    /// Nothing.
+    None,
+    /// A key of the config, with dots between nested ones.
+    Config(String),
+    /// An operator or function with its operands.
+    Apply(String, Vec<Number>),
+    /// Something the record does not explain.
+    Unknown(String),
+}
+
+impl Number {
+    /// Reads the form that the recorder writes: `["config", key]`, `["value", literal]`, `[operator, operands..]`.
+    pub fn parse(json: &Json) -> Self {
+        let Some(items) = json.as_array() else { return Self::literal(json) };
+        let Some(head) = items.first().and_then(Json::as_str) else { return Self::Unknown("list".to_owned()) };
+        match (head, items.get(1)) {
+            // Keys are looked up in the config of the text model first.
+            ("config", Some(Json::String(key))) => Self::Config(key.strip_prefix("text_config.").unwrap_or(key).to_owned()),
+            ("value", Some(literal)) => Self::literal(literal),
+            ("key", Some(inner)) => match (Self::parse(inner), items.get(2).and_then(Json::as_str)) {
+                (Self::Config(path), Some(key)) => Self::Config(format!("{path}.{key}")),
+                _ => Self::Unknown("key".to_owned()),
+            },
+            ("unknown", Some(kind)) => Self::Unknown(kind.as_str().unwrap_or_default().to_owned()),
+            _ => Self::Apply(head.to_owned(), items.iter().skip(1).map(Self::parse).collect()).simplified(),
+        }
+    }
+
+    fn literal(json: &Json) -> Self {
+        match json {
+            Json::Null => Self::None,
+            Json::Bool(truth) => Self::Bool(*truth),
+            Json::String(word) => match word.as_str() {
+                "inf" => Self::Real(f64::INFINITY),
+                "-inf" => Self::Real(f64::NEG_INFINITY),
+                _ => Self::Word(word.clone()),
+            },
+            Json::Number(number) => number.as_i64().map_or_else(|| Self::Real(number.as_f64().unwrap_or(f64::NAN)), Self::Int),
+            _ => Self::Unknown("literal".to_owned()),
+        }
+    }
+
+    /// Applies an operator and simplifies the result.
+    pub fn apply(operator: &str, operands: Vec<Self>) -> Self {
+        Self::Apply(operator.to_owned(), operands).simplified()
+    }
+
+    /// Rewrites that hold for sizes: conversions of whole numbers, factors that cancel, constants.
+    fn simplified(self) -> Self {
+        let Self::Apply(operator, operands) = self else { return self };
+        if let Some(constant) = fold(&operator, &operands) {
+            return constant;
+        }
+        match (operator.as_str(), operands.as_slice()) {
+            ("int", [inner]) if inner.is_whole() => inner.clone(),
+            ("*", [Self::Int(1), other]) | ("*" | "//" | "**", [other, Self::Int(1)]) => other.clone(),
+            ("+", [Self::Int(0), other]) | ("+" | "-", [other, Self::Int(0)]) => other.clone(),
+            ("//", [Self::Apply(product, factors), divisor]) if product == "*" && factors.len() == 2 && factors.contains(divisor) => {
+                if factors[1] == *divisor { factors[0].clone() } else { factors[1].clone() }
+            }
+            ("//", [numerator, divisor]) if numerator == divisor => Self::Int(1),
+            ("*", [Self::Apply(quotient, parts), factor]) if quotient == "//" && parts.len() == 2 && parts[1] == *factor => parts[0].clone(),
+            ("*", [factor, Self::Apply(quotient, parts)]) if quotient == "//" && parts.len() == 2 && parts[1] == *factor => parts[0].clone(),
+            _ => Self::Apply(operator, operands),
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        match self {
+            Self::Int(_) | Self::Config(_) => true,
+            Self::Apply(operator, operands) => ["+", "-", "*", "//", "%", "int"].contains(&operator.as_str()) && operands.iter().all(Self::is_whole),
+            _ => false,
+        }
+    }
+
+    /// Returns the value of the number under a config.
+    pub fn evaluate(&self, config: &Json) -> Option<f64> {
+        match self {
+            Self::Int(number) => Some(*number as f64),
+            Self::Real(number) => Some(*number),
+            Self::Bool(truth) => Some(f64::from(u8::from(*truth))),
+            Self::Config(path) => match look_up(config, path)? {
+                Json::Bool(truth) => Some(f64::from(u8::from(*truth))),
+                other => other.as_f64(),
+            },
+            Self::Apply(operator, operands) => {
+                let values: Vec<f64> = operands.iter().map(|operand| operand.evaluate(config)).collect::<Option<_>>()?;
+                compute(operator, &values)
+            }
+            Self::Word(_) | Self::None | Self::Unknown(_) => None,
+        }
+    }
+
+    /// Collects the config keys that the number reads.
+    pub fn keys(&self, keys: &mut Vec<String>) {
+        match self {
+            Self::Config(path) if !keys.contains(path) => keys.push(path.clone()),
+            Self::Apply(_, operands) => operands.iter().for_each(|operand| operand.keys(keys)),
+            _ => {}
+        }
+    }
+
+    /// Is true if the number reads the config.
+    pub fn is_symbolic(&self) -> bool {
+        let mut keys = Vec::new();
+        self.keys(&mut keys);
+        !keys.is_empty()
+    }
+}
+
+/// Returns the value at a dotted path.
+pub fn look_up<'j>(config: &'j Json, path: &str) -> Option<&'j Json> {
+    let find = |json| path.split('.').try_fold(json, |json: &Json, key| json.get(key));
+    config.get("text_config").and_then(find).or_else(|| find(config))
+}
+
+fn fold(operator: &str, operands: &[Number]) -> Option<Number> {
+    let values: Vec<f64> = operands.iter().map(|operand| match operand {
+        Number::Int(number) => Some(*number as f64),
+        Number::Real(number) => Some(*number),
+        _ => None,
+    }).collect::<Option<_>>()?;
+    let value = compute(operator, &values)?;
+    let whole = operands.iter().all(|operand| matches!(operand, Number::Int(_))) && value.fract() == 0.0 && operator != "/" && operator != "float";
+    Some(if whole { Number::Int(value as i64) } else { Number::Real(value) })
+}
+
+fn compute(operator: &str, values: &[f64]) -> Option<f64> {
+    Some(match (operator, values) {
+        ("+", [a, b]) => a + b,
+        ("-", [a, b]) => a - b,
+        ("*", [a, b]) => a * b,
+        ("/", [a, b]) => a / b,
+        ("//", [a, b]) => (a / b).floor(),
+        ("%", [a, b]) => a - b * (a / b).floor(),
+        ("**", [a, b]) => a.powf(*b),
+        ("neg", [a]) => -a,
+        ("sqrt", [a]) => a.sqrt(),
+        ("ceil", [a]) => a.ceil(),
+        ("floor" | "int", [a]) => a.floor(),
+        ("float" | "round", [a]) => *a,
+        ("min", items) => items.iter().copied().fold(f64::INFINITY, f64::min),
+        ("max", items) => items.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        _ => return None,
+    })
+}
+
+/// Writes an expression of the spec language, with config keys under the names that `name` gives them.
+pub fn written(number: &Number, name: &dyn Fn(&str) -> String) -> String {
+    match number {
+        Number::Int(value) => value.to_string(),
+        Number::Real(value) => real(*value),
+        Number::Bool(truth) => truth.to_string(),
+        Number::Word(word) => format!("'{word}'"),
+        Number::None => "null".to_owned(),
+        Number::Config(path) => name(path),
+        Number::Unknown(what) => format!("unknown_{what}"),
+        Number::Apply(operator, operands) => applied(operator, operands, name),
+    }
+}
+
+fn applied(operator: &str, operands: &[Number], name: &dyn Fn(&str) -> String) -> String {
+    let texts: Vec<String> = operands.iter().map(|operand| written(operand, name)).collect();
+    match (operator, texts.as_slice()) {
+        ("neg", [inner]) => format!("-{inner}"),
+        ("item", [list, index]) => format!("{list}[{index}]"),
+        ("list", items) => format!("[{}]", items.join(", ")),
+        ("+" | "-" | "*" | "/" | "//" | "%" | "**", [_, _]) => {
+            let left = bracketed(&operands[0], &texts[0], operator, false);
+            let right = bracketed(&operands[1], &texts[1], operator, true);
+            format!("{left} {operator} {right}")
+        }
+        (word, items) => format!("{word}({})", items.join(", ")),
+    }
+}
+
+fn strength(operator: &str) -> u8 {
+    match operator {
+        "+" | "-" => 1,
+        "*" | "/" | "//" | "%" => 2,
+        "neg" => 3,
+        "**" => 4,
+        _ => 9,
+    }
+}
+
+fn bracketed(operand: &Number, text: &str, around: &str, right: bool) -> String {
+    let inner = match operand {
+        Number::Apply(operator, _) => strength(operator),
+        Number::Int(value) if *value < 0 => 3,
+        Number::Real(value) if *value < 0.0 => 3,
+        _ => 9,
+    };
+    let outer = strength(around);
+    let loose = inner < outer || (inner == outer && (right != (around == "**"))) ;
+    if loose && !(around == "**" && right && inner == 3) { format!("({text})") } else { text.to_owned() }
+}
+
+/// Writes a real number as the spec language reads it.
+pub fn real(value: f64) -> String {
+    if value == value.trunc() && value.abs() < 1e15 {
+        return format!("{value:.1}");
+    }
+    let plain = format!("{value}");
+    if plain.len() <= 12 { plain } else { let short = format!("{value:e}"); if short.len() < plain.len() { short } else { plain } }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&written(self, &str::to_owned))
+    }
+}

@@ -1,0 +1,284 @@
+//! Reads a record: follows the axes of each tensor and makes a term of each call.
+
+use std::collections::HashMap;
+
+use serde_json::Value as Json;
+
+use crate::graph::{Dim, Graph, Id, Kind, Term};
+use crate::layout::{Axis, Sizes};
+use crate::number::Number;
+use crate::operand::Operand;
+use crate::record::{Event, Record};
+use crate::wholes;
+
+/// A recorded tensor: its term, and the meaning of its axes.
+#[derive(Debug, Clone)]
+pub struct Value {
+    /// The term of its rows.
+    pub id: Id,
+    /// Its axes in torch's order.
+    pub axes: Vec<Axis>,
+}
+
+/// A call that has no term.
+#[derive(Debug, Clone)]
+pub struct Hole {
+    /// The call.
+    pub call: String,
+    /// Module whose forward has it.
+    pub owner: String,
+    /// File and line.
+    pub at: String,
+    /// Reason.
+    pub reason: String,
+}
+
+/// A forward of a module: what it got and what it gave.
+#[derive(Debug, Clone, Default)]
+pub struct Forward {
+    /// Path of the module.
+    pub path: String,
+    /// Terms of its tensors, in order.
+    pub inputs: Vec<Id>,
+    /// Terms of its results.
+    pub outputs: Vec<Id>,
+    /// Number of terms when it began.
+    pub from: usize,
+}
+
+/// Reader of one run.
+pub struct Reader<'r> {
+    /// The record.
+    pub record: &'r Record,
+    /// Terms so far.
+    pub graph: Graph,
+    /// Values by their number in the record.
+    pub values: HashMap<usize, Value>,
+    /// Sizes of axes outside of rows.
+    pub sizes: Sizes,
+    /// Calls without a term.
+    pub holes: Vec<Hole>,
+    /// Rotary modules in order of their use, by path and layer type.
+    pub tables: Vec<String>,
+    /// Modules whose forward runs.
+    pub stack: Vec<String>,
+    /// Forwards of modules, in order of their ends.
+    pub forwards: Vec<Forward>,
+    open: Vec<Forward>,
+    pub(crate) skipping: Option<wholes::Whole>,
+}
+
+impl<'r> Reader<'r> {
+    /// Reads the prefill of a record.
+    pub fn read(record: &'r Record) -> Self {
+        let sizes = Sizes { batch: 2, tokens: record.tokens, keys: record.tokens };
+        let mut reader = Self {
+            record, graph: Graph::default(), values: HashMap::new(), sizes, holes: Vec::new(), tables: Vec::new(), stack: Vec::new(), skipping: None, forwards: Vec::new(), open: Vec::new(),
+        };
+        if let Some(ids) = record.runs[0].ids {
+            let term = reader.graph.step("tokens", &[], Vec::new(), Kind::Int);
+            let id = reader.graph.add(term);
+            reader.values.insert(ids, Value { id, axes: vec![Axis::Batch, Axis::Tokens] });
+        }
+        for event in &record.runs[0].events {
+            reader.event(event);
+        }
+        reader
+    }
+
+    fn event(&mut self, event: &Event) {
+        if let Some(whole) = &mut self.skipping {
+            if event.leave.as_deref() == Some(whole.path.as_str()) {
+                let whole = self.skipping.take().expect("checked above");
+                wholes::leave(self, &whole, event);
+                self.end_forward(event);
+                self.stack.pop();
+                self.graph.owner = self.stack.last().cloned().unwrap_or_default();
+            } else {
+                whole.inside(event);
+            }
+            return;
+        }
+        if let Some(path) = &event.enter {
+            if event.module.is_some() {
+                self.begin_forward(path, event);
+            }
+            if let Some(whole) = wholes::enter(self, event) {
+                self.skipping = Some(whole);
+            }
+            let owner = if event.module.is_some() { path.clone() } else { self.graph.owner.clone() };
+            self.stack.push(owner.clone());
+            self.graph.owner = owner;
+        } else if event.leave.is_some() {
+            self.end_forward(event);
+            self.stack.pop();
+            self.graph.owner = self.stack.last().cloned().unwrap_or_default();
+        } else if let Some(call) = &event.call {
+            self.graph.at.clone_from(&event.at);
+            crate::calls::call(self, call, event);
+        }
+    }
+
+    fn begin_forward(&mut self, path: &str, event: &Event) {
+        let mut inputs = Vec::new();
+        for argument in event.args.iter().chain(event.named.values()) {
+            for number in Operand::parse(argument).values() {
+                inputs.push(self.value(number).id);
+            }
+        }
+        self.open.push(Forward { path: path.to_owned(), inputs, outputs: Vec::new(), from: self.graph.terms.len() });
+    }
+
+    fn end_forward(&mut self, event: &Event) {
+        let path = event.leave.clone().unwrap_or_default();
+        if self.open.last().is_none_or(|forward| forward.path != path) {
+            return;
+        }
+        let Some(mut forward) = self.open.pop() else { return };
+        for number in Operand::parse(&event.out).values() {
+            forward.outputs.push(self.value(number).id);
+        }
+        self.forwards.push(forward);
+    }
+
+    /// Notes that a call has no term, and gives its results terms that name it.
+    pub fn hole(&mut self, event: &Event, reason: &str) {
+        let call = event.call.clone().unwrap_or_default();
+        self.holes.push(Hole { call: call.clone(), owner: self.graph.owner.clone(), at: event.at.clone(), reason: reason.to_owned() });
+        let mut inputs = Vec::new();
+        for argument in event.args.iter().chain(event.named.values()) {
+            self.collect(&Operand::parse(argument), &mut inputs);
+        }
+        for (number, out) in Operand::parse(&event.out).values().into_iter().enumerate() {
+            let (row, axes) = self.guess(out);
+            let mut term = self.graph.step(&format!("hole_{call}"), &inputs, row, self.kind(out));
+            term.set("result", Number::Int(number as i64));
+            term.set("at", Number::Word(event.at.clone()));
+            term.set("reason", Number::Word(format!("`{call}`: {reason}")));
+            let id = self.graph.add(term);
+            self.values.insert(out, Value { id, axes });
+        }
+    }
+
+    fn collect(&mut self, operand: &Operand, inputs: &mut Vec<Id>) {
+        match operand {
+            Operand::Value(number) => {
+                let value = self.value(*number);
+                inputs.push(value.id);
+            }
+            Operand::List(items) => items.iter().for_each(|item| self.collect(item, inputs)),
+            _ => {}
+        }
+    }
+
+    /// Axes of a tensor that no term explains: sequences and tokens first.
+    pub fn guess(&self, number: usize) -> (Vec<Dim>, Vec<Axis>) {
+        let shape = &self.record.values[number].shape;
+        let rows = self.sizes.batch * self.sizes.tokens;
+        let outer: Vec<Axis> = if shape.len() >= 2 && shape[0] == self.sizes.batch && shape[1] == self.sizes.tokens {
+            vec![Axis::Batch, Axis::Tokens]
+        } else if shape.first() == Some(&rows) {
+            vec![Axis::Merged(vec![Axis::Batch, Axis::Tokens])]
+        } else if shape.len() >= 3 && shape[0] == self.sizes.batch && shape[2] == self.sizes.tokens {
+            let mut axes = vec![Axis::Batch, Axis::Row(0), Axis::Tokens];
+            axes.extend((3..shape.len()).map(|place| Axis::Row(place - 2)));
+            let row = std::iter::once(shape[1]).chain(shape[3..].iter().copied()).map(Dim::plain).collect();
+            return (row, axes);
+        } else {
+            Vec::new()
+        };
+        let row: Vec<Dim> = shape[outer.len()..].iter().map(|&size| Dim::plain(size)).collect();
+        let axes = outer.into_iter().chain((0..row.len()).map(Axis::Row)).collect();
+        (row, axes)
+    }
+
+    /// Returns the kind of a recorded tensor.
+    pub fn kind(&self, number: usize) -> Kind {
+        Kind::of(&self.record.values[number].dtype)
+    }
+
+    /// Returns the value of a recorded tensor: a result, a weight or a constant.
+    pub fn value(&mut self, number: usize) -> Value {
+        if let Some(value) = self.values.get(&number) {
+            return value.clone();
+        }
+        let facts = &self.record.values[number];
+        let kind = self.kind(number);
+        let mut row: Vec<Dim> = facts.shape.iter().map(|&size| Dim::plain(size)).collect();
+        let mut term = self.graph.step("constant", &[], Vec::new(), kind);
+        if let Some(path) = &facts.weight {
+            "weight".clone_into(&mut term.op);
+            term.set("path", Number::Word(path.clone()));
+            row = self.weight_dims(path, &facts.shape);
+        } else {
+            match facts.constant.as_deref() {
+                Some([single]) => term.set("number", Number::parse(single)),
+                Some(many) => term.set("numbers", Number::Apply("list".to_owned(), many.iter().map(Number::parse).collect())),
+                None => term.set("record", Number::Int(number as i64)),
+            }
+        }
+        let single = row.iter().all(|dim| dim.size == 1) && term.op == "constant";
+        let axes = if single { row.iter().map(|_| Axis::One).collect() } else { (0..row.len()).map(Axis::Row).collect() };
+        term.shape = if single { Vec::new() } else { row };
+        let id = self.graph.add(term);
+        let value = Value { id, axes };
+        self.values.insert(number, value.clone());
+        value
+    }
+
+    /// Sizes of a weight as expressions: those its module was built with, or those of a call that made such a tensor.
+    fn weight_dims(&self, path: &str, shape: &[usize]) -> Vec<Dim> {
+        let (module, name) = path.rsplit_once('.').unwrap_or(("", path));
+        let facts = self.record.modules.get(module);
+        let number = |key: &str| facts.and_then(|facts| facts.values.get(key)).map(Number::parse);
+        let keys: &[&str] = match (facts.map(|facts| facts.class.as_str()), name) {
+            (Some("Conv1d"), "weight") => &["out_channels"],
+            (Some("Conv1d"), "bias") => &["out_channels"],
+            (_, "weight") if number("out_features").is_some() => &["out_features", "in_features"],
+            (_, "bias") if number("out_features").is_some() => &["out_features"],
+            (_, "weight") if number("num_embeddings").is_some() => &["num_embeddings", "embedding_dim"],
+            _ => &[],
+        };
+        let mut numbers: Vec<Option<Number>> = keys.iter().map(|key| number(key)).collect();
+        if numbers.iter().all(Option::is_none) {
+            numbers = self.built_dims(module, shape);
+        }
+        shape.iter().enumerate().map(|(axis, &size)| {
+            let known = numbers.get(axis).cloned().flatten().filter(|number| number.evaluate(&self.record.config) == Some(size as f64));
+            Dim { size, number: known.unwrap_or(Number::Int(size as i64)) }
+        }).collect()
+    }
+
+    /// Sizes with which the class of a module made a tensor of this shape.
+    fn built_dims(&self, module: &str, shape: &[usize]) -> Vec<Option<Number>> {
+        let class = self.record.modules.get(module).map_or("", |facts| facts.class.as_str());
+        for call in &self.record.built {
+            if !call.inside.starts_with(class) || class.is_empty() {
+                continue;
+            }
+            let first = call.args.first().map(Number::parse);
+            let sizes = match &first {
+                Some(Number::Apply(list, items)) if list == "list" => items.clone(),
+                _ => call.args.iter().map(Number::parse).collect(),
+            };
+            let fits = sizes.len() == shape.len() && sizes.iter().zip(shape).all(|(number, &size)| number.evaluate(&self.record.config) == Some(size as f64));
+            if fits {
+                return sizes.into_iter().map(Some).collect();
+            }
+        }
+        Vec::new()
+    }
+
+    /// Binds a recorded tensor to a term with these axes.
+    pub fn bind(&mut self, out: &Json, id: Id, axes: Vec<Axis>) {
+        if let Some(number) = Operand::parse(out).value() {
+            self.values.insert(number, Value { id, axes });
+        }
+    }
+
+    /// Adds a term and binds a recorded tensor to it.
+    pub fn give(&mut self, out: &Json, term: Term, axes: Vec<Axis>) {
+        let id = self.graph.add(term);
+        self.bind(out, id, axes);
+    }
+}

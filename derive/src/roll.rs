@@ -1,0 +1,455 @@
+//! From terms to a spec: layers that repeat, their kinds, and the program around them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::Value as Json;
+
+use crate::graph::Id;
+use crate::names::Names;
+use crate::number::{self, Number};
+use crate::read::{Forward, Reader};
+use crate::record::Record;
+use crate::write::{Program, Writer};
+
+/// A spec with what is left open.
+#[derive(Debug)]
+pub struct Derived {
+    /// Text of the spec.
+    pub spec: String,
+    /// Calls and terms that no op explains.
+    pub holes: Vec<String>,
+}
+
+/// Names of activations in configs, and the ops.
+const ACTIVATION_WORDS: &[(&str, &str)] = &[
+    ("silu", "silu"), ("swish", "silu"), ("gelu", "gelu"), ("gelu_new", "gelu_new"), ("gelu_pytorch_tanh", "gelu_tanh"), ("gelu_fast", "gelu_fast"), ("relu", "relu"),
+    ("relu2", "relu2"), ("quick_gelu", "quick_gelu"),
+];
+
+/// A program of one layer with its functions.
+struct Layer {
+    program: String,
+    functions: BTreeMap<String, String>,
+}
+
+/// Derives a spec from a record.
+pub fn derive(record: &Record, name: &str) -> Derived {
+    let reader = Reader::read(record);
+    let names = Names::new(record);
+    let mut holes: Vec<String> = Vec::new();
+    let faults = RefCell::new(Vec::new());
+    let transposed = RefCell::new(Vec::new());
+    let activations = activation_keys(record);
+    let tables = table_names(&reader);
+    let Some((list, layers)) = repeated(&reader) else {
+        holes.push("no list of layers runs in the forward".to_owned());
+        return Derived { spec: String::new(), holes };
+    };
+    name_sizes(&reader, &names, layers.len());
+    let writer = |prefix: &str| Writer {
+        graph: &reader.graph, names: &names, tables: &tables, prefix: prefix.to_owned(), faults: &faults, transposed: &transposed, activations: &activations,
+    };
+    let mut written = Vec::new();
+    for layer in &layers {
+        match write_layer(&reader, &writer(&format!("{}.", layer.path)), layer) {
+            Ok(program) => written.push(program),
+            Err(reason) => holes.push(reason),
+        }
+    }
+    if written.len() < layers.len() {
+        return Derived { spec: String::new(), holes };
+    }
+    let model = write_model(&reader, &writer(""), &layers);
+    holes.extend(faults.borrow().iter().cloned());
+    holes.sort();
+    holes.dedup();
+    let spec = Sheet { record, reader: &reader, names: &names, tables: &tables, list: &list, written, model, transposed: transposed.into_inner() }.text(name);
+    Derived { spec, holes }
+}
+
+/// Config keys that name an activation which the class looked up.
+fn activation_keys(record: &Record) -> Vec<(String, String)> {
+    let mut keys = Vec::new();
+    for decision in &record.decisions {
+        let Number::Apply(operator, operands) = Number::parse(&decision.test) else { continue };
+        let ([Number::Config(key), Number::Word(word)], "==", true) = (operands.as_slice(), operator.as_str(), decision.outcome) else { continue };
+        let Some((_, op)) = ACTIVATION_WORDS.iter().find(|(known, _)| known == word) else { continue };
+        if !keys.iter().any(|(known, _)| known == key) {
+            keys.push((key.clone(), (*op).to_owned()));
+        }
+    }
+    keys
+}
+
+fn table_names(reader: &Reader<'_>) -> Vec<(String, String)> {
+    let several = reader.tables.len() > 1;
+    reader.tables.iter().map(|table| {
+        let name = if !several { "main".to_owned() } else { table.rsplit(['.', ':']).next().unwrap_or("main").replace("_attention", "") };
+        (table.clone(), name)
+    }).collect()
+}
+
+/// The list of modules that repeat: its path, and their forwards in order.
+fn repeated<'r>(reader: &'r Reader<'_>) -> Option<(String, Vec<&'r Forward>)> {
+    let mut best: Option<(String, Vec<&Forward>)> = None;
+    for (path, facts) in &reader.record.modules {
+        if facts.class != "ModuleList" {
+            continue;
+        }
+        let mut forwards: Vec<(usize, &Forward)> = Vec::new();
+        for forward in &reader.forwards {
+            let Some(index) = forward.path.strip_prefix(path.as_str()).and_then(|tail| tail.strip_prefix('.')).and_then(|tail| tail.parse().ok()) else { continue };
+            forwards.push((index, forward));
+        }
+        let in_order = forwards.iter().enumerate().all(|(place, (index, _))| place == *index);
+        let nested = path.split('.').any(|part| part.chars().all(|letter| letter.is_ascii_digit()));
+        if !in_order || forwards.is_empty() || nested || forwards.iter().any(|(_, forward)| forward.outputs.is_empty()) {
+            continue;
+        }
+        if best.as_ref().is_none_or(|(_, known)| known.len() < forwards.len()) {
+            best = Some((path.clone(), forwards.into_iter().map(|(_, forward)| forward).collect()));
+        }
+    }
+    best
+}
+
+/// Gives the sizes that every spec names their names.
+fn name_sizes(reader: &Reader<'_>, names: &Names<'_>, count: usize) {
+    for term in &reader.graph.terms {
+        if term.op == "embed" && term.inputs.first().is_some_and(|&id| reader.graph.term(id).op == "tokens") {
+            if let Some(Number::Config(key)) = term.attribute("rows") {
+                names.give(key, "vocab");
+            }
+            if let Number::Config(key) = &term.width().number {
+                names.give(key, "hidden");
+            }
+            break;
+        }
+    }
+    let keys = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
+    let key = keys.iter().find(|key| reader.record.config.get(**key).and_then(Json::as_u64) == Some(count as u64));
+    names.give(key.copied().unwrap_or("num_hidden_layers"), "layers");
+    for key in ["hidden_size", "vocab_size"] {
+        names.name(key);
+    }
+    if reader.record.config.get("max_position_embeddings").is_some() {
+        names.give("max_position_embeddings", "context");
+    }
+}
+
+/// Rows that a layer changes: its first input of the width of its first output.
+fn stream(reader: &Reader<'_>, layer: &Forward) -> Option<(Id, Id)> {
+    let output = *layer.outputs.first()?;
+    let shape = &reader.graph.term(output).shape;
+    let input = layer.inputs.iter().copied().find(|&id| {
+        let term = reader.graph.term(id);
+        term.shape.len() == shape.len() && term.width().size == reader.graph.term(output).width().size && !["tokens", "mask", "positions"].contains(&term.op.as_str())
+    })?;
+    Some((input, output))
+}
+
+/// Terms from the outputs down to the parameters, in order of their making.
+fn reach(reader: &Reader<'_>, outputs: &[Id], parameters: &[Id]) -> Vec<Id> {
+    let mut open = outputs.to_vec();
+    let mut reached = Vec::new();
+    while let Some(id) = open.pop() {
+        if parameters.contains(&id) || reached.contains(&id) {
+            continue;
+        }
+        reached.push(id);
+        open.extend(reader.graph.term(id).inputs.iter().copied());
+    }
+    reached.sort_unstable();
+    reached
+}
+
+fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Result<Layer, String> {
+    let (input, output) = stream(reader, layer).ok_or_else(|| format!("{}: no rows go through the layer", layer.path))?;
+    let reached = reach(reader, &[output], &[input]);
+    let list = layer.path.rsplit_once('.').map_or("", |(list, _)| list);
+    let other = reached.iter().map(|&id| reader.graph.term(id)).find(|term| term.owner.starts_with(&format!("{list}.")) && term.owner != layer.path && !term.owner.starts_with(&writer.prefix));
+    if let Some(term) = other {
+        return Err(format!("{}: reads `{}` of {}", layer.path, term.op, term.owner));
+    }
+    let child_of = |id: Id| -> Option<String> {
+        let owner = &reader.graph.term(id).owner;
+        owner.strip_prefix(&writer.prefix).map(|tail| tail.split('.').next().unwrap_or_default().to_owned())
+    };
+    let mut groups: BTreeMap<String, Vec<Id>> = BTreeMap::new();
+    for &id in &reached {
+        if reader.graph.term(id).op == "weight" || reader.graph.term(id).op == "constant" {
+            continue;
+        }
+        if let Some(child) = child_of(id) {
+            groups.entry(child).or_default().push(id);
+        }
+    }
+    let mut functions = BTreeMap::new();
+    let mut calls: Vec<(Id, String, Vec<Id>)> = Vec::new();
+    for (child, members) in groups {
+        if members.len() < 3 {
+            continue;
+        }
+        let outputs: Vec<Id> = members.iter().copied().filter(|&id| id == output || reached.iter().any(|&user| !members.contains(&user) && reader.graph.term(user).inputs.contains(&id))).collect();
+        let [result] = outputs[..] else { continue };
+        let mut parameters: Vec<Id> = Vec::new();
+        for &id in &members {
+            for &source in &reader.graph.term(id).inputs {
+                let op = reader.graph.term(source).op.as_str();
+                if !members.contains(&source) && !parameters.contains(&source) && op != "weight" && op != "constant" {
+                    parameters.push(source);
+                }
+            }
+        }
+        if parameters.is_empty() || parameters.len() > 4 {
+            continue;
+        }
+        let named: Vec<(Id, String)> = parameters.iter().enumerate().map(|(number, &id)| (id, if number == 0 { "x".to_owned() } else { format!("x{}", number + 1) })).collect();
+        let attends = members.iter().any(|&id| reader.graph.term(id).op == "attend");
+        let function = if attends { "attention".to_owned() } else { function_name(&child) };
+        let program = Program::new(writer, &named, &[result]).finish(&[result]);
+        let header: Vec<String> = named.iter().map(|(_, name)| name.clone()).collect();
+        functions.insert(format!("{function}({})", header.join(", ")), program);
+        calls.push((result, function, parameters));
+    }
+    let mut program = Program::new(writer, &[(input, "x".to_owned())], &[output]);
+    calls.sort_by_key(|(result, ..)| *result);
+    for (result, function, parameters) in calls {
+        let arguments: Vec<String> = parameters.iter().map(|&id| program.value(id)).collect();
+        program.call(result, format!("{function}({})", arguments.join(", ")));
+    }
+    Ok(Layer { program: program.finish(&[output]), functions })
+}
+
+fn function_name(child: &str) -> String {
+    let taken = ["attention", "experts", "linear", "norm", "heads", "conv"];
+    if taken.contains(&child) { format!("{child}_block") } else { child.to_owned() }
+}
+
+fn write_model(reader: &Reader<'_>, writer: &Writer<'_>, layers: &[&Forward]) -> String {
+    let Some(logits) = reader.record.runs[0].logits.and_then(|number| reader.values.get(&number)) else { return "hole_logits".to_owned() };
+    let (Some((first, _)), Some((_, last))) = (layers.first().and_then(|layer| stream(reader, layer)), layers.last().and_then(|layer| stream(reader, layer))) else { return "hole_layers".to_owned() };
+    let mut before = Program::new(writer, &[], &[first]);
+    let embedded = before.value(first);
+    let mut lines = before.into_lines();
+    lines.push(format!("x = layers({embedded})"));
+    let after = Program::new(writer, &[(last, "x".to_owned())], &[logits.id]);
+    lines.push(after.finish(&[logits.id]));
+    lines.join("\n")
+}
+
+/// The parts of a spec before they are text.
+struct Sheet<'s> {
+    record: &'s Record,
+    reader: &'s Reader<'s>,
+    names: &'s Names<'s>,
+    tables: &'s [(String, String)],
+    list: &'s str,
+    written: Vec<Layer>,
+    model: String,
+    transposed: Vec<String>,
+}
+
+impl Sheet<'_> {
+    fn text(&self, name: &str) -> String {
+        let mut functions: BTreeMap<String, String> = BTreeMap::new();
+        let mut programs: Vec<(String, Vec<usize>)> = Vec::new();
+        for (index, layer) in self.written.iter().enumerate() {
+            let mut program = layer.program.clone();
+            for (header, body) in &layer.functions {
+                let (function, parameters) = header.split_once('(').unwrap_or((header, ""));
+                let mut chosen = function.to_owned();
+                let mut number = 2;
+                while functions.get(&format!("{chosen}({parameters}")).is_some_and(|known| known != body) || (chosen != function && functions.keys().any(|known| known.split('(').next() == Some(chosen.as_str())) && !functions.contains_key(&format!("{chosen}({parameters}"))) {
+                    chosen = format!("{function}_{number}");
+                    number += 1;
+                }
+                if chosen != function {
+                    program = program.replace(&format!("{function}("), &format!("{chosen}("));
+                }
+                functions.insert(format!("{chosen}({parameters}"), body.clone());
+            }
+            match programs.iter_mut().find(|(known, _)| *known == program) {
+                Some((_, layers)) => layers.push(index),
+                None => programs.push((program, vec![index])),
+            }
+        }
+        let kinds = self.kinds(&programs);
+        let ropes = self.ropes();
+        let states = self.states();
+        let head = self.head();
+        let mut text = format!("spec: 1\nname: {name}\nmatches: [{}]\n", self.record.class);
+        let mut body = String::new();
+        if !functions.is_empty() {
+            body.push_str("\nfunctions:\n");
+            for (header, program) in &functions {
+                let _ = write!(body, "  {header}: |\n{}\n", indented(program, 4));
+            }
+        }
+        let _ = write!(body, "\nlayers:\n  prefix: {}.{{i}}\n", crate::write::text_model(&format!("{}.", self.list)).trim_end_matches('.'));
+        if let Some(kind) = &kinds.expression {
+            let _ = writeln!(body, "  kind: {kind}");
+        }
+        for (label, program) in &kinds.programs {
+            let _ = write!(body, "  {label}: |\n{}\n", indented(program, 4));
+        }
+        let _ = write!(body, "\nmodel: |\n{}\n", indented(&head, 2));
+        if !self.transposed.is_empty() {
+            body.push_str(&self.weight_rules());
+        }
+        let mut dims = self.names.dims();
+        let layers = dims.iter().find(|(dim, _)| dim == "layers").map_or("num_hidden_layers", |(_, source)| source.as_str()).to_owned();
+        let _ = layers;
+        dims.sort_by_key(|(dim, _)| match dim.as_str() { "hidden" => 0, "layers" => 1, "vocab" => 2, _ => 3 });
+        text.push_str("\ndims:\n");
+        for (dim, source) in dims {
+            let _ = writeln!(text, "  {dim}: {source}");
+        }
+        for (dim, expression) in &kinds.dims {
+            let _ = writeln!(text, "  {dim}: {expression}");
+        }
+        text.push_str(&ropes);
+        text.push_str(&states);
+        text + &body
+    }
+
+    fn head(&self) -> String {
+        let tied = self.record.weights.keys().any(|name| name == "lm_head.weight") && !self.record.disk.is_empty() && self.record.config.get("tie_word_embeddings").is_some();
+        let embedding = self.reader.graph.terms.iter().find(|term| term.op == "embed").and_then(|term| self.reader.graph.weight(term.inputs[1])).and_then(|path| path.strip_suffix(".weight")).map(crate::write::text_model);
+        match (tied, embedding) {
+            (true, Some(embedding)) => {
+                let name = self.names.name("tie_word_embeddings");
+                let at = self.model.rfind("lm_head, ").map(|at| at + "lm_head, ".len());
+                let Some(at) = at else { return self.model.clone() };
+                let end = self.model[at..].find([',', ')']).map_or(self.model.len(), |offset| at + offset);
+                format!("{}, tied={embedding} if {name} else none{}", &self.model[..end], &self.model[end..])
+            }
+            _ => self.model.clone(),
+        }
+    }
+
+    fn states(&self) -> String {
+        let attend = self.reader.graph.terms.iter().find(|term| term.op == "attend");
+        let Some(attend) = attend else { return String::new() };
+        let shape = |place: usize| -> String {
+            let dims = &self.reader.graph.term(attend.inputs[place]).shape;
+            let sizes: Vec<String> = dims.iter().map(|dim| self.names.written(&dim.number)).collect();
+            format!("[{}]", sizes.join(", "))
+        };
+        format!("\nstates:\n  kv: {{ kind: attention, k: {}, v: {}, dtype: activation }}\n", shape(1), shape(2))
+    }
+
+    fn ropes(&self) -> String {
+        let mut text = String::new();
+        for (table, name) in self.tables {
+            let rope = self.reader.graph.terms.iter().find(|term| term.op == "rope" && term.word("table") == Some(table));
+            let Some(rope) = rope else { continue };
+            if text.is_empty() { text.push_str("\nrope:\n"); }
+            let module = table.split(':').next().unwrap_or_default();
+            let layer_type = table.split_once(':').map(|(_, word)| word.to_owned());
+            let _ = writeln!(text, "  {name}:");
+            let width = rope.width();
+            let dim = self.names.written(&width.number);
+            if dim != "head_dim" { let _ = writeln!(text, "    dim: {dim}"); }
+            let parameters = match &layer_type {
+                Some(word) => format!("rope_parameters.{word}"),
+                None => "rope_parameters".to_owned(),
+            };
+            let class = self.record.modules.get(module).map_or("", |facts| facts.class.as_str());
+            let rotated = self.record.built.iter().filter(|call| call.call == "arange" && call.inside.contains(class) && !class.is_empty())
+                .find_map(|call| call.args.get(1).map(Number::parse));
+            if let Some(partial) = rotated.and_then(|number| partial_share(&number, &width.number)) {
+                let _ = writeln!(text, "    partial: {}", self.names.written(&partial));
+            }
+            let theta = number::look_up(&self.record.defaults, "rope_parameters.rope_theta").and_then(crate::names::literal).unwrap_or_else(|| "10000.0".to_owned());
+            let _ = writeln!(text, "    theta: [{parameters}.rope_theta, rope_theta, = {theta}]");
+            let _ = writeln!(text, "    parameters: [{parameters}{}]", if layer_type.is_some() { "" } else { ", rope_scaling" });
+        }
+        text
+    }
+
+    fn weight_rules(&self) -> String {
+        let mut rules: Vec<String> = self.transposed.iter().map(|path| general(path)).collect();
+        rules.sort();
+        rules.dedup();
+        let lines: Vec<String> = rules.iter().map(|path| format!("  - {{ disk: \"{path}\", weight: \"{path}\", do: [transpose] }}")).collect();
+        format!("\nweights:\n{}\n", lines.join("\n"))
+    }
+
+    fn kinds(&self, programs: &[(String, Vec<usize>)]) -> Kinds {
+        if let [(program, _)] = programs {
+            return Kinds { expression: None, dims: Vec::new(), programs: vec![("\"*\"".to_owned(), program.clone())] };
+        }
+        let count = self.written.len();
+        let program_of = |index: usize| programs.iter().position(|(_, layers)| layers.contains(&index)).unwrap_or(0);
+        if let Some(object) = self.record.config.as_object() {
+            for (key, value) in object {
+                let Some(words) = value.as_array().filter(|items| items.len() == count) else { continue };
+                let words: Option<Vec<&str>> = words.iter().map(Json::as_str).collect();
+                let Some(words) = words else { continue };
+                let consistent = (0..count).all(|one| (0..count).all(|other| words[one] != words[other] || program_of(one) == program_of(other)));
+                if !consistent { continue; }
+                let labelled = programs.iter().map(|(program, layers)| {
+                    let mut labels: Vec<&str> = layers.iter().map(|&index| words[index]).collect();
+                    labels.sort_unstable();
+                    labels.dedup();
+                    (labels.join("|"), program.clone())
+                }).collect();
+                let name = self.names.name(key);
+                return Kinds { expression: Some(format!("{name}[i]")), dims: Vec::new(), programs: labelled };
+            }
+        }
+        let labels: Vec<String> = (0..programs.len()).map(|number| format!("kind_{}", number + 1)).collect();
+        let expression = condition(self.record, self.names, programs, count, &labels);
+        let labelled = programs.iter().zip(&labels).map(|((program, _), label)| (label.clone(), program.clone())).collect();
+        Kinds { expression: Some(format!("\"{expression}\"")), dims: Vec::new(), programs: labelled }
+    }
+}
+
+struct Kinds {
+    expression: Option<String>,
+    dims: Vec<(String, String)>,
+    programs: Vec<(String, String)>,
+}
+
+/// A condition over the layer's number that tells two programs apart.
+fn condition(record: &Record, names: &Names<'_>, programs: &[(String, Vec<usize>)], count: usize, labels: &[String]) -> String {
+    let second = &programs[programs.len() - 1].1;
+    let ints: Vec<(&String, i64)> = record.config.as_object().into_iter().flatten().filter_map(|(key, value)| value.as_i64().map(|number| (key, number))).filter(|(key, _)| record.reads.contains(key)).collect();
+    if programs.len() == 2 {
+        let tests: [(&str, fn(i64, i64) -> bool); 4] = [
+            ("i >= K", |i, k| i >= k), ("i % K == 0", |i, k| k > 0 && i % k == 0), ("(i + 1) % K == 0", |i, k| k > 0 && (i + 1) % k == 0), ("(i + 1) % K > 0", |i, k| k > 0 && (i + 1) % k > 0),
+        ];
+        for (text, test) in tests {
+            for (key, value) in &ints {
+                if (0..count).all(|index| test(index as i64, *value) == second.contains(&index)) {
+                    let name = names.name(key);
+                    return format!("'{}' if {} else '{}'", labels[1], text.replace('K', &name), labels[0]);
+                }
+            }
+        }
+    }
+    let list: Vec<String> = (0..count).map(|index| programs.iter().position(|(_, layers)| layers.contains(&index)).map_or_else(String::new, |number| format!("'{}'", labels[number]))).collect();
+    format!("[{}][i]", list.join(", "))
+}
+
+/// The share of a head that a table rotates, if it is not the whole.
+fn partial_share(rotated: &Number, width: &Number) -> Option<Number> {
+    if rotated == width { return None; }
+    match rotated {
+        Number::Apply(operator, operands) if operator == "*" && operands.len() == 2 => Some(if operands[0] == *width { operands[1].clone() } else { operands[0].clone() }),
+        Number::Apply(operator, operands) if operator == "int" => partial_share(&operands[0], width),
+        _ => None,
+    }
+}
+
+/// A path with a hole for each number.
+fn general(path: &str) -> String {
+    path.split('.').map(|part| if part.chars().all(|letter| letter.is_ascii_digit()) { "{i}" } else { part }).collect::<Vec<_>>().join(".")
+}
+
+fn indented(program: &str, by: usize) -> String {
+    program.lines().map(|line| format!("{}{line}", " ".repeat(by))).collect::<Vec<_>>().join("\n")
+}

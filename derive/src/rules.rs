@@ -1,0 +1,91 @@
+//! Rules that join small steps to ops.
+//!
+//! A rule looks at a term that is about to be made and at what it reads. Rules work from the leaves up,
+//! so each sees ops that earlier rules joined.
+
+use crate::graph::{Graph, Id, Kind, Term};
+use crate::number::Number;
+
+mod attention;
+mod norms;
+mod rotary;
+mod shapes;
+
+/// What a rule makes of a term.
+#[derive(Debug)]
+pub enum Joined {
+    /// A term that exists.
+    Known(Id),
+    /// Another term in its place.
+    Term(Term),
+    /// No rule knows it.
+    None,
+}
+
+/// Returns what the first rule that knows a term makes of it.
+pub fn join(graph: &mut Graph, term: &Term) -> Joined {
+    let rules: &[fn(&mut Graph, &Term) -> Option<Joined>] = &[casts, shapes::join, numbers, norms::join, rotary::join, attention::join, activations];
+    rules.iter().find_map(|rule| rule(graph, term)).unwrap_or(Joined::None)
+}
+
+/// Casts that change nothing.
+fn casts(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    if term.op != "cast" {
+        return None;
+    }
+    let source = graph.term(term.inputs[0]);
+    if source.kind == term.kind {
+        return Some(Joined::Known(term.inputs[0]));
+    }
+    if source.op == "cast" {
+        let origin = graph.term(source.inputs[0]);
+        if origin.kind == term.kind && source.kind == Kind::Float {
+            return Some(Joined::Known(source.inputs[0]));
+        }
+    }
+    if source.op == "mask" || source.op == "constant" {
+        let mut moved = source.clone();
+        moved.kind = term.kind;
+        return Some(Joined::Term(moved));
+    }
+    None
+}
+
+/// Arithmetic with numbers that changes nothing.
+fn numbers(_: &mut Graph, term: &Term) -> Option<Joined> {
+    let neutral = match (term.op.as_str(), term.attribute("s")?) {
+        ("scale" | "divide", Number::Int(1)) | ("offset", Number::Int(0)) => true,
+        ("scale" | "divide", Number::Real(value)) => *value == 1.0,
+        ("offset", Number::Real(value)) => *value == 0.0,
+        _ => false,
+    };
+    neutral.then(|| Joined::Known(term.inputs[0]))
+}
+
+/// Activations that a class writes out.
+fn activations(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    // x * sigmoid(x)
+    if term.op == "mul" {
+        for (one, other) in [(0, 1), (1, 0)] {
+            let gate = graph.term(term.inputs[other]);
+            if gate.op == "sigmoid" && gate.inputs[0] == term.inputs[one] && term.kind == Kind::Float {
+                let joined = Term { op: "silu".to_owned(), inputs: vec![term.inputs[one]], ..term.clone() };
+                return Some(Joined::Term(joined));
+            }
+        }
+    }
+    // square(relu(x)) is an op where both round; so are two steps.
+    if term.op == "square" && graph.term(term.inputs[0]).op == "relu" {
+        let joined = Term { op: "relu2".to_owned(), inputs: graph.term(term.inputs[0]).inputs.clone(), ..term.clone() };
+        return Some(Joined::Term(joined));
+    }
+    None
+}
+
+/// The two operands of a commutative term, in both orders.
+pub(crate) fn both(term: &Term) -> Vec<(Id, Id)> {
+    match term.inputs[..] {
+        [one, other] => vec![(one, other), (other, one)],
+        _ => Vec::new(),
+    }
+}

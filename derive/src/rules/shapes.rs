@@ -1,0 +1,66 @@
+//! Changes of axes that undo each other.
+
+use crate::graph::{Graph, Term};
+use crate::number::Number;
+
+use super::Joined;
+
+/// Joins changes of axes.
+pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    match term.op.as_str() {
+        "split_axis" => {
+            let source = graph.is(term.inputs[0], "merge_axes")?;
+            let origin = graph.term(source.inputs[0]);
+            same_sizes(origin, term).then_some(Joined::Known(source.inputs[0]))
+        }
+        "merge_axes" => merged(graph, term),
+        "repeat_each" if term.attribute("n") == Some(&Number::Int(1)) => Some(Joined::Known(term.inputs[0])),
+        "permute_row" => {
+            let order = match term.attribute("order")? { Number::Apply(_, items) => items.clone(), _ => return None };
+            let same = order.iter().enumerate().all(|(place, number)| *number == Number::Int(place as i64));
+            same.then_some(Joined::Known(term.inputs[0]))
+        }
+        "concat" => concatenated(graph, term),
+        _ => None,
+    }
+}
+
+fn same_sizes(one: &Term, other: &Term) -> bool {
+    one.shape.len() == other.shape.len() && one.shape.iter().zip(&other.shape).all(|(left, right)| left.size == right.size)
+}
+
+/// A merge that undoes a split, or that makes a repeat of an expansion.
+fn merged(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let source = graph.term(term.inputs[0]);
+    if source.op == "split_axis" {
+        let origin = graph.term(source.inputs[0]);
+        if same_sizes(origin, term) {
+            return Some(Joined::Known(source.inputs[0]));
+        }
+    }
+    if source.op == "expand" && term.attribute("count") == Some(&Number::Int(2)) {
+        let (Some(Number::Int(new)), Some(Number::Int(at))) = (source.attribute("at"), term.attribute("at")) else { return None };
+        let count = source.shape[*new as usize].number.clone();
+        let mut joined = Term { op: if *new == at + 1 { "repeat_each" } else { "repeat_all" }.to_owned(), inputs: source.inputs.clone(), attributes: Vec::new(), ..term.clone() };
+        joined.set("axis", Number::Int(*at));
+        joined.set("n", count);
+        return Some(Joined::Term(joined));
+    }
+    None
+}
+
+/// Parts of one term in their order are the term.
+fn concatenated(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let parts: Vec<&Term> = term.inputs.iter().map(|&id| graph.term(id)).collect();
+    let first = parts.first()?;
+    if parts.iter().any(|part| part.op != "slice" || part.inputs != first.inputs) {
+        return None;
+    }
+    let mut at = Number::Int(0);
+    for part in &parts {
+        if part.attribute("start") != Some(&at) { return None; }
+        at = part.attribute("end")?.clone();
+    }
+    let source = graph.term(first.inputs[0]);
+    (at == Number::Int(source.width().size as i64)).then(|| Joined::Known(first.inputs[0]))
+}

@@ -1,0 +1,401 @@
+//! Terms as programs of the spec language.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use crate::graph::{Graph, Id, Kind, Term};
+use crate::names::Names;
+use crate::number::Number;
+
+/// Longest line of a program.
+const WIDTH: usize = 150;
+
+/// What programs of a spec share.
+pub struct Writer<'w> {
+    /// All terms.
+    pub graph: &'w Graph,
+    /// Names of dims.
+    pub names: &'w Names<'w>,
+    /// Names of rotary tables, by module and layer type.
+    pub tables: &'w [(String, String)],
+    /// Prefix of paths that the program leaves out, as `model.layers.0.`.
+    pub prefix: String,
+    /// Terms that cannot be written.
+    pub faults: &'w RefCell<Vec<String>>,
+    /// Weights that are stored the other way round.
+    pub transposed: &'w RefCell<Vec<String>>,
+    /// Config keys that name activations, with the name.
+    pub activations: &'w [(String, String)],
+}
+
+/// A program under way.
+pub struct Program<'p, 'w> {
+    writer: &'p Writer<'w>,
+    bound: HashMap<Id, String>,
+    lines: Vec<String>,
+    uses: HashMap<Id, usize>,
+    taken: Vec<String>,
+}
+
+impl<'p, 'w> Program<'p, 'w> {
+    /// Begins a program whose parameters have names.
+    pub fn new(writer: &'p Writer<'w>, parameters: &[(Id, String)], outputs: &[Id]) -> Self {
+        let bound: HashMap<Id, String> = parameters.iter().cloned().collect();
+        let mut uses = HashMap::new();
+        let mut open = outputs.to_vec();
+        for &id in outputs {
+            *uses.entry(id).or_insert(0) += 1;
+        }
+        let mut visited: Vec<Id> = Vec::new();
+        while let Some(id) = open.pop() {
+            if bound.contains_key(&id) || visited.contains(&id) {
+                continue;
+            }
+            visited.push(id);
+            for &input in &writer.graph.term(id).inputs {
+                *uses.entry(input).or_insert(0) += 1;
+                open.push(input);
+            }
+        }
+        let taken = parameters.iter().map(|(_, name)| name.clone()).collect();
+        Self { writer, bound, lines: Vec::new(), uses, taken }
+    }
+
+    /// Has calls of functions in the place of terms: binds results to names by lines that are given.
+    pub fn bind(&mut self, id: Id, name: &str) {
+        self.bound.insert(id, name.to_owned());
+        self.taken.push(name.to_owned());
+    }
+
+    /// Adds a line as it is.
+    pub fn line(&mut self, line: String) {
+        self.lines.push(line);
+    }
+
+    /// Has a call in the place of a term.
+    pub fn call(&mut self, id: Id, text: String) {
+        if self.uses.get(&id).copied().unwrap_or(0) > 1 {
+            let term = self.writer.graph.term(id).clone();
+            let name = self.fresh(&term);
+            self.lines.push(format!("{name} = {text}"));
+            self.bound.insert(id, name);
+        } else {
+            self.bound.insert(id, text);
+        }
+    }
+
+    /// Returns the lines so far.
+    pub fn into_lines(self) -> Vec<String> {
+        self.lines
+    }
+
+    /// Ends a program with the results it returns.
+    pub fn finish(mut self, outputs: &[Id]) -> String {
+        let results: Vec<String> = outputs.iter().map(|&id| self.value(id)).collect();
+        self.lines.push(format!("return {}", results.join(", ")));
+        self.lines.join("\n")
+    }
+
+    /// Returns the text of a term: its name, or its expression.
+    pub fn value(&mut self, id: Id) -> String {
+        if let Some(name) = self.bound.get(&id) {
+            return name.clone();
+        }
+        let term = self.writer.graph.term(id).clone();
+        let text = self.expression(&term);
+        let shared = self.uses.get(&id).copied().unwrap_or(0) > 1 && !matches!(term.op.as_str(), "weight" | "tokens" | "constant");
+        if shared || text.len() > WIDTH {
+            let name = self.fresh(&term);
+            self.lines.push(format!("{name} = {text}"));
+            self.bound.insert(id, name.clone());
+            return name;
+        }
+        text
+    }
+
+    fn fresh(&mut self, term: &Term) -> String {
+        let leaf = term.owner.rsplit('.').next().unwrap_or_default();
+        let short = if leaf.ends_with("_proj") { leaf.trim_end_matches("_proj") } else { "" };
+        let stem: String = short.chars().filter(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect();
+        let numbered = stem.is_empty() || stem.chars().next().is_some_and(|letter| letter.is_ascii_digit());
+        let base = if numbered || self.reserved(&stem) { "y".to_owned() } else { stem };
+        let mut name = base.clone();
+        let mut number = 2;
+        while self.taken.contains(&name) || self.reserved(&name) {
+            name = format!("{base}{number}");
+            number += 1;
+        }
+        self.taken.push(name.clone());
+        name
+    }
+
+    fn reserved(&self, name: &str) -> bool {
+        let ops = ["act", "linear", "heads", "merge", "split", "scale", "softmax", "experts", "mean", "total", "kv", "main", "layers", "hidden", "tokens", "attention", "norm", "gate_up", "router", "choose", "pick", "conv"];
+        ops.contains(&name) || self.writer.names.dims().iter().any(|(dim, _)| dim == name)
+    }
+
+    fn number(&self, number: &Number) -> String {
+        self.writer.names.written(number)
+    }
+
+    fn fault(&self, term: &Term, text: &str) -> String {
+        self.writer.faults.borrow_mut().push(format!("{text} ({} {})", term.owner, term.at));
+        format!("hole_{}", term.op)
+    }
+
+    /// Path of a weight's module, below the prefix.
+    fn module(&self, weight: Id, term: &Term) -> String {
+        let path = self.writer.graph.weight(weight).unwrap_or_default();
+        match path.strip_suffix(".weight") {
+            Some(module) => self.path(module),
+            None => { self.fault(term, &format!("`{path}` is no `weight` of a module")) }
+        }
+    }
+
+    fn path(&self, path: &str) -> String {
+        path.strip_prefix(&self.writer.prefix).map_or_else(|| text_model(path), str::to_owned)
+    }
+
+    fn bias(&self, term: &Term) -> String {
+        match term.attribute("bias") {
+            None | Some(Number::Bool(false)) => String::new(),
+            Some(number) => format!(", bias={}", self.number(number)),
+        }
+    }
+
+    fn expression(&mut self, term: &Term) -> String {
+        let first = term.inputs.first().copied();
+        match term.op.as_str() {
+            "tokens" => "tokens".to_owned(),
+            "weight" => { let path = term.word("path").unwrap_or_default().to_owned(); self.path(&path) }
+            "linear" => self.linear(term),
+            "embed" => {
+                let rows = term.attribute("rows").map(|number| self.number(number)).unwrap_or_default();
+                format!("embed(tokens, {}, {rows}, {})", self.module(term.inputs[1], term), self.number(&term.width().number))
+            }
+            "rms_norm" | "layer_norm" => self.norm(term),
+            "unit" => format!("l2_norm({}, {})", self.operand(term, 0), self.attribute(term, "eps")),
+            "standard" => { let x = self.operand(term, 0); let path = self.path(&term.owner); format!("layer_norm({x}, {path}, {}, bias=false, weight=false)", self.attribute(term, "eps")) }
+            "split_axis" => self.split(term),
+            "merge_axes" if term.attribute("count") == Some(&Number::Int(2)) && term.attribute("at") == Some(&Number::Int(term.shape.len() as i64 - 1)) => format!("merge({})", self.operand(term, 0)),
+            "rope" => self.rope(term),
+            "attend" => self.attend(term),
+            "slice" => format!("slice({}, {}, {})", self.operand(term, 0), self.attribute(term, "from"), self.attribute(term, "to")),
+            "concat" => { let parts: Vec<String> = (0..term.inputs.len()).map(|place| self.operand(term, place)).collect(); format!("concat({})", parts.join(", ")) }
+            "add" | "sub" | "mul" | "div" => self.infix(term),
+            "scale" => self.with_number(term, "*"),
+            "offset" => self.with_number(term, "+"),
+            "divide" => self.with_number(term, "/"),
+            "inverse" => { let x = self.factor(first, false); format!("{} / {x}", self.attribute(term, "s")) }
+            "neg" => { let x = self.factor(first, false); format!("{x} * -1.0") }
+            "cast" => { let kind = if term.kind == Kind::Float { "'f32'" } else { "'activation'" }; format!("cast({}, {kind})", self.operand(term, 0)) }
+            "choose" => self.choose(term),
+            "pick" => format!("pick({}, {})", self.operand(term, 0), self.operand(term, 1)),
+            "mean" => self.reduced(term, "mean", "numbers"),
+            "sum" => self.reduced(term, "total", "row"),
+            "experts" => self.experts(term),
+            "clamp" => self.clamp(term),
+            "square" => { let x = self.operand(term, 0); format!("{x} * {x}") }
+            "with_ones" if term.shape.len() == 2 && term.shape[1].size == 1 => { let size = self.number(&term.shape[0].number); format!("heads({}, {size})", self.operand(term, 0)) }
+            "silu" | "gelu" | "gelu_tanh" | "gelu_new" | "gelu_fast" | "relu" | "relu2" | "quick_gelu" => self.activation(term),
+            "sigmoid" | "tanh" | "softplus" | "softmax" | "square_root" | "absolute" | "sign" => format!("{}({})", term.op, self.operand(term, 0)),
+            _ => {
+                for place in 0..term.inputs.len() { let _ = self.operand(term, place); }
+                let reason = term.word("reason").map_or_else(|| format!("no op for `{}`", term.op), str::to_owned);
+                self.fault(term, &reason)
+            }
+        }
+    }
+
+    fn operand(&mut self, term: &Term, place: usize) -> String {
+        self.value(term.inputs[place])
+    }
+
+    fn attribute(&self, term: &Term, name: &str) -> String {
+        term.attribute(name).map(|number| self.number(number)).unwrap_or_default()
+    }
+
+    fn linear(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let module = self.module(term.inputs[1], term);
+        if term.attribute("transposed").is_some() {
+            self.writer.transposed.borrow_mut().push(self.writer.graph.weight(term.inputs[1]).unwrap_or_default().to_owned());
+        }
+        format!("linear({x}, {module}, {}{})", self.number(&term.width().number), self.bias(term))
+    }
+
+    fn norm(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let weighted = term.inputs.len() > 1;
+        let module = if weighted { self.module(term.inputs[1], term) } else { self.path(&term.owner) };
+        let mut text = format!("{}({x}, {module}, {}", term.op, self.attribute(term, "eps"));
+        if !weighted { text.push_str(", weight=false"); }
+        if term.op == "layer_norm" && term.attribute("bias") == Some(&Number::Bool(false)) { text.push_str(", bias=false"); }
+        let usual = if term.op == "rms_norm" { "before" } else { "after" };
+        if let Some(cast) = term.word("cast") {
+            if cast != usual && term.kind == Kind::Activation { text.push_str(&format!(", cast='{cast}'")); }
+        }
+        for name in ["plus_one", "per_head"] {
+            if term.attribute(name).is_some() { text.push_str(&format!(", {name}=true")); }
+        }
+        text.push(')');
+        text
+    }
+
+    fn split(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let at = match term.attribute("at") { Some(Number::Int(at)) => *at as usize, _ => 0 };
+        if term.attribute("count") == Some(&Number::Int(2)) && at + 2 == term.shape.len() && at == 0 {
+            return format!("heads({x}, {})", self.number(&term.shape[at].number));
+        }
+        self.fault(term, "splits an axis that `heads` does not")
+    }
+
+    fn rope(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let table = term.word("table").unwrap_or_default();
+        let name = self.writer.tables.iter().find(|(known, _)| known == table).map_or("main", |(_, name)| name);
+        let mut text = format!("rope({x}, {name}");
+        if let Some(layout) = term.word("layout").filter(|layout| *layout != "half") { text.push_str(&format!(", layout='{layout}'")); }
+        if let Some(compute) = term.word("compute").filter(|compute| *compute != "activation") { text.push_str(&format!(", compute='{compute}'")); }
+        text.push(')');
+        text
+    }
+
+    fn attend(&mut self, term: &Term) -> String {
+        let mut operands = Vec::new();
+        for (place, name) in ["q", "k", "v"].iter().enumerate() {
+            let text = self.operand(term, place);
+            let id = term.inputs[place];
+            let free = !self.taken.iter().any(|taken| taken == name);
+            if self.bound.contains_key(&id) || text.len() < 24 || !free {
+                operands.push(text);
+                continue;
+            }
+            self.lines.push(format!("{name} = {text}"));
+            self.taken.push((*name).to_owned());
+            self.bound.insert(id, (*name).to_owned());
+            operands.push((*name).to_owned());
+        }
+        let scale = match (term.attribute("scale"), term.attribute("divided")) {
+            (Some(scale), _) => self.number(scale),
+            (None, Some(divisor)) => self.number(&Number::apply("/", vec![Number::Real(1.0), divisor.clone()])),
+            _ => "1.0".to_owned(),
+        };
+        let mut text = format!("attend({}, kv, {scale}", operands.join(", "));
+        match term.word("mask") {
+            Some("create_sliding_window_causal_mask") => text.push_str(&format!(", window={}", self.writer.names.name("sliding_window"))),
+            Some("create_chunked_causal_mask") => text.push_str(&format!(", window={}, chunked=true", self.writer.names.name("attention_chunk_size"))),
+            _ => {}
+        }
+        if let Some(cap) = term.attribute("softcap") { text.push_str(&format!(", softcap={}", self.number(cap))); }
+        if term.attribute("sinks").is_some() {
+            let sinks = self.operand(term, 3);
+            text.push_str(&format!(", sinks={sinks}"));
+        }
+        if term.word("soft") == Some("activation") { text.push_str(", softmax='activation'"); }
+        if term.word("scores") == Some("f32") { text.push_str(", scores='f32'"); }
+        text.push(')');
+        if term.attribute("flat").is_some() { text } else { format!("heads({text}, {})", self.number(&term.shape[0].number)) }
+    }
+
+    /// An operand in brackets where a product needs them.
+    fn factor(&mut self, id: Option<Id>, tight: bool) -> String {
+        let Some(id) = id else { return String::new() };
+        let text = self.value(id);
+        if self.bound.contains_key(&id) { return text; }
+        let loose = match self.writer.graph.term(id).op.as_str() {
+            "add" | "sub" | "offset" => true,
+            "mul" | "div" | "scale" | "divide" | "inverse" | "neg" | "square" => tight,
+            _ => false,
+        };
+        if loose { format!("({text})") } else { text }
+    }
+
+    fn infix(&mut self, term: &Term) -> String {
+        let sign = match term.op.as_str() { "add" => "+", "sub" => "-", "mul" => "*", _ => "/" };
+        let [left, right] = term.inputs[..] else { return self.fault(term, "operands missing") };
+        if sign == "+" || sign == "-" {
+            let left = self.value(left);
+            let right = if sign == "-" { self.factor(Some(right), false) } else { self.factor(Some(right), false) };
+            return format!("{left} {sign} {right}");
+        }
+        let left = self.factor(Some(left), false);
+        let right = self.factor(Some(right), true);
+        format!("{left} {sign} {right}")
+    }
+
+    fn with_number(&mut self, term: &Term, sign: &str) -> String {
+        let x = if sign == "+" { self.operand(term, 0) } else { self.factor(term.inputs.first().copied(), false) };
+        let number = self.attribute(term, "s");
+        if sign == "+" {
+            return match number.strip_prefix('-') { Some(positive) => format!("{x} - {positive}"), None => format!("{x} + {number}") };
+        }
+        let compound = matches!(term.attribute("s"), Some(Number::Apply(..)));
+        if compound { format!("{x} {sign} ({number})") } else { format!("{x} {sign} {number}") }
+    }
+
+    fn choose(&mut self, term: &Term) -> String {
+        let mut text = format!("choose({}, {}", self.operand(term, 0), self.attribute(term, "k"));
+        for name in ["groups", "keep"] {
+            if term.attribute(name).is_some() { text.push_str(&format!(", {name}={}", self.attribute(term, name))); }
+        }
+        text.push(')');
+        text
+    }
+
+    fn reduced(&mut self, term: &Term, op: &str, _: &str) -> String {
+        let x = self.operand(term, 0);
+        let heads = self.writer.graph.term(term.inputs[0]).shape.len() > 1;
+        match (op, heads) {
+            ("total", true) => format!("total({x}, of='heads')"),
+            _ => format!("{op}({x})"),
+        }
+    }
+
+    fn experts(&mut self, term: &Term) -> String {
+        let operands: Vec<String> = (0..3).map(|place| self.operand(term, place)).collect();
+        let path = term.word("path").unwrap_or_default().to_owned();
+        let path = self.path(&path);
+        let act = self.act_name(term.word("act").unwrap_or("silu"));
+        let mut text = format!("experts({}, {path}, {}, {}, {act}", operands.join(", "), self.attribute(term, "n"), self.attribute(term, "ffn"));
+        for name in ["form", "bias", "sum", "weigh", "limit", "alpha"] {
+            if term.attribute(name).is_some() { text.push_str(&format!(", {name}={}", self.attribute(term, name))); }
+        }
+        text.push(')');
+        text
+    }
+
+    fn clamp(&mut self, term: &Term) -> String {
+        let mut text = format!("clamp({}", self.operand(term, 0));
+        for name in ["lo", "hi"] {
+            if term.attribute(name).is_some() { text.push_str(&format!(", {name}={}", self.attribute(term, name))); }
+        }
+        text.push(')');
+        text
+    }
+
+    /// Activation by the config key that names it, or by its op.
+    fn act_name(&self, op: &str) -> String {
+        self.writer.activations.iter().find(|(_, known)| known == op).map_or_else(|| format!("'{op}'"), |(key, _)| self.writer.names.name(key))
+    }
+
+    fn activation(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let key = self.writer.activations.iter().find(|(_, known)| *known == term.op);
+        match key {
+            Some((key, _)) => format!("act({x}, {})", self.writer.names.name(key)),
+            None => format!("{}({x})", term.op),
+        }
+    }
+}
+
+/// A path without the prefix of the wrapper around a text model.
+pub fn text_model(path: &str) -> String {
+    for (wrapped, bare) in [("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.", ""), ("model.text_model.", "model."), ("thinker.", "")] {
+        if let Some(tail) = path.strip_prefix(wrapped) {
+            return format!("{bare}{tail}");
+        }
+    }
+    path.to_owned()
+}

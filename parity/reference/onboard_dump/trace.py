@@ -1,0 +1,476 @@
+"""Records what a class computes: each call of torch with its operands, the modules and functions around it, and the calls of the cache.
+
+The record is a program for one run of a few tokens. Numbers that the class read from its config keep the keys they came from.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from . import symbols
+from .symbols import expression, plain, symbol
+
+# Reads of a tensor's properties, which compute nothing.
+PROPERTIES = {"shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "layout", "data", "grad", "is_sparse", "names", "is_leaf", "grad_fn"}
+SILENT = {"size", "dim", "stride", "numel", "is_floating_point", "__len__", "is_contiguous", "get_device", "storage_offset", "data_ptr", "element_size",
+          "is_complex", "__hash__", "requires_grad_", "__repr__", "__format__", "element_size", "untyped_storage", "_is_view", "record_stream", "nelement",
+          "set_grad_enabled", "is_nested", "is_quantized", "is_mkldnn"}
+
+
+class Recorder(TorchFunctionMode):
+    """Notes each call of a torch function, unless a call around it is noted as a whole."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.events: list[dict] = []
+        self.values: dict[int, int] = {}
+        self.kept: list[torch.Tensor] = []
+        self.shapes: list[dict] = []
+        self.depth = 0
+        self.weights: dict[int, str] = {}
+        self.paths: dict[int, str] = {}
+        if model is not None:
+            self.know(model)
+
+    def know(self, model) -> None:
+        for name, tensor in [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]:
+            self.weights.setdefault(id(tensor), name)
+        self.paths = {id(module): path for path, module in model.named_modules()}
+
+    def value(self, tensor: torch.Tensor, made: bool = False) -> int:
+        """The number of a tensor's value; a tensor that no noted call gave gets one as a constant or weight."""
+        if made or id(tensor) not in self.values:
+            number = len(self.shapes)
+            self.values[id(tensor)] = number
+            self.kept.append(tensor)
+            entry = {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+            if not made:
+                name = self.weights.get(id(tensor))
+                if name is not None:
+                    entry["weight"] = name
+                else:
+                    entry["constant"] = numbers(tensor)
+            self.shapes.append(entry)
+        return self.values[id(tensor)]
+
+    def operand(self, value):
+        """An argument in JSON: `{"v": number of a value}`, a list, or an expression."""
+        if isinstance(value, torch.Tensor):
+            return {"v": self.value(value)}
+        if isinstance(value, (list, tuple)) and not isinstance(value, symbols.Symbol):
+            return [self.operand(item) for item in value]
+        if isinstance(value, slice):
+            return {"slice": [self.operand(value.start), self.operand(value.stop), self.operand(value.step)]}
+        if value is Ellipsis:
+            return {"ellipsis": True}
+        if isinstance(value, torch.dtype):
+            return {"dtype": str(value).removeprefix("torch.")}
+        if isinstance(value, dict) and not isinstance(value, symbols.Symbol):
+            return {"map": {str(key): self.operand(item) for key, item in value.items()}}
+        if isinstance(value, float) and not math.isfinite(value):
+            return {"e": ["value", str(float(value))]}
+        return {"e": expression(value)}
+
+    def results(self, value):
+        """Numbers of the tensors that a call gave, in its order."""
+        if isinstance(value, torch.Tensor):
+            return {"v": self.value(value, made=True)}
+        if isinstance(value, (list, tuple)):
+            return [self.results(item) for item in value]
+        return None
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", str(function))
+        if name == "__get__" and getattr(function, "__self__", None) is not None:
+            name = getattr(function.__self__, "__name__", name)
+            if name not in ("T", "mT", "real", "H"):
+                return function(*args, **kwargs)
+        if self.depth or name in PROPERTIES or name in SILENT or name == "__set__":
+            return function(*args, **kwargs)
+        operands = [self.operand(argument) for argument in args]
+        named = {key: self.operand(argument) for key, argument in kwargs.items() if argument is not None}
+        self.depth += 1
+        try:
+            value = function(*args, **kwargs)
+        finally:
+            self.depth -= 1
+        event = {"call": name, "args": operands, "at": caller()}
+        if named:
+            event["named"] = named
+        if name == "__setitem__":
+            event["out"] = {"v": self.value(args[0], made=True)}
+        elif isinstance(value, torch.Tensor) and args and value is args[0] and not name.rstrip("_") == name:
+            event["out"] = {"v": self.value(value, made=True)}
+        elif isinstance(value, torch.Tensor) and id(value) in self.values and any(value is argument for argument in args):
+            return value
+        else:
+            event["out"] = self.results(value)
+        self.events.append(event)
+        return value
+
+    def whole(self, name: str, call: Callable, note: dict | None = None, form: Callable | None = None):
+        """A function that is noted as one call, whatever it does inside."""
+
+        def noted(*args, **kwargs):
+            if self.depth:
+                return call(*args, **kwargs)
+            event = {"call": name, "args": [self.operand(item) for item in args], "at": caller(), **(note or {})}
+            event["named"] = {key: self.operand(item) for key, item in kwargs.items() if item is not None}
+            self.depth += 1
+            try:
+                value = call(*args, **kwargs)
+            finally:
+                self.depth -= 1
+            event["out"] = self.results(value if form is None else form(value))
+            self.events.append(event)
+            return value
+
+        return noted
+
+    def framed(self, name: str, call: Callable):
+        """A function whose begin and end are noted around the calls inside."""
+
+        def noted(*args, **kwargs):
+            if self.depth:
+                return call(*args, **kwargs)
+            self.events.append({"enter": name, "args": [self.operand(item) for item in args],
+                                "named": {key: self.operand(item) for key, item in kwargs.items() if item is not None}})
+            value = call(*args, **kwargs)
+            self.events.append({"leave": name, "out": self.known_results(value)})
+            return value
+
+        return noted
+
+    def known_results(self, value):
+        if isinstance(value, torch.Tensor):
+            return {"v": self.value(value)}
+        if isinstance(value, (list, tuple)):
+            return [self.known_results(item) for item in value]
+        return None
+
+    def before(self, module, args, kwargs):
+        if not self.depth and id(module) in self.paths:
+            self.events.append({"enter": self.paths[id(module)], "module": type(module).__name__, "args": [self.operand(item) for item in args],
+                                "named": {key: self.operand(item) for key, item in kwargs.items() if isinstance(item, (torch.Tensor, tuple, str))}})
+
+    def behind(self, module, args, kwargs, value):
+        if not self.depth and id(module) in self.paths:
+            self.events.append({"leave": self.paths[id(module)], "out": self.known_results(value)})
+
+
+def caller() -> str:
+    """Place in the class's code of the call that runs."""
+    frame = sys._getframe(2)
+    while frame is not None and (frame.f_code.co_filename.startswith("<") or "/torch/" in frame.f_code.co_filename or "onboard_dump" in frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+
+
+def numbers(tensor: torch.Tensor):
+    """The numbers of a small constant."""
+    if tensor.numel() > 64 or tensor.is_meta or tensor.is_complex():
+        return None
+    with torch._C.DisableTorchFunction():
+        return [str(number) if not math.isfinite(number) else number for number in tensor.detach().to(torch.float64).flatten().tolist()]
+
+
+class Construction(TorchFunctionMode):
+    """Notes the calls of torch in which a class, while it is built, uses numbers of its config."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls: list[dict] = []
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        written = [expression(item) for item in args if not isinstance(item, torch.Tensor)]
+        if has_symbol(written):
+            self.calls.append({"call": getattr(function, "__name__", ""), "args": written, "at": caller(), "in": caller_name()})
+        return function(*args, **(kwargs or {}))
+
+
+def caller_name() -> str:
+    """Function of the class's code whose call runs."""
+    frame = sys._getframe(2)
+    while frame is not None and (frame.f_code.co_filename.startswith("<") or "/torch/" in frame.f_code.co_filename or "onboard_dump" in frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
+
+
+def is_modeling(name: str) -> bool:
+    return ".modeling_" in name or name.startswith("modeling_") or name == "masking_utils"
+
+
+@contextlib.contextmanager
+def bias_switches():
+    """Keeps on each module of torch the expressions of its arguments `bias` and `elementwise_affine`."""
+    kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.LayerNorm)
+    former = {kind: kind.__init__ for kind in kinds}
+
+    def noting(kind):
+        def build(self, *args, **kwargs):
+            former[kind](self, *args, **kwargs)
+            at = {torch.nn.Linear: 2, torch.nn.Conv1d: 7, torch.nn.LayerNorm: 3}[kind]
+            bias = kwargs["bias"] if "bias" in kwargs else args[at] if len(args) > at else True
+            self.bias_switch = plain_json_or_expression(bias)
+
+        return build
+
+    for kind in kinds:
+        kind.__init__ = noting(kind)
+    try:
+        yield
+    finally:
+        for kind in kinds:
+            kind.__init__ = former[kind]
+
+
+def plain_json_or_expression(value) -> str:
+    return json.dumps(expression(value), default=plain_json)
+
+
+class Reads:
+    """Has a config give symbols to the code of classes, and to nobody else."""
+
+    def __init__(self, kind: type, extra: set[str]):
+        self.kind, self.extra = kind, extra
+        self.keys: set[str] = set()
+
+    def __enter__(self):
+        base = self.kind.__mro__[-2]
+        for candidate in self.kind.__mro__:
+            if candidate.__name__ in ("PreTrainedConfig", "PretrainedConfig"):
+                base = candidate
+        self.base, self.former = base, base.__getattribute__
+        former, reads = base.__getattribute__, self
+
+        def read(config, key):
+            value = former(config, key)
+            if key.startswith("_") or callable(value):
+                return value
+            name = sys._getframe(1).f_globals.get("__name__", "")
+            if not (is_modeling(name) or name in reads.extra):
+                return value
+            reads.keys.add(key)
+            known = former(config, "__dict__").get("_onboard_path", "")
+            if type(value).__name__.endswith("Config"):
+                with contextlib.suppress(Exception):
+                    object.__setattr__(value, "_onboard_path", f"{known}{key}.")
+                return value
+            return symbol(value, ["config", f"{known}{key}"])
+
+        base.__getattribute__ = read
+        return self
+
+    def __exit__(self, *_):
+        self.base.__getattribute__ = self.former
+
+
+MASKS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_chunked_causal_mask", "create_bidirectional_mask", "create_masks_for_generate")
+
+
+def patch_modeling(module: types.ModuleType, recorder: Recorder) -> None:
+    """Frames the functions of a class's file, and lets its numbers keep their expressions."""
+    names = vars(module)
+    names["int"], names["float"] = symbols.integers, symbols.reals
+    names["min"], names["max"] = symbols.extreme("min"), symbols.extreme("max")
+    if "math" in names:
+        names["math"] = types.SimpleNamespace(**{**vars(math), "sqrt": symbols.root})
+    for name, value in list(names.items()):
+        if not isinstance(value, types.FunctionType):
+            continue
+        if name in MASKS or (name.startswith("create_") and name.endswith("mask")):
+            names[name] = recorder.whole(name, value)
+        elif value.__module__ == module.__name__:
+            names[name] = recorder.framed(name, value)
+
+
+def patch_cache(recorder: Recorder) -> None:
+    """Notes calls of the cache as wholes."""
+    from transformers import cache_utils
+
+    for name in ("update", "update_conv_state", "update_recurrent_state"):
+        for kind in vars(cache_utils).values():
+            if isinstance(kind, type) and kind.__name__.endswith("Cache") and name in vars(kind):
+                setattr(kind, name, noted_update(recorder, name, vars(kind)[name]))
+
+
+def noted_update(recorder: Recorder, name: str, former: Callable) -> Callable:
+    def update(self, *args, **kwargs):
+        def call(*operands, **named):
+            return former(self, *operands, **named)
+
+        return recorder.whole(f"cache.{name}", call)(*args, **kwargs)
+
+    return update
+
+
+def module_facts(model) -> dict:
+    """Class, numbers and words of each module."""
+    facts = {}
+    for path, module in model.named_modules():
+        values = {key: expression(value) for key, value in vars(module).items()
+                  if not key.startswith("_") and key != "training" and (value is None or isinstance(value, (bool, int, float, str)))}
+        facts[path] = {"class": type(module).__name__, "values": values, "children": [name for name, _ in module.named_children()]}
+        functions = {key: getattr(value, "__name__", type(value).__name__) for key, value in vars(module).items() if isinstance(value, types.FunctionType)}
+        if functions:
+            facts[path]["functions"] = functions
+    return facts
+
+
+def without_meta(folder: Path, dtype: torch.dtype, reader: Callable, trust: bool):
+    return reader(folder, dtype=dtype, local_files_only=True, trust_remote_code=trust, attn_implementation="eager", experts_implementation="eager")
+
+
+def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
+    """Loads the class of a folder and writes the record of one prefill and one step."""
+    import importlib
+
+    from transformers import AutoConfig
+
+    from .classes import reader
+
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust)
+    load = reader(config)
+    recorder = Recorder(None)
+    kind = load.__self__ if hasattr(load, "__self__") else type(config)
+    modeling = modeling_module(config, kind)
+    files = {modeling.__name__: modeling}
+    for value in vars(modeling).values():
+        origin = getattr(value, "__module__", "") or ""
+        if is_modeling(origin) and "models" in origin and origin not in files:
+            files[origin] = importlib.import_module(origin)
+    for module in files.values():
+        patch_modeling(module, recorder)
+    patch_cache(recorder)
+    with Reads(type(config), {"transformers.modeling_rope_utils", "transformers.masking_utils"}) as reads, torch.no_grad():
+        with Construction() as construction, bias_switches():
+            model = without_meta(folder, torch.bfloat16, load, trust).eval()
+        recorder.know(model)
+        for module in model.modules():
+            module.register_forward_pre_hook(recorder.before, with_kwargs=True)
+            module.register_forward_hook(recorder.behind, with_kwargs=True)
+        ids = torch.arange(3, 3 + 2 * tokens).reshape(2, tokens)
+        runs = []
+        with recorder:
+            start = len(recorder.events)
+            recorder.value(ids)
+            result = model(input_ids=ids, use_cache=True)
+            runs.append({"ids": recorder.value(ids), "events": recorder.events[start:], "logits": recorder.value(result.logits)})
+            recorder.events = []
+            step = torch.tensor([[5], [7]])
+            recorder.value(step)
+            try:
+                result = model(input_ids=step, past_key_values=result.past_key_values, use_cache=True)
+                runs.append({"ids": recorder.value(step), "events": recorder.events, "logits": recorder.value(result.logits)})
+            except Exception as error:  # a class whose steps need more than a cache is traced by its prefill
+                runs.append({"error": f"{type(error).__name__}: {error}"})
+    weights = {name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")} for name, tensor in model.named_parameters(remove_duplicate=False)}
+    buffers = {name: {"shape": list(tensor.shape), "numbers": numbers(tensor)} for name, tensor in model.named_buffers()}
+    record = {
+        "class": type(model).__name__, "model_type": config.model_type, "file": modeling.__name__, "tokens": tokens,
+        "config": json.loads(config.to_json_string(use_diff=False)), "defaults": defaults(type(config)), "derived": derived_defaults(type(config)),
+        "attribute_map": dict(getattr(type(config), "attribute_map", {}) or {}), "disk": disk_tensors(folder), "reads": sorted(reads.keys),
+        "decisions": [{"test": test, "outcome": bool(outcome), "at": at} for test, outcome, at in unique(symbols.DECISIONS)],
+        "modules": module_facts(model), "weights": weights, "buffers": buffers, "built": construction.calls, "values": recorder.shapes, "runs": runs,
+    }
+    out.write_text(json.dumps(record, default=plain_json))
+
+
+def has_symbol(item) -> bool:
+    text = json.dumps(item, default=plain_json)
+    return '"config"' in text
+
+
+def plain_json(value):
+    return plain(value) if isinstance(value, symbols.Symbol) else str(value)
+
+
+def unique(decisions: list) -> list:
+    seen, kept = set(), []
+    for test, outcome, at in decisions:
+        key = json.dumps([test, bool(outcome), at], default=plain_json)
+        if key not in seen:
+            seen.add(key)
+            kept.append((test, outcome, at))
+    return kept
+
+
+def defaults(kind: type) -> dict:
+    """Defaults of the config class; empty where it cannot be built alone."""
+    try:
+        return json.loads(kind().to_json_string(use_diff=False))
+    except Exception:  # classes that require arguments have none
+        return {}
+
+
+def disk_tensors(folder: Path) -> dict[str, list[int]]:
+    """Names and shapes of the checkpoint's tensors."""
+    from safetensors import safe_open
+
+    shapes = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            shapes.update({name: list(tensors.get_slice(name).get_shape()) for name in tensors.keys()})
+    return shapes
+
+
+def derived_defaults(kind: type) -> dict[str, list]:
+    """Keys whose default follows from other keys, as expressions: found by changing one key at a time."""
+    try:
+        base = plain_keys(kind())
+    except Exception:
+        return {}
+    moved: dict[str, dict[str, dict]] = {}
+    for key, value in base.items():
+        if type(value) is int and 1 < value < 1 << 20 and not key.endswith("token_id"):
+            for factor in (2, 4):
+                with contextlib.suppress(Exception):
+                    other = plain_keys(kind(**{key: value * factor}))
+                    for name, result in other.items():
+                        if name != key and result != base.get(name):
+                            moved.setdefault(name, {}).setdefault(key, {"value": value * factor, "result": result})
+    return {name: found for name, causes in moved.items() if (found := explained(name, base, causes)) is not None}
+
+
+def plain_keys(config) -> dict:
+    return {key: value for key, value in json.loads(config.to_json_string(use_diff=False)).items() if not isinstance(value, dict)}
+
+
+def explained(name: str, base: dict, causes: dict[str, dict]) -> list | None:
+    """An expression for a default that follows from one or two keys."""
+    keys = list(causes)
+    if type(base[name]) is not int:
+        return None
+    candidates = [(["config", key], lambda config, key=key: config[key]) for key in keys]
+    candidates += [(["*", ["value", factor], ["config", key]], lambda config, key=key, factor=factor: factor * config[key]) for key in keys for factor in (2, 3, 4, 8)]
+    for one in keys:
+        for other in keys:
+            candidates += [(["//", ["config", one], ["config", other]], lambda config, one=one, other=other: config[one] // config[other]),
+                           (["*", ["config", one], ["config", other]], lambda config, one=one, other=other: config[one] * config[other])]
+    for written, compute in candidates:
+        fits = compute(base) == base[name] and all(compute({**base, key: cause["value"]}) == cause["result"] for key, cause in causes.items())
+        if fits:
+            return written
+    return None
+
+
+def modeling_module(config, kind) -> types.ModuleType:
+    """File of the class that the config names."""
+    import importlib
+
+    import transformers
+
+    name = (config.architectures or [None])[0]
+    chosen = getattr(transformers, name, None) if name else None
+    if chosen is None and kind is not None:
+        chosen = kind
+    return importlib.import_module(chosen.__module__)
