@@ -55,7 +55,11 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         "clamp" | "clip" | "clamp_min" | "clamp_max" | "clamp_" => clamp(reader, event, &args, name),
         "topk" => topk(reader, event, &args),
         "gather" => gather(reader, event, &args),
-        "zeros_like" | "ones_like" | "zeros" | "ones" | "full" => filled(reader, event, name),
+        "scatter_" | "scatter" => scatter(reader, event, &args),
+        "masked_fill" | "masked_fill_" => masked_fill(reader, event, &args),
+        "__invert__" | "logical_not" | "bitwise_not" => unary(reader, event, first, "not"),
+        "max" if Operand::parse(&event.out).values().len() == 2 => maximum(reader, event, &args),
+        "zeros_like" | "ones_like" | "zeros" | "ones" | "full" | "empty" | "new_empty" | "new_zeros" | "empty_like" | "new_ones" => filled(reader, event, name),
         "scaled_dot_product_attention" => products::fused_attention(reader, event, &args),
         _ if name.starts_with("cache.") => cached(reader, event, &args, name),
         _ if name.starts_with("create_") => mask(reader, event, name),
@@ -240,11 +244,20 @@ fn topk(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let [numbers, places] = outs[..] else { return reader.hole(event, "unexpected results") };
     let size = count.evaluate(&reader.record.config).unwrap_or(1.0) as usize;
     let term = reader.graph.term(value.id);
-    if term.shape.len() != 1 {
-        return reader.hole(event, "the best of several axes");
-    }
     let kind = term.kind;
-    let shape = vec![Dim { size, number: count.clone() }];
+    let mut shape = term.shape.clone();
+    if let Some(last) = shape.last_mut() {
+        *last = Dim { size, number: count.clone() };
+    }
+    if shape.len() > 1 {
+        for (step, out) in [("top_values", numbers), ("top_places", places)] {
+            let mut term = reader.graph.step(step, &[value.id], shape.clone(), if step == "top_values" { kind } else { Kind::Int });
+            term.set("k", count.clone());
+            let id = reader.graph.add(term);
+            reader.values.insert(out, Value { id, axes: value.axes.clone() });
+        }
+        return;
+    }
     let mut choose = reader.graph.step("choose", &[value.id], shape.clone(), Kind::Int);
     choose.set("k", count);
     let chosen = reader.graph.add(choose);
@@ -264,6 +277,67 @@ fn gather(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let kind = reader.graph.term(source.id).kind;
     let term = reader.graph.step("pick", &[source.id, places.id], shape, kind);
     reader.give(&event.out, term, places.axes);
+}
+
+fn scatter(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    let (Some(base), Some(places)) = (args.first().and_then(Operand::value), argument(event, args, 2, "index").value()) else { return reader.hole(event, "operands are no tensors") };
+    let base = reader.value(base);
+    let places = reader.value(places);
+    let term = reader.graph.term(base.id);
+    let mut step = reader.graph.step("scatter", &[base.id, places.id], term.shape.clone(), term.kind);
+    match argument(event, args, 3, "value") {
+        Operand::Number(number) => step.set("value", number),
+        Operand::Value(source) => { let source = reader.value(source); step.inputs.push(source.id); }
+        _ => {}
+    }
+    reader.give(&event.out, step, base.axes);
+}
+
+fn masked_fill(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    let values = tensors(reader, args);
+    let [value, mask, ..] = values.as_slice() else { return reader.hole(event, "operands are no tensors") };
+    let number = match argument(event, args, 2, "value") {
+        Operand::Number(number) => number,
+        Operand::Value(other) => { let other = reader.value(other); reader.graph.term(other.id).attribute("number").cloned().unwrap_or(Number::Unknown("tensor".to_owned())) }
+        _ => Number::Int(0),
+    };
+    if value.axes.contains(&Axis::Keys) {
+        let shape = shape(reader, value.id);
+        let kind = reader.graph.term(value.id).kind;
+        let mut step = reader.graph.step("masked_fill", &[value.id, mask.id], shape, kind);
+        step.set("value", number);
+        return reader.give(&event.out, step, value.axes.clone());
+    }
+    let Some((inputs, shape, axes)) = binary::broadcast(reader, &[value.clone(), mask.clone()]) else { return reader.hole(event, "shapes that no row has") };
+    let kind = reader.graph.term(value.id).kind;
+    let mut step = reader.graph.step("masked_fill", &inputs, shape, kind);
+    step.set("value", number);
+    reader.give(&event.out, step, axes);
+}
+
+/// The largest of the last axis; its place is no term.
+fn maximum(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    let outs = Operand::parse(&event.out).values();
+    let Some(first) = args.first().and_then(Operand::value) else { return reader.hole(event, "operand is no tensor") };
+    let value = reader.value(first);
+    let keep = argument(event, args, 2, "keepdim").int() == Some(1);
+    let term = reader.graph.term(value.id);
+    let on_keys = value.axes.last() == Some(&Axis::Keys);
+    let mut shape = term.shape.clone();
+    if !on_keys {
+        if let Some(last) = shape.last_mut() { *last = Dim::plain(1); }
+    }
+    let step = reader.graph.step(if on_keys { "max_keys" } else { "max" }, &[value.id], shape.clone(), term.kind);
+    let mut id = reader.graph.add(step);
+    let mut axes = value.axes;
+    if on_keys {
+        if let Some(last) = axes.last_mut() { *last = Axis::One; }
+    }
+    if !keep {
+        axes.pop();
+        if !on_keys && shape.len() > 1 { id = axes::merge_row(reader, id, shape.len() - 2, 2); }
+    }
+    reader.values.insert(outs[0], Value { id, axes });
 }
 
 /// Keys and values as a cache gives them back.

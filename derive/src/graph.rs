@@ -169,4 +169,17 @@ impl Graph {
         let term = self.term(id);
         (term.op == op).then_some(term)
     }
+
+    /// Returns the tree of a term as text, to a depth.
+    pub fn tree(&self, id: Id, depth: usize) -> String {
+        let term = self.term(id);
+        if term.op == "weight" {
+            return term.word("path").unwrap_or_default().rsplit('.').take(2).collect::<Vec<_>>().join("<");
+        }
+        let attributes: Vec<String> = term.attributes.iter().filter(|(key, _)| key != "path" && key != "reason").map(|(key, value)| format!("{key}={value}")).collect();
+        let shape: Vec<usize> = term.shape.iter().map(|dim| dim.size).collect();
+        let inputs: Vec<String> = if depth == 0 { vec!["..".to_owned()] } else { term.inputs.iter().map(|&input| self.tree(input, depth - 1)).collect() };
+        let kind = match term.kind { Kind::Activation => "", Kind::Float => ":f", Kind::Int => ":i", Kind::Bool => ":b" };
+        format!("{}{kind}{shape:?}{{{}}}({})", term.op, attributes.join(" "), inputs.join(", "))
+    }
 }

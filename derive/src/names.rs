@@ -32,6 +32,9 @@ impl<'r> Names<'r> {
 
     /// Returns the dim of a config key.
     pub fn name(&self, key: &str) -> String {
+        if key == "i" {
+            return key.to_owned();
+        }
         if let Some((_, name)) = self.used.borrow().iter().find(|(known, _)| known == key) {
             return name.clone();
         }

@@ -68,7 +68,11 @@ impl Number {
         if let Some(constant) = fold(&operator, &operands) {
             return constant;
         }
+        if operator == "+" || operator == "-" {
+            return sum(&operator, operands);
+        }
         match (operator.as_str(), operands.as_slice()) {
+            ("//", [numerator, Self::Apply(quotient, parts)]) if quotient == "//" && parts.len() == 2 && parts[0] == *numerator => parts[1].clone(),
             ("int", [inner]) if inner.is_whole() => inner.clone(),
             ("*", [Self::Int(1), other]) | ("*" | "//" | "**", [other, Self::Int(1)]) => other.clone(),
             ("+", [Self::Int(0), other]) | ("+" | "-", [other, Self::Int(0)]) => other.clone(),
@@ -100,11 +104,44 @@ impl Number {
                 Json::Bool(truth) => Some(f64::from(u8::from(*truth))),
                 other => other.as_f64(),
             },
+            Self::Apply(operator, operands) if ["in", "item", "==", "!="].contains(&operator.as_str()) => compare(operator, operands, config),
             Self::Apply(operator, operands) => {
                 let values: Vec<f64> = operands.iter().map(|operand| operand.evaluate(config)).collect::<Option<_>>()?;
                 compute(operator, &values)
             }
             Self::Word(_) | Self::None | Self::Unknown(_) => None,
+        }
+    }
+
+    /// Returns the word that the number is under a config.
+    pub fn word(&self, config: &Json) -> Option<String> {
+        match self {
+            Self::Word(word) => Some(word.clone()),
+            Self::Config(path) => look_up(config, path)?.as_str().map(str::to_owned),
+            Self::Apply(operator, operands) if operator == "item" => {
+                let Self::Config(path) = &operands[0] else { return None };
+                let place = operands[1].evaluate(config)?;
+                look_up(config, path)?.as_array()?.get(place as usize)?.as_str().map(str::to_owned)
+            }
+            _ => None,
+        }
+    }
+
+    /// Puts another number in the place of each whole number literal that a test accepts.
+    pub fn replaced(&self, literal: i64, with: &Self) -> Self {
+        match self {
+            Self::Int(value) if *value == literal => with.clone(),
+            Self::Apply(operator, operands) => Self::Apply(operator.clone(), operands.iter().map(|operand| operand.replaced(literal, with)).collect()),
+            other => other.clone(),
+        }
+    }
+
+    /// Collects the whole number literals.
+    pub fn literals(&self, literals: &mut Vec<i64>) {
+        match self {
+            Self::Int(value) if !literals.contains(value) => literals.push(*value),
+            Self::Apply(_, operands) => operands.iter().for_each(|operand| operand.literals(literals)),
+            _ => {}
         }
     }
 
@@ -125,10 +162,78 @@ impl Number {
     }
 }
 
+/// Tests and items of lists, whose operands may be words.
+fn compare(operator: &str, operands: &[Number], config: &Json) -> Option<f64> {
+    let [left, right] = operands else { return None };
+    let truth = |truth: bool| Some(f64::from(u8::from(truth)));
+    match operator {
+        "in" => {
+            let value = left.evaluate(config)?;
+            let Number::Config(path) = right else { return None };
+            truth(look_up(config, path)?.as_array()?.iter().any(|item| item.as_f64() == Some(value)))
+        }
+        "item" => {
+            let place = right.evaluate(config)?;
+            let Number::Config(path) = left else { return None };
+            let item = look_up(config, path)?.as_array()?.get(place as usize)?;
+            item.as_bool().map(|truth| f64::from(u8::from(truth))).or_else(|| item.as_f64())
+        }
+        _ => {
+            let same = match (left.word(config), right.word(config)) {
+                (Some(one), Some(other)) => one == other,
+                _ => left.evaluate(config)? == right.evaluate(config)?,
+            };
+            truth(same == (operator == "=="))
+        }
+    }
+}
+
 /// Returns the value at a dotted path.
 pub fn look_up<'j>(config: &'j Json, path: &str) -> Option<&'j Json> {
     let find = |json| path.split('.').try_fold(json, |json: &Json, key| json.get(key));
     config.get("text_config").and_then(find).or_else(|| find(config))
+}
+
+/// A sum with equal terms joined.
+fn sum(operator: &str, operands: Vec<Number>) -> Number {
+    let mut terms: Vec<(i64, Number)> = Vec::new();
+    for (place, operand) in operands.iter().enumerate() {
+        collect_terms(operand, if place > 0 && operator == "-" { -1 } else { 1 }, &mut terms);
+    }
+    let literal: i64 = terms.iter().filter_map(|(factor, term)| match term { Number::Int(value) => Some(factor * value), _ => None }).sum();
+    terms.retain(|(factor, term)| *factor != 0 && !matches!(term, Number::Int(_)));
+    terms.sort_by_key(|(factor, _)| *factor < 0);
+    let mut result: Option<Number> = None;
+    for (factor, term) in terms {
+        let size = factor.abs();
+        let scaled = if size == 1 { term } else { Number::Apply("*".to_owned(), vec![Number::Int(size), term]) };
+        result = Some(match result {
+            None if factor < 0 => Number::Apply("neg".to_owned(), vec![scaled]),
+            None => scaled,
+            Some(sum) => Number::Apply(if factor < 0 { "-" } else { "+" }.to_owned(), vec![sum, scaled]),
+        });
+    }
+    match (result, literal) {
+        (None, value) => Number::Int(value),
+        (Some(sum), 0) => sum,
+        (Some(sum), value) => Number::Apply(if value < 0 { "-" } else { "+" }.to_owned(), vec![sum, Number::Int(value.abs())]),
+    }
+}
+
+fn collect_terms(number: &Number, factor: i64, terms: &mut Vec<(i64, Number)>) {
+    match number {
+        Number::Apply(operator, operands) if (operator == "+" || operator == "-") && operands.len() == 2 => {
+            collect_terms(&operands[0], factor, terms);
+            collect_terms(&operands[1], if operator == "-" { -factor } else { factor }, terms);
+        }
+        Number::Apply(operator, operands) if operator == "*" && matches!(operands.first(), Some(Number::Int(_))) && operands.len() == 2 => {
+            if let Number::Int(times) = operands[0] { collect_terms(&operands[1], factor * times, terms); }
+        }
+        other => match terms.iter_mut().find(|(_, known)| known == other && !matches!(known, Number::Int(_))) {
+            Some((known, _)) => *known += factor,
+            None => terms.push((factor, other.clone())),
+        },
+    }
 }
 
 fn fold(operator: &str, operands: &[Number]) -> Option<Number> {
@@ -156,6 +261,10 @@ fn compute(operator: &str, values: &[f64]) -> Option<f64> {
         ("ceil", [a]) => a.ceil(),
         ("floor" | "int", [a]) => a.floor(),
         ("float" | "round", [a]) => *a,
+        ("<", [a, b]) => f64::from(u8::from(a < b)),
+        ("<=", [a, b]) => f64::from(u8::from(a <= b)),
+        (">", [a, b]) => f64::from(u8::from(a > b)),
+        (">=", [a, b]) => f64::from(u8::from(a >= b)),
         ("min", items) => items.iter().copied().fold(f64::INFINITY, f64::min),
         ("max", items) => items.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         _ => return None,
@@ -182,7 +291,7 @@ fn applied(operator: &str, operands: &[Number], name: &dyn Fn(&str) -> String) -
         ("neg", [inner]) => format!("-{inner}"),
         ("item", [list, index]) => format!("{list}[{index}]"),
         ("list", items) => format!("[{}]", items.join(", ")),
-        ("+" | "-" | "*" | "/" | "//" | "%" | "**", [_, _]) => {
+        ("+" | "-" | "*" | "/" | "//" | "%" | "**" | "in" | "==" | "!=" | "<" | "<=" | ">" | ">=", [_, _]) => {
             let left = bracketed(&operands[0], &texts[0], operator, false);
             let right = bracketed(&operands[1], &texts[1], operator, true);
             format!("{left} {operator} {right}")
@@ -193,6 +302,7 @@ fn applied(operator: &str, operands: &[Number], name: &dyn Fn(&str) -> String) -
 
 fn strength(operator: &str) -> u8 {
     match operator {
+        "in" | "==" | "!=" | "<" | "<=" | ">" | ">=" => 0,
         "+" | "-" => 1,
         "*" | "/" | "//" | "%" => 2,
         "neg" => 3,

@@ -65,6 +65,8 @@ pub struct Reader<'r> {
     /// Forwards of modules, in order of their ends.
     pub forwards: Vec<Forward>,
     open: Vec<Forward>,
+    /// Parts of tensors that a class fills one after the other.
+    pub(crate) parts: HashMap<usize, Vec<(i64, i64, Value)>>,
     pub(crate) skipping: Option<wholes::Whole>,
 }
 
@@ -73,7 +75,7 @@ impl<'r> Reader<'r> {
     pub fn read(record: &'r Record) -> Self {
         let sizes = Sizes { batch: 2, tokens: record.tokens, keys: record.tokens };
         let mut reader = Self {
-            record, graph: Graph::default(), values: HashMap::new(), sizes, holes: Vec::new(), tables: Vec::new(), stack: Vec::new(), skipping: None, forwards: Vec::new(), open: Vec::new(),
+            record, graph: Graph::default(), values: HashMap::new(), sizes, holes: Vec::new(), tables: Vec::new(), stack: Vec::new(), skipping: None, forwards: Vec::new(), open: Vec::new(), parts: HashMap::new(),
         };
         if let Some(ids) = record.runs[0].ids {
             let term = reader.graph.step("tokens", &[], Vec::new(), Kind::Int);
@@ -210,6 +212,12 @@ impl<'r> Reader<'r> {
             "weight".clone_into(&mut term.op);
             term.set("path", Number::Word(path.clone()));
             row = self.weight_dims(path, &facts.shape);
+            if let Some(number) = self.buffer_number(path) {
+                "constant".clone_into(&mut term.op);
+                term.attributes.clear();
+                term.set("number", number);
+                term.set("rounded", Number::Bool(true));
+            }
         } else {
             match facts.constant.as_deref() {
                 Some([single]) => term.set("number", Number::parse(single)),
@@ -224,6 +232,18 @@ impl<'r> Reader<'r> {
         let value = Value { id, axes };
         self.values.insert(number, value.clone());
         value
+    }
+
+    /// The number in a buffer of one element that the checkpoint lacks, as an expression if the module has one.
+    fn buffer_number(&self, path: &str) -> Option<Number> {
+        let facts = self.record.buffers.get(path)?;
+        if self.record.disk.contains_key(path) { return None; }
+        let [single] = facts.numbers.as_deref()? else { return None };
+        let value = single.as_f64()?;
+        let module = path.rsplit_once('.').map_or("", |(module, _)| module);
+        let attributes = self.record.modules.get(module).map(|facts| &facts.values)?;
+        let close = |number: &Number| number.evaluate(&self.record.config).is_some_and(|other| (other - value).abs() <= value.abs() * 0.005);
+        attributes.values().map(Number::parse).find(|number| number.is_symbolic() && close(number)).or(Some(Number::Real(value)))
     }
 
     /// Sizes of a weight as expressions: those its module was built with, or those of a call that made such a tensor.

@@ -30,6 +30,12 @@ pub struct Record {
     /// Tensors of the checkpoint.
     #[serde(default)]
     pub disk: BTreeMap<String, Vec<usize>>,
+    /// Weights that stay f32 in a run in f16 alone.
+    #[serde(default)]
+    pub kept_in_half: Vec<String>,
+    /// Tensors of the checkpoint that hold a weight of another name, or parts of it.
+    #[serde(default)]
+    pub sources: BTreeMap<String, Vec<Source>>,
     /// Config keys that the class read.
     pub reads: Vec<String>,
     /// Conditions that the class decided by its config.
@@ -46,6 +52,21 @@ pub struct Record {
     pub values: Vec<ValueFacts>,
     /// A prefill and a step.
     pub runs: Vec<Run>,
+}
+
+/// A tensor of the checkpoint that holds a weight, or a part of it.
+#[derive(Debug, Deserialize)]
+pub struct Source {
+    /// Its name.
+    pub disk: String,
+    /// `whole`, `matrix`, `first`, `second`, `even`, `odd` or `share`.
+    pub part: String,
+    /// Place in a stack.
+    #[serde(default)]
+    pub index: usize,
+    /// Whether it is transposed.
+    #[serde(default)]
+    pub turned: bool,
 }
 
 /// A condition with its outcome.

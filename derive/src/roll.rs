@@ -165,12 +165,22 @@ fn reach(reader: &Reader<'_>, outputs: &[Id], parameters: &[Id]) -> Vec<Id> {
     reached
 }
 
+/// Which terms depend on the tokens' embeddings.
+fn varying(reader: &Reader<'_>) -> Vec<bool> {
+    let mut varies: Vec<bool> = Vec::with_capacity(reader.graph.terms.len());
+    for term in &reader.graph.terms {
+        varies.push(term.op == "embed" || term.inputs.iter().any(|&input| varies[input]));
+    }
+    varies
+}
+
 fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Result<Layer, String> {
     let (input, output) = stream(reader, layer).ok_or_else(|| format!("{}: no rows go through the layer", layer.path))?;
     let reached = reach(reader, &[output], &[input]);
+    let varies = varying(reader);
     let list = layer.path.rsplit_once('.').map_or("", |(list, _)| list);
-    let other = reached.iter().map(|&id| reader.graph.term(id)).find(|term| term.owner.starts_with(&format!("{list}.")) && term.owner != layer.path && !term.owner.starts_with(&writer.prefix));
-    if let Some(term) = other {
+    let other = reached.iter().map(|&id| (id, reader.graph.term(id))).find(|&(id, term)| varies[id] && term.owner.starts_with(&format!("{list}.")) && term.owner != layer.path && !term.owner.starts_with(&writer.prefix));
+    if let Some((_, term)) = other {
         return Err(format!("{}: reads `{}` of {}", layer.path, term.op, term.owner));
     }
     let child_of = |id: Id| -> Option<String> {
@@ -296,9 +306,8 @@ impl Sheet<'_> {
             let _ = write!(body, "  {label}: |\n{}\n", indented(program, 4));
         }
         let _ = write!(body, "\nmodel: |\n{}\n", indented(&head, 2));
-        if !self.transposed.is_empty() {
-            body.push_str(&self.weight_rules());
-        }
+        body.push_str(&self.weight_rules());
+        body.push_str(&self.kept());
         let mut dims = self.names.dims();
         let layers = dims.iter().find(|(dim, _)| dim == "layers").map_or("num_hidden_layers", |(_, source)| source.as_str()).to_owned();
         let _ = layers;
@@ -312,7 +321,44 @@ impl Sheet<'_> {
         }
         text.push_str(&ropes);
         text.push_str(&states);
+        let (assumptions, ignored) = self.other_keys(&format!("{text}{body}"));
+        if !assumptions.is_empty() {
+            let lines: Vec<String> = assumptions.iter().map(|(words, test)| format!("  {words}: \"{test}\"")).collect();
+            let at = text.find("\ndims:").unwrap_or(text.len());
+            text.insert_str(at, &format!("assumes:\n{}\n", lines.join("\n")));
+        }
+        if !ignored.is_empty() {
+            let _ = write!(body, "\nignore:\n  config: [{}]\n", ignored.join(", "));
+        }
         text + &body
+    }
+
+    /// Keys that no part of the spec reads: what the class decides by them is assumed, and keys that it does not read are ignored.
+    fn other_keys(&self, text: &str) -> (Vec<(String, String)>, Vec<String>) {
+        let mut assumptions = Vec::new();
+        let mut ignored = Vec::new();
+        let mut decided: Vec<String> = Vec::new();
+        for decision in &self.record.decisions {
+            Number::parse(&decision.test).keys(&mut decided);
+        }
+        let inner = self.record.config.get("text_config").unwrap_or(&self.record.config);
+        let aliases: Vec<&String> = self.record.attribute_map.values().collect();
+        for (key, value) in inner.as_object().into_iter().flatten() {
+            let read = text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').any(|word| word == key);
+            let structural = ["architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "use_cache", "_name_or_path"].contains(&key.as_str()) || key.ends_with("token_id");
+            if read || structural || self.record.attribute_map.contains_key(key) && !aliases.contains(&key) {
+                continue;
+            }
+            let branches = decided.contains(key) || self.record.attribute_map.iter().any(|(alias, saved)| saved == key && decided.contains(alias));
+            match (branches, crate::names::literal(value)) {
+                (true, Some(written)) if !value.is_array() => {
+                    let default = number::look_up(&self.record.defaults, key).and_then(crate::names::literal).unwrap_or_else(|| "null".to_owned());
+                    assumptions.push((format!("{key} is {written}").replace(['\'', ':'], ""), format!("config('{key}', {default}) == {written}")));
+                }
+                _ => ignored.push(key.clone()),
+            }
+        }
+        (assumptions, ignored)
     }
 
     fn head(&self) -> String {
@@ -360,8 +406,15 @@ impl Sheet<'_> {
             let class = self.record.modules.get(module).map_or("", |facts| facts.class.as_str());
             let rotated = self.record.built.iter().filter(|call| call.call == "arange" && call.inside.contains(class) && !class.is_empty())
                 .find_map(|call| call.args.get(1).map(Number::parse));
-            if let Some(partial) = rotated.and_then(|number| partial_share(&number, &width.number)) {
+            if let Some(partial) = rotated.and_then(|number| partial_share(&number, &width.number, &self.record.config)) {
                 let _ = writeln!(text, "    partial: {}", self.names.written(&partial));
+            }
+            let base = self.record.built.iter().filter(|call| ["pow", "__rpow__", "__pow__"].contains(&call.call.as_str()) && call.inside.contains(class) && !class.is_empty())
+                .flat_map(|call| call.args.iter().map(Number::parse)).find(|number| matches!(number, Number::Apply(..)));
+            if let Some(base) = base {
+                let _ = writeln!(text, "    theta: \"= {}\"", self.names.written(&base));
+                let _ = writeln!(text, "    parameters: = null");
+                continue;
             }
             let theta = number::look_up(&self.record.defaults, "rope_parameters.rope_theta").and_then(crate::names::literal).unwrap_or_else(|| "10000.0".to_owned());
             let _ = writeln!(text, "    theta: [{parameters}.rope_theta, rope_theta, = {theta}]");
@@ -370,12 +423,86 @@ impl Sheet<'_> {
         text
     }
 
+    /// Rules for weights that the checkpoint has under other names, in parts or transposed.
     fn weight_rules(&self) -> String {
-        let mut rules: Vec<String> = self.transposed.iter().map(|path| general(path)).collect();
-        rules.sort();
-        rules.dedup();
-        let lines: Vec<String> = rules.iter().map(|path| format!("  - {{ disk: \"{path}\", weight: \"{path}\", do: [transpose] }}")).collect();
-        format!("\nweights:\n{}\n", lines.join("\n"))
+        let mut rules: Vec<String> = self.transposed.iter().map(|path| format!("  - {{ disk: \"{0}\", weight: \"{0}\", do: [transpose] }}", general(path))).collect();
+        for (weight, sources) in &self.record.sources {
+            for source in sources {
+                if let Some(rule) = self.source_rule(weight, source) {
+                    rules.push(rule);
+                }
+            }
+        }
+        for name in self.record.weights.keys().filter(|name| self.is_stack(name)) {
+            let whole = self.record.sources.get(name).and_then(|sources| sources.iter().find(|source| source.part == "whole"));
+            if let Some(disk) = whole.map(|source| &source.disk).or_else(|| self.record.disk.get_key_value(name).map(|(disk, _)| disk)) {
+                rules.extend(self.stack_rules(name, disk));
+            }
+        }
+        let mut unique: Vec<String> = Vec::new();
+        for rule in rules {
+            if !unique.contains(&rule) { unique.push(rule); }
+        }
+        if unique.is_empty() { String::new() } else { format!("\nweights:\n{}\n", unique.join("\n")) }
+    }
+
+    /// The rule for a matrix of a stack of experts, or for a whole tensor of another name.
+    fn source_rule(&self, weight: &str, source: &crate::record::Source) -> Option<String> {
+        let (module, tensor) = weight.rsplit_once('.')?;
+        if source.part == "whole" && self.is_stack(weight) {
+            return None;
+        }
+        let gated = matches!(source.part.as_str(), "first" | "second" | "even" | "odd");
+        let target = match (source.part.as_str(), tensor) {
+            ("whole", _) => general(&crate::write::text_model(weight)),
+            ("first" | "even", "gate_up_proj") => format!("{}.{{e}}.gate_proj.weight", general(module)),
+            ("second" | "odd", "gate_up_proj") => format!("{}.{{e}}.up_proj.weight", general(module)),
+            ("matrix", name) => format!("{}.{{e}}.{name}.weight", general(module)),
+            _ => return None,
+        };
+        let disk = expert_general(&crate::write::text_model(&source.disk), source.part != "whole");
+        if gated && source.turned || disk == target { return None; }
+        let step = if source.turned { ", do: [transpose]" } else { "" };
+        Some(format!("  - {{ disk: \"{disk}\", weight: \"{target}\"{step} }}"))
+    }
+
+    /// Is true for a weight that holds the matrices of all experts.
+    fn is_stack(&self, name: &str) -> bool {
+        let Some((module, _)) = name.rsplit_once('.') else { return false };
+        self.record.weights.get(name).is_some_and(|facts| facts.shape.len() == 3) && self.reader.graph.terms.iter().any(|term| term.op == "experts" && term.word("path") == Some(module))
+    }
+
+    /// Rules for experts that lie in one tensor on disk.
+    fn stack_rules(&self, name: &str, disk: &str) -> Vec<String> {
+        let Some((module, tensor)) = name.rsplit_once('.') else { return Vec::new() };
+        let disk = general(&crate::write::text_model(disk));
+        let base = general(&crate::write::text_model(module));
+        let turned = self.reader.graph.terms.iter().any(|term| term.op == "experts" && term.word("path") == Some(module) && term.attribute("turned").is_some());
+        let turn = if turned { "transpose, " } else { "" };
+        match tensor {
+            "gate_up_proj" => vec![format!("  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.{{gate_proj|up_proj}}.weight\", do: [\"unstack(0)\", {turn}\"split(0, 2)\"] }}")],
+            "down_proj" | "up_proj" => vec![format!("  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.{tensor}.weight\", do: [{turn}\"unstack(0)\"] }}").replace("[transpose, \"unstack(0)\"]", "[\"unstack(0)\", transpose]")],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Weights that stay f32 in a run of 16 bits.
+    fn kept(&self) -> String {
+        let mut paths: Vec<String> = self.record.weights.iter().filter(|(_, facts)| facts.dtype == "float32").map(|(path, _)| starred(&crate::write::text_model(path))).collect();
+        paths.dedup();
+        let half: Vec<String> = self.record.kept_in_half.iter().map(|path| starred(&crate::write::text_model(path))).collect();
+        let mut text = String::new();
+        for (key, mut paths) in [("f32", paths.clone()), ("f32_in_f16", half.into_iter().filter(|path| !paths.contains(path)).collect())] {
+            paths.sort();
+            paths.dedup();
+            let quoted: Vec<String> = paths.iter().map(|path| format!("\"{path}\"")).collect();
+            if !quoted.is_empty() {
+                if text.is_empty() { text.push_str("\nkept:\n"); }
+                let _ = writeln!(text, "  {key}: [{}]", quoted.join(", "));
+            }
+        }
+        paths.clear();
+        text
     }
 
     fn kinds(&self, programs: &[(String, Vec<usize>)]) -> Kinds {
@@ -414,35 +541,116 @@ struct Kinds {
     programs: Vec<(String, String)>,
 }
 
-/// A condition over the layer's number that tells two programs apart.
-fn condition(record: &Record, names: &Names<'_>, programs: &[(String, Vec<usize>)], count: usize, labels: &[String]) -> String {
-    let second = &programs[programs.len() - 1].1;
-    let ints: Vec<(&String, i64)> = record.config.as_object().into_iter().flatten().filter_map(|(key, value)| value.as_i64().map(|number| (key, number))).filter(|(key, _)| record.reads.contains(key)).collect();
-    if programs.len() == 2 {
-        let tests: [(&str, fn(i64, i64) -> bool); 4] = [
-            ("i >= K", |i, k| i >= k), ("i % K == 0", |i, k| k > 0 && i % k == 0), ("(i + 1) % K == 0", |i, k| k > 0 && (i + 1) % k == 0), ("(i + 1) % K > 0", |i, k| k > 0 && (i + 1) % k > 0),
-        ];
-        for (text, test) in tests {
-            for (key, value) in &ints {
-                if (0..count).all(|index| test(index as i64, *value) == second.contains(&index)) {
-                    let name = names.name(key);
-                    return format!("'{}' if {} else '{}'", labels[1], text.replace('K', &name), labels[0]);
+/// A test that depends on the number of the layer, and the layers where it holds.
+struct Atom {
+    test: Number,
+    negated: bool,
+    holds: Vec<bool>,
+}
+
+impl Atom {
+    fn text(&self, names: &Names<'_>) -> String {
+        let text = names.written(&self.test);
+        if self.negated { format!("not ({text})") } else { text }
+    }
+}
+
+/// Tests of the class and of lists in its config, with the layer's number in the place of literals.
+fn atoms(record: &Record, count: usize) -> Vec<Atom> {
+    let mut tests: Vec<Number> = Vec::new();
+    for decision in record.decisions.iter().filter(|decision| !decision.at.starts_with("modeling_rope_utils")) {
+        let test = Number::parse(&decision.test);
+        let mut literals = Vec::new();
+        test.literals(&mut literals);
+        for literal in literals.into_iter().filter(|literal| (0..=count as i64).contains(literal)) {
+            for offset in [0, 1] {
+                let layer = Number::apply("+", vec![Number::Config("i".to_owned()), Number::Int(offset)]);
+                tests.push(test.replaced(literal, &layer));
+            }
+        }
+    }
+    for (key, value) in record.config.as_object().into_iter().flatten() {
+        let Some(items) = value.as_array().filter(|items| items.len() == count) else { continue };
+        let item = Number::Apply("item".to_owned(), vec![Number::Config(key.clone()), Number::Config("i".to_owned())]);
+        let mut words: Vec<&str> = items.iter().filter_map(Json::as_str).collect();
+        words.sort_unstable();
+        words.dedup();
+        tests.extend(words.into_iter().map(|word| Number::Apply("==".to_owned(), vec![item.clone(), Number::Word(word.to_owned())])));
+    }
+    let mut config = record.config.clone();
+    let mut result: Vec<Atom> = Vec::new();
+    for test in tests {
+        let mut holds = Vec::new();
+        for index in 0..count {
+            if let Some(object) = config.as_object_mut() {
+                object.insert("i".to_owned(), Json::from(index));
+            }
+            holds.push(test.evaluate(&config).map(|value| value != 0.0));
+        }
+        let Some(holds) = holds.into_iter().collect::<Option<Vec<bool>>>() else { continue };
+        let varies = holds.iter().any(|truth| *truth != holds[0]);
+        if varies && test.is_symbolic() {
+            let opposite: Vec<bool> = holds.iter().map(|truth| !truth).collect();
+            for (negated, holds) in [(false, holds), (true, opposite)] {
+                if !result.iter().any(|atom| atom.test == test && atom.negated == negated) {
+                    result.push(Atom { test: test.clone(), negated, holds });
                 }
             }
         }
     }
-    let list: Vec<String> = (0..count).map(|index| programs.iter().position(|(_, layers)| layers.contains(&index)).map_or_else(String::new, |number| format!("'{}'", labels[number]))).collect();
-    format!("[{}][i]", list.join(", "))
+    result
+}
+
+/// An expression for the label of a layer's program.
+fn condition(record: &Record, names: &Names<'_>, programs: &[(String, Vec<usize>)], count: usize, labels: &[String]) -> String {
+    let atoms = atoms(record, count);
+    let mut remaining: Vec<usize> = (0..count).collect();
+    let mut text = String::new();
+    for (number, (_, layers)) in programs.iter().enumerate().take(programs.len() - 1) {
+        let fits = |holds: &dyn Fn(usize) -> bool| remaining.iter().all(|&index| holds(index) == layers.contains(&index));
+        let single = atoms.iter().find(|atom| fits(&|index| atom.holds[index])).map(|atom| atom.text(names));
+        let pair = || {
+            for one in &atoms {
+                for other in &atoms {
+                    if fits(&|index| one.holds[index] && other.holds[index]) { return Some(format!("{} and {}", one.text(names), other.text(names))); }
+                }
+            }
+            None
+        };
+        let Some(test) = single.or_else(pair) else {
+            let list: Vec<String> = (0..count).map(|index| programs.iter().position(|(_, layers)| layers.contains(&index)).map_or_else(String::new, |number| format!("'{}'", labels[number]))).collect();
+            return format!("[{}][i]", list.join(", "));
+        };
+        text.push_str(&format!("'{}' if {test} else ", labels[number]));
+        remaining.retain(|index| !layers.contains(index));
+    }
+    format!("{text}'{}'", labels[labels.len() - 1])
 }
 
 /// The share of a head that a table rotates, if it is not the whole.
-fn partial_share(rotated: &Number, width: &Number) -> Option<Number> {
+fn partial_share(rotated: &Number, width: &Number, config: &Json) -> Option<Number> {
     if rotated == width { return None; }
     match rotated {
-        Number::Apply(operator, operands) if operator == "*" && operands.len() == 2 => Some(if operands[0] == *width { operands[1].clone() } else { operands[0].clone() }),
-        Number::Apply(operator, operands) if operator == "int" => partial_share(&operands[0], width),
+        Number::Apply(operator, operands) if operator == "*" && operands.len() == 2 => operands.iter().find(|operand| operand.evaluate(config).is_some_and(|share| share <= 1.0)).cloned(),
+        Number::Apply(operator, operands) if operator == "int" => partial_share(&operands[0], width, config),
         _ => None,
     }
+}
+
+/// A path of the checkpoint, whose last number is an expert's if it is of one.
+fn expert_general(path: &str, expert: bool) -> String {
+    let numbers = path.split('.').filter(|part| part.chars().all(|letter| letter.is_ascii_digit())).count();
+    let mut seen = 0;
+    path.split('.').map(|part| {
+        if !part.chars().all(|letter| letter.is_ascii_digit()) { return part.to_owned(); }
+        seen += 1;
+        if expert && seen == numbers { "{e}".to_owned() } else { "{i}".to_owned() }
+    }).collect::<Vec<_>>().join(".")
+}
+
+/// A path with a star for each number.
+fn starred(path: &str) -> String {
+    path.split('.').map(|part| if part.chars().all(|letter| letter.is_ascii_digit()) { "*" } else { part }).collect::<Vec<_>>().join(".")
 }
 
 /// A path with a hole for each number.

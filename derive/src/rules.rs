@@ -9,6 +9,7 @@ use crate::number::Number;
 mod attention;
 mod norms;
 mod rotary;
+mod router;
 mod shapes;
 
 /// What a rule makes of a term.
@@ -24,7 +25,7 @@ pub enum Joined {
 
 /// Returns what the first rule that knows a term makes of it.
 pub fn join(graph: &mut Graph, term: &Term) -> Joined {
-    let rules: &[fn(&mut Graph, &Term) -> Option<Joined>] = &[casts, shapes::join, numbers, norms::join, rotary::join, attention::join, activations];
+    let rules: &[fn(&mut Graph, &Term) -> Option<Joined>] = &[casts, shapes::join, numbers, norms::join, rotary::join, attention::join, router::join, activations];
     rules.iter().find_map(|rule| rule(graph, term)).unwrap_or(Joined::None)
 }
 

@@ -58,7 +58,7 @@ pub fn enter(reader: &Reader<'_>, event: &Event) -> Option<Whole> {
         return None;
     };
     let operands: Vec<Operand> = event.args.iter().chain(event.named.values()).map(Operand::parse).collect();
-    let words = operands.iter().filter_map(|operand| match operand { Operand::Number(Number::Word(word)) => Some(word.clone()), _ => None }).collect();
+    let words = operands.iter().filter_map(|operand| match operand { Operand::Number(number) => number.word(&reader.record.config), _ => None }).collect();
     Some(Whole { path, kind, operands, words, calls: Vec::new(), dtypes: Vec::new() })
 }
 
@@ -125,6 +125,9 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     let transposed = facts.shape[2] == reader.graph.term(rows.id).width().size && facts.shape[1] != facts.shape[2];
     let ffn = if transposed { facts.shape[1] } else { facts.shape[2] };
     let count = facts.shape[0];
+    if transposed {
+        term.set("turned", Number::Bool(true));
+    }
     term.set("n", known(count, &["num_experts", "num_local_experts", "n_routed_experts"]).or_else(|| by_size(count)).unwrap_or(Number::Int(count as i64)));
     term.set("ffn", known(ffn, &["intermediate_dim", "intermediate_size", "moe_intermediate_size"]).or_else(|| by_size(ffn)).unwrap_or(Number::Int(ffn as i64)));
     let act = whole.calls.iter().find_map(|call| {

@@ -139,7 +139,9 @@ impl<'p, 'w> Program<'p, 'w> {
     }
 
     fn fault(&self, term: &Term, text: &str) -> String {
-        self.writer.faults.borrow_mut().push(format!("{text} ({} {})", term.owner, term.at));
+        let known = self.writer.graph.terms.iter().position(|other| other.op == term.op && other.inputs == term.inputs && other.attributes == term.attributes);
+        let tree = known.filter(|_| std::env::var_os("ONBOARD_TREES").is_some()).map_or_else(String::new, |id| format!("\n        {}", self.writer.graph.tree(id, 8)));
+        self.writer.faults.borrow_mut().push(format!("{text} ({} {}){tree}", term.owner, term.at));
         format!("hole_{}", term.op)
     }
 
@@ -153,7 +155,8 @@ impl<'p, 'w> Program<'p, 'w> {
     }
 
     fn path(&self, path: &str) -> String {
-        path.strip_prefix(&self.writer.prefix).map_or_else(|| text_model(path), str::to_owned)
+        let inner = if self.writer.prefix.is_empty() { None } else { path.strip_prefix(&self.writer.prefix) };
+        inner.map_or_else(|| text_model(path), str::to_owned)
     }
 
     fn bias(&self, term: &Term) -> String {
@@ -170,8 +173,7 @@ impl<'p, 'w> Program<'p, 'w> {
             "weight" => { let path = term.word("path").unwrap_or_default().to_owned(); self.path(&path) }
             "linear" => self.linear(term),
             "embed" => {
-                let rows = term.attribute("rows").map(|number| self.number(number)).unwrap_or_default();
-                format!("embed(tokens, {}, {rows}, {})", self.module(term.inputs[1], term), self.number(&term.width().number))
+                self.embedding(term)
             }
             "rms_norm" | "layer_norm" => self.norm(term),
             "unit" => format!("l2_norm({}, {})", self.operand(term, 0), self.attribute(term, "eps")),
@@ -198,7 +200,12 @@ impl<'p, 'w> Program<'p, 'w> {
             "square" => { let x = self.operand(term, 0); format!("{x} * {x}") }
             "with_ones" if term.shape.len() == 2 && term.shape[1].size == 1 => { let size = self.number(&term.shape[0].number); format!("heads({}, {size})", self.operand(term, 0)) }
             "silu" | "gelu" | "gelu_tanh" | "gelu_new" | "gelu_fast" | "relu" | "relu2" | "quick_gelu" => self.activation(term),
-            "sigmoid" | "tanh" | "softplus" | "softmax" | "square_root" | "absolute" | "sign" => format!("{}({})", term.op, self.operand(term, 0)),
+            "expand" if term.attribute("at") == Some(&Number::Int(0)) => { let x = self.operand(term, 0); format!("copies({x}, {})", self.number(&term.shape[0].number)) }
+            "sigmoid" | "tanh" | "softplus" | "softmax" | "square_root" | "absolute" | "sign" => {
+                let x = self.operand(term, 0);
+                let lifted = term.kind == Kind::Float && self.writer.graph.term(term.inputs[0]).kind == Kind::Activation;
+                if lifted { format!("{}(cast({x}, 'f32'))", term.op) } else { format!("{}({x})", term.op) }
+            }
             _ => {
                 for place in 0..term.inputs.len() { let _ = self.operand(term, place); }
                 let reason = term.word("reason").map_or_else(|| format!("no op for `{}`", term.op), str::to_owned);
@@ -213,6 +220,26 @@ impl<'p, 'w> Program<'p, 'w> {
 
     fn attribute(&self, term: &Term, name: &str) -> String {
         term.attribute(name).map(|number| self.number(number)).unwrap_or_default()
+    }
+
+    fn embedding(&mut self, term: &Term) -> String {
+        let rows = term.attribute("rows").cloned().unwrap_or(Number::Int(0));
+        let width = self.number(&term.width().number);
+        let module = self.module(term.inputs[1], term);
+        let index = self.writer.graph.term(term.inputs[0]);
+        let offset = match index.op.as_str() {
+            "positions" => Some(Number::Int(0)),
+            "offset" if self.writer.graph.term(index.inputs[0]).op == "positions" => index.attribute("s").cloned(),
+            "tokens" => None,
+            _ => return self.fault(term, "an embedding of something else than tokens and positions"),
+        };
+        let Some(offset) = offset else {
+            let scale = term.attribute("scale").map_or_else(String::new, |scale| format!(", scale={}", self.number(scale)));
+            return format!("embed(tokens, {module}, {}, {width}{scale})", self.number(&rows));
+        };
+        let known = Number::apply("-", vec![rows, offset.clone()]);
+        let behind = if offset == Number::Int(0) { String::new() } else { format!(", offset={}", self.number(&offset)) };
+        format!("position_embed(tokens, {module}, {}, {width}{behind})", self.number(&known))
     }
 
     fn linear(&mut self, term: &Term) -> String {
@@ -315,6 +342,14 @@ impl<'p, 'w> Program<'p, 'w> {
     fn infix(&mut self, term: &Term) -> String {
         let sign = match term.op.as_str() { "add" => "+", "sub" => "-", "mul" => "*", _ => "/" };
         let [left, right] = term.inputs[..] else { return self.fault(term, "operands missing") };
+        for (weight, rows) in [(right, left), (left, right)] {
+            if let Some(path) = self.writer.graph.weight(weight).map(str::to_owned) {
+                let op = match sign { "+" => "weight_add", "*" => "weight_scale", _ => break };
+                let x = self.value(rows);
+                let sizes: Vec<String> = self.writer.graph.term(self.writer.graph.uncast(weight)).shape.iter().map(|dim| self.number(&dim.number)).collect();
+                return format!("{op}({x}, {}, [{}])", self.path(&path), sizes.join(", "));
+            }
+        }
         if sign == "+" || sign == "-" {
             let left = self.value(left);
             let right = if sign == "-" { self.factor(Some(right), false) } else { self.factor(Some(right), false) };
@@ -337,7 +372,7 @@ impl<'p, 'w> Program<'p, 'w> {
 
     fn choose(&mut self, term: &Term) -> String {
         let mut text = format!("choose({}, {}", self.operand(term, 0), self.attribute(term, "k"));
-        for name in ["groups", "keep"] {
+        for name in ["groups", "keep", "by", "mask"] {
             if term.attribute(name).is_some() { text.push_str(&format!(", {name}={}", self.attribute(term, name))); }
         }
         text.push(')');

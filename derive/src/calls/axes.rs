@@ -51,7 +51,7 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]
             axes.insert(to, moved);
             reader.bind(&event.out, value.id, axes);
         }
-        "expand" | "expand_as" | "repeat" | "broadcast_to" => expand(reader, event, &value),
+        "expand" | "expand_as" | "repeat" | "broadcast_to" => expand(reader, event, &value, &numbers),
         "repeat_interleave" => interleave(reader, event, &value, args),
         "chunk" | "split" | "unbind" | "tensor_split" | "split_with_sizes" => parts(reader, name, event, &value, args),
         _ => return false,
@@ -119,7 +119,8 @@ pub fn reshaped(reader: &mut Reader<'_>, value: &Value, sizes: &[usize], written
     let mut axes = value.axes.clone();
     // Axes of the row are brought into torch's order first where a group joins them.
     let old: Vec<usize> = axes.iter().map(|axis| axis.size(&reader.graph.term(id).shape, reader.sizes)).collect();
-    let groups = layout::groups(&old, sizes)?;
+    let mut groups = layout::groups(&old, sizes)?;
+    join_single_parts(&mut groups, &axes, written);
     for (olds, news) in &groups {
         if olds.len() > 1 && news.len() <= olds.len() {
             let rows: Vec<usize> = olds.iter().filter_map(|&place| match axes[place] { Axis::Row(axis) => Some(axis), _ => None }).collect();
@@ -187,6 +188,23 @@ pub fn reshaped(reader: &mut Reader<'_>, value: &Value, sizes: &[usize], written
     Some((id, result))
 }
 
+/// A part of size 1 whose size is an expression is an axis of the row, as one head of keys is.
+fn join_single_parts(groups: &mut Vec<(Vec<usize>, Vec<usize>)>, axes: &[Axis], written: &[Option<Number>]) {
+    let mut place = 0;
+    while place + 1 < groups.len() {
+        let (single, split) = (&groups[place], &groups[place + 1]);
+        let is_part = single.0.is_empty() && single.1.len() == 1 && split.0.len() == 1 && matches!(axes[split.0[0]], Axis::Row(_))
+            && written.iter().flatten().any(Number::is_symbolic) && !matches!(written.get(single.1[0]), Some(Some(Number::Int(_))));
+        if is_part {
+            let mut news = single.1.clone();
+            news.extend(&split.1);
+            let olds = split.0.clone();
+            groups.splice(place..place + 2, [(olds, news)]);
+        }
+        place += 1;
+    }
+}
+
 /// Sizes of the parts of an axis; one whose expression is not written is the quotient.
 fn split_dims(dim: &Dim, news: &[usize], sizes: &[usize], written: &[Option<Number>]) -> Vec<Dim> {
     let mut into: Vec<Dim> = news.iter().map(|&place| Dim { size: sizes[place], number: written.get(place).cloned().flatten().unwrap_or(Number::Unknown(String::new())) }).collect();
@@ -222,7 +240,8 @@ fn dropped(reader: &mut Reader<'_>, id: Id, axis: usize) -> Id {
     if axis == 0 { merge_row(reader, id, 0, 2) } else { merge_row(reader, id, axis - 1, 2) }
 }
 
-fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value) {
+fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Operand]) {
+    let written: Vec<Option<Number>> = numbers.iter().map(|operand| match operand { Operand::Number(number) if number.is_symbolic() => Some(number.clone()), _ => None }).collect();
     let Some(out) = Operand::parse(&event.out).value() else { return };
     let sizes = reader.record.values[out].shape.clone();
     let mut id = value.id;
@@ -240,13 +259,28 @@ fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value) {
             axes[place] = Axis::Batch;
             continue;
         }
+        if let Axis::Row(axis) = axes[place] {
+            if size != 1 { return reader.hole(event, "repeats rows"); }
+            let term = reader.graph.term(id);
+            let mut shape = term.shape.clone();
+            shape[axis] = Dim::plain(sizes[place]);
+            let mut step = reader.graph.step("repeat_each", &[id], shape, term.kind);
+            step.set("axis", Number::Int(axis as i64));
+            step.set("n", Number::Int(sizes[place] as i64));
+            id = reader.graph.add(step);
+            continue;
+        }
+        if axes[place] == Axis::One && sizes[place] == outer[1].0 && place == axes.len() - 2 {
+            axes[place] = Axis::Tokens;
+            continue;
+        }
         let at = match axes[place] {
             Axis::One => axes[..place].iter().filter_map(|axis| match axis { Axis::Row(number) => Some(number + 1), _ => None }).max().unwrap_or(0),
             _ => return reader.hole(event, "repeats rows"),
         };
         let term = reader.graph.term(id);
         let mut shape = term.shape.clone();
-        shape.insert(at, Dim::plain(sizes[place]));
+        shape.insert(at, Dim { size: sizes[place], number: written.get(place).cloned().flatten().unwrap_or(Number::Int(sizes[place] as i64)) });
         let mut step = reader.graph.step("expand", &[id], shape, term.kind);
         step.set("at", Number::Int(at as i64));
         id = reader.graph.add(step);
@@ -340,6 +374,9 @@ fn joined(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]) 
         return stacked(reader, event, &values, at);
     }
     let Some(place) = axis_at(first, at) else { return reader.hole(event, "no such axis") };
+    if first.axes[place] != Axis::Keys && place + 1 == first.axes.len() && values.iter().any(|value| value.axes.len() != first.axes.len() || value.axes != first.axes) {
+        return side_by_side(reader, event, values);
+    }
     let row = |value: &Value| match value.axes.get(place) { Some(Axis::Row(axis)) => Some(*axis), _ => None };
     if first.axes[place] == Axis::Keys && values.len() == 2 {
         let shape = super::shape(reader, first.id);
@@ -386,4 +423,39 @@ fn stacked(reader: &mut Reader<'_>, event: &Event, values: &[Value], at: i64) {
     }
     axes.insert(place, Axis::Row(axis));
     reader.give(&event.out, term, axes);
+}
+
+/// Joins rows along their last axis, of which some lack an axis that others have.
+pub fn side_by_side(reader: &mut Reader<'_>, event: &Event, values: Vec<Value>) {
+    let rows = |value: &Value| value.axes.iter().filter(|axis| matches!(axis, Axis::Row(_))).count();
+    let Some(widest) = values.iter().max_by_key(|value| rows(value)).cloned() else { return reader.hole(event, "joins nothing") };
+    let shape = super::shape(reader, widest.id);
+    let mut ids = Vec::new();
+    for value in &values {
+        let mut id = value.id;
+        let missing: Vec<usize> = widest.axes.iter().enumerate().filter_map(|(place, axis)| match (axis, value.axes.get(place)) {
+            (Axis::Row(number), Some(Axis::One)) => Some(*number),
+            _ => None,
+        }).collect();
+        for number in missing {
+            let term = reader.graph.term(id);
+            let mut row = term.shape.clone();
+            if number > row.len() { return reader.hole(event, "joins unequal rows"); }
+            row.insert(number, shape[number].clone());
+            let mut step = reader.graph.step("expand", &[id], row, term.kind);
+            step.set("at", Number::Int(number as i64));
+            id = reader.graph.add(step);
+        }
+        if reader.graph.term(id).shape.len() != shape.len() { return reader.hole(event, "joins unequal rows"); }
+        ids.push(id);
+    }
+    let mut shape = shape;
+    let last = shape.len() - 1;
+    shape[last] = ids.iter().skip(1).fold(reader.graph.term(ids[0]).width(), |sum, &id| {
+        let dim = reader.graph.term(id).width();
+        Dim { size: sum.size + dim.size, number: Number::apply("+", vec![sum.number, dim.number]) }
+    });
+    let kind = reader.graph.term(ids[0]).kind;
+    let term = reader.graph.step("concat", &ids, shape, kind);
+    reader.give(&event.out, term, widest.axes);
 }

@@ -25,7 +25,12 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]
             let right = reader.value(*right);
             let (left, right) = if step.starts_with('r') { (right, left) } else { (left, right) };
             let step = step.trim_start_matches('r');
-            if let Some(number) = single(reader, &right) {
+            let embed = reader.graph.term(left.id);
+            if let (Some(number), "embed", "mul") = (single(reader, &right), embed.op.as_str(), step) {
+                let mut scaled = embed.clone();
+                scaled.set("scale", number);
+                reader.give(&event.out, scaled, left.axes);
+            } else if let Some(number) = single(reader, &right) {
                 with_number(reader, event, &left, step, number);
             } else if let (Some(number), true) = (single(reader, &left), ["add", "mul"].contains(&step)) {
                 with_number(reader, event, &right, step, number);

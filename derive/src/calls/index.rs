@@ -17,6 +17,7 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]
             let value = reader.value(*first);
             indexed(reader, event, value, &args[1..]);
         }
+        "__setitem__" => part_set(reader, event, *first, &args[1..]),
         "narrow" => reader.hole(event, "a part by numbers"),
         _ => return false,
     }
@@ -74,6 +75,18 @@ fn indexed(reader: &mut Reader<'_>, event: &Event, value: Value, args: &[Operand
                     _ => return reader.hole(event, "an index into rows"),
                 }
             }
+            Operand::List(places) => {
+                let Some(axis) = value.axes.get(place).cloned() else { return reader.hole(event, "too many indices") };
+                place += 1;
+                let size = axis.size(&reader.graph.term(id).shape, reader.sizes) as i64;
+                let at: Option<Vec<i64>> = places.iter().map(|operand| operand.int().map(|at| if at < 0 { at + size } else { at })).collect();
+                let (Some(at), Axis::Row(row)) = (at, &axis) else { return reader.hole(event, "an index by a tensor") };
+                let [single] = at[..] else { return reader.hole(event, "several places of an axis") };
+                let whole = reader.graph.term(id).shape[*row].clone();
+                let end = |offset: i64| Dim { size: (single + offset) as usize, number: Number::apply("-", vec![whole.number.clone(), Number::Int(size - single - offset)]) };
+                id = slice_row(reader, id, *row, &end(0), &end(1), Dim::plain(1));
+                axes.push(axis);
+            }
             _ => return reader.hole(event, "an index by a tensor"),
         }
     }
@@ -124,4 +137,29 @@ fn sliced(reader: &mut Reader<'_>, id: usize, axis: &Axis, ends: &[Operand; 3]) 
     let stop = Dim { size: to.0 as usize, number: share(to.0, to.1) };
     let width = Dim { size: (to.0 - from.0).max(0) as usize, number: Number::apply("-", vec![stop.number.clone(), start.number.clone()]) };
     Some(slice_row(reader, id, *row, &start, &stop, width))
+}
+
+/// A part of a tensor that was made empty: when all parts are there, they lie side by side.
+fn part_set(reader: &mut Reader<'_>, event: &Event, base: usize, args: &[Operand]) {
+    let (Some(index), Some(value)) = (args.first(), args.get(1).and_then(Operand::value)) else { return reader.hole(event, "sets something else than a part") };
+    let items = super::axes::flat(std::slice::from_ref(index));
+    let Some(Operand::Slice(ends)) = items.last().cloned() else { return reader.hole(event, "sets something else than a part") };
+    let width = reader.record.values[base].shape.last().copied().unwrap_or(1) as i64;
+    let end = |operand: &Operand, default: i64| match operand {
+        Operand::Number(number) => number.evaluate(&reader.record.config).map(|at| if at < 0.0 { at as i64 + width } else { at as i64 }),
+        _ => Some(default),
+    };
+    let (Some(from), Some(to)) = (end(&ends[0], 0), end(&ends[1], width)) else { return reader.hole(event, "sets a part without bounds") };
+    let value = reader.value(value);
+    let mut parts = reader.parts.remove(&base).unwrap_or_default();
+    parts.push((from, to, value));
+    parts.sort_by_key(|(from, ..)| *from);
+    let Some(out) = Operand::parse(&event.out).value() else { return };
+    let complete = parts.first().is_some_and(|(from, ..)| *from == 0) && parts.last().is_some_and(|(_, to, _)| *to == width) && parts.windows(2).all(|pair| pair[0].1 == pair[1].0);
+    if !complete {
+        reader.parts.insert(out, parts);
+        return;
+    }
+    let values: Vec<Value> = parts.into_iter().map(|(_, _, value)| value).collect();
+    super::axes::side_by_side(reader, event, values);
 }

@@ -1,6 +1,6 @@
 //! Attention: scores, softmax and the sum of values.
 
-use crate::graph::{Graph, Id, Kind, Term};
+use crate::graph::{Dim, Graph, Id, Kind, Term};
 use crate::number::Number;
 
 use super::{Joined, both};
@@ -13,6 +13,7 @@ pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
         "tanh" | "cast" | "softmax_keys" | "slice" => passed(graph, term),
         "sub" => highest(graph, term),
         "with_sinks" => sinks(graph, term),
+        "max_keys" => None,
         "attended" => attended(graph, term),
         "merge_axes" => flat(graph, term),
         _ => None,
@@ -75,8 +76,12 @@ fn passed(graph: &mut Graph, term: &Term) -> Option<Joined> {
 
 /// `scores - max(scores)` changes no softmax.
 fn highest(graph: &mut Graph, term: &Term) -> Option<Joined> {
-    graph.is(term.inputs[0], "scores")?;
-    None
+    let scores = graph.is(term.inputs[0], "scores")?;
+    let highest = graph.is(term.inputs[1], "max_keys")?;
+    if highest.inputs[0] != term.inputs[0] { return None; }
+    let mut joined = scores.clone();
+    joined.set("highest", Number::Bool(true));
+    Some(Joined::Term(joined))
 }
 
 fn sinks(graph: &mut Graph, term: &Term) -> Option<Joined> {
@@ -95,11 +100,23 @@ fn kept(graph: &Graph, id: Id) -> Option<Id> {
     loop {
         let term = graph.term(id);
         match term.op.as_str() {
-            "repeat_each" | "cast" => id = term.inputs[0],
+            "repeat_each" | "cast" | "expand" => id = term.inputs[0],
             "cached" => return Some(term.inputs[0]),
             _ => return None,
         }
     }
+}
+
+/// Keys of one head have an axis for it.
+fn with_heads(graph: &mut Graph, id: Id) -> Id {
+    let row = graph.term(id).shape.clone();
+    if row.len() != 1 { return id; }
+    let kind = graph.term(id).kind;
+    let mut term = graph.step("split_axis", &[id], vec![Dim::plain(1), row[0].clone()], kind);
+    term.owner.clone_from(&graph.term(id).owner);
+    term.set("at", Number::Int(0));
+    term.set("count", Number::Int(2));
+    graph.add(term)
 }
 
 fn attended(graph: &mut Graph, term: &Term) -> Option<Joined> {
@@ -107,6 +124,8 @@ fn attended(graph: &mut Graph, term: &Term) -> Option<Joined> {
     scores.attribute("soft")?;
     let key = kept(graph, scores.inputs[1])?;
     let value = kept(graph, term.inputs[1])?;
+    let key = with_heads(graph, key);
+    let value = with_heads(graph, value);
     let mut joined = Term { op: "attend".to_owned(), inputs: vec![graph.uncast(scores.inputs[0]), key, value], attributes: Vec::new(), ..term.clone() };
     joined.inputs.extend(scores.inputs.iter().skip(2));
     joined.shape = term.shape.clone();

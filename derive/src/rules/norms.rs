@@ -150,8 +150,14 @@ fn shifted(graph: &mut Graph, term: &Term) -> Option<Joined> {
 fn rounded(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let norm = graph.term(term.inputs[0]);
     let known = ["unit", "standard", "rms_norm", "layer_norm"].contains(&norm.op.as_str());
-    if !known || norm.kind != Kind::Float || term.kind != Kind::Activation || graph.term(norm.inputs[0]).kind != Kind::Activation {
+    if !known {
         return None;
     }
-    Some(Joined::Term(Term { kind: Kind::Activation, ..norm.clone() }))
+    let origin = graph.uncast(norm.inputs[0]);
+    if norm.kind != Kind::Float || term.kind != Kind::Activation || graph.term(origin).kind != Kind::Activation {
+        return None;
+    }
+    let mut joined = Term { kind: Kind::Activation, ..norm.clone() };
+    joined.inputs[0] = origin;
+    Some(Joined::Term(joined))
 }

@@ -12,7 +12,8 @@ pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
         "merge_axes" => pair_turn(graph, term),
         "add" => turned(graph, term),
         "cast" => rounded(graph, term),
-        "repeat_each" | "merge_cos" => widened(graph, term),
+        "repeat_each" => widened(graph, term),
+        "slice" | "every" | "split_axis" | "with_ones" => narrowed(graph, term),
         _ => None,
     }
 }
@@ -52,6 +53,13 @@ fn widened(graph: &mut Graph, term: &Term) -> Option<Joined> {
     Some(Joined::Term(joined))
 }
 
+/// A part of a table, of which each half has the same numbers.
+fn narrowed(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let source = graph.term(term.inputs[0]);
+    if !source.op.starts_with("rope_") || term.op == "split_axis" || term.op == "with_ones" { return None; }
+    Some(Joined::Term(Term { shape: term.shape.clone(), ..source.clone() }))
+}
+
 fn table<'g>(graph: &'g Graph, id: Id, function: &str) -> Option<&'g Term> {
     let inner = graph.term(graph.uncast(id));
     let inner = if inner.op == "slice" && graph.term(inner.inputs[0]).op == function { graph.term(inner.inputs[0]) } else { inner };
@@ -65,13 +73,13 @@ fn turned(graph: &mut Graph, term: &Term) -> Option<Joined> {
         for (rows, cosines) in both(straight) {
             for (turn, sines) in both(crossed) {
                 let (Some(cos), Some(_)) = (table(graph, cosines, "rope_cos"), table(graph, sines, "rope_sin")) else { continue };
-                let turned = graph.term(turn);
+                let turned = graph.term(graph.uncast(turn));
                 let layout = match turned.op.as_str() {
                     "half_turn" => "half",
                     "pair_turn" => "interleaved",
                     _ => continue,
                 };
-                if turned.inputs[0] != rows { continue; }
+                if graph.uncast(turned.inputs[0]) != graph.uncast(rows) { continue; }
                 let mut joined = Term { op: "rope".to_owned(), inputs: vec![graph.uncast(rows)], attributes: Vec::new(), ..term.clone() };
                 joined.set("table", cos.attribute("table")?.clone());
                 joined.set("layout", Number::Word(layout.to_owned()));
@@ -105,16 +113,17 @@ fn by_halves(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let (left, cosines) = parts(first, 0)?;
     let (right, _) = parts(first, 1)?;
     let cos = table(graph, cosines, "rope_cos")?;
-    let (low, high) = (graph.is(left, "slice")?, graph.is(right, "slice")?);
-    let source = low.inputs[0];
+    let (low, high) = (graph.term(graph.uncast(left)), graph.term(graph.uncast(right)));
+    let source = *low.inputs.first()?;
     let width = graph.term(source).width().size as i64;
-    let halves = high.inputs[0] == source && low.attribute("start") == Some(&Number::Int(0)) && high.attribute("end") == Some(&Number::Int(width))
-        && low.attribute("end") == high.attribute("start");
+    let same = high.inputs.first() == Some(&source) && low.op == high.op;
+    let halves = low.op == "slice" && low.attribute("start") == Some(&Number::Int(0)) && high.attribute("end") == Some(&Number::Int(width)) && low.attribute("end") == high.attribute("start");
+    let pairs = low.op == "every" && low.attribute("from") == Some(&Number::Int(0)) && high.attribute("from") == Some(&Number::Int(1)) && low.attribute("step") == Some(&Number::Int(2));
     let (again, _) = parts(second, 0)?;
-    if !halves || again != right { return None; }
+    if !same || !(halves || pairs) || (again != right && again != left) { return None; }
     let mut joined = Term { op: "rope".to_owned(), inputs: vec![graph.uncast(source)], attributes: Vec::new(), ..term.clone() };
     joined.set("table", cos.attribute("table")?.clone());
-    joined.set("layout", Number::Word("half".to_owned()));
+    joined.set("layout", Number::Word(if pairs { "interleaved_to_half" } else { "half" }.to_owned()));
     joined.set("width", Number::Int(width));
     joined.set("compute", Number::Word(compute(graph, first, cosines, cos.kind).to_owned()));
     Some(Joined::Term(joined))

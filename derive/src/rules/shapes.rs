@@ -51,6 +51,11 @@ fn merged(graph: &mut Graph, term: &Term) -> Option<Joined> {
 
 /// Parts of one term in their order are the term.
 fn concatenated(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let filled: Vec<usize> = term.inputs.iter().copied().filter(|&id| graph.term(id).width().size > 0).collect();
+    if filled.len() < term.inputs.len() {
+        if let [single] = filled[..] { return Some(Joined::Known(single)); }
+        return Some(Joined::Term(Term { inputs: filled, ..term.clone() }));
+    }
     let parts: Vec<&Term> = term.inputs.iter().map(|&id| graph.term(id)).collect();
     let first = parts.first()?;
     if parts.iter().any(|part| part.op != "slice" || part.inputs != first.inputs) {

@@ -334,7 +334,7 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
     """Loads the class of a folder and writes the record of one prefill and one step."""
     import importlib
 
-    from transformers import AutoConfig
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING, AutoConfig
 
     from .classes import reader
 
@@ -344,7 +344,12 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
     kind = load.__self__ if hasattr(load, "__self__") else type(config)
     modeling = modeling_module(config, kind)
     files = {modeling.__name__: modeling}
-    for value in vars(modeling).values():
+    for inner in (config.get_text_config(decoder=True), *(value for value in vars(config).values() if type(value).__name__.endswith("Config"))):
+        for mapping in (MODEL_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING):
+            if type(inner) in mapping:
+                origin = mapping[type(inner)].__module__
+                files[origin] = importlib.import_module(origin)
+    for value in [value for module in list(files.values()) for value in vars(module).values()]:
         origin = getattr(value, "__module__", "") or ""
         if is_modeling(origin) and "models" in origin and origin not in files:
             files[origin] = importlib.import_module(origin)
@@ -377,7 +382,8 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
     buffers = {name: {"shape": list(tensor.shape), "numbers": numbers(tensor)} for name, tensor in model.named_buffers()}
     record = {
         "class": type(model).__name__, "model_type": config.model_type, "file": modeling.__name__, "tokens": tokens,
-        "config": json.loads(config.to_json_string(use_diff=False)), "defaults": defaults(type(config)), "derived": derived_defaults(type(config)),
+        "config": with_aliases(config, json.loads(config.to_json_string(use_diff=False))), "defaults": with_aliases(config, defaults(type(config))),
+        "sources": sources(folder, model), "kept_in_half": kept_in_half(model), "derived": derived_defaults(type(config)),
         "attribute_map": dict(getattr(type(config), "attribute_map", {}) or {}), "disk": disk_tensors(folder), "reads": sorted(reads.keys),
         "decisions": [{"test": test, "outcome": bool(outcome), "at": at} for test, outcome, at in unique(symbols.DECISIONS)],
         "modules": module_facts(model), "weights": weights, "buffers": buffers, "built": construction.calls, "values": recorder.shapes, "runs": runs,
@@ -410,6 +416,68 @@ def defaults(kind: type) -> dict:
         return json.loads(kind().to_json_string(use_diff=False))
     except Exception:  # classes that require arguments have none
         return {}
+
+
+def with_aliases(config, keys: dict) -> dict:
+    """Keys under the names that the class uses too."""
+    for alias, key in (getattr(type(config), "attribute_map", None) or {}).items():
+        if key in keys:
+            keys.setdefault(alias, keys[key])
+    return keys
+
+
+def kept_in_half(model) -> list[str]:
+    """Weights that the class keeps in f32 if the run is in f16."""
+    words = list(getattr(model, "_keep_in_fp32_modules", None) or [])
+    return [name for name, _ in model.named_parameters() if any(word in name.split(".") for word in words)]
+
+
+def sources(folder: Path, model) -> dict[str, list]:
+    """For weights that the checkpoint has under other names or in parts: the tensors that hold the same numbers."""
+    from safetensors import safe_open
+
+    by_numbers: dict[tuple, str] = {}
+    names = set()
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():
+                names.add(name)
+                tensor = tensors.get_tensor(name)
+                if tensor.is_floating_point():
+                    by_numbers.setdefault(fingerprint(tensor), name)
+    found = {}
+    for name, weight in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]:
+        if name not in names and weight.is_floating_point():
+            parts = [{"disk": by_numbers[print_], **how} for how, part in parts_of(weight.detach()) if (print_ := fingerprint(part)) in by_numbers]
+            if parts:
+                found[name] = parts
+    return found
+
+
+def fingerprint(tensor: torch.Tensor) -> tuple:
+    return (*tensor.shape, tensor.to(torch.float32).contiguous().numpy().tobytes())
+
+
+def parts_of(weight: torch.Tensor):
+    """The whole, and for stacks each matrix with its halves, straight and turned."""
+    yield {"part": "whole"}, weight
+    if weight.dim() == 2:
+        yield {"part": "whole", "turned": True}, weight.T
+        for parts in (2, 3):
+            if weight.shape[0] % parts == 0:
+                for number, piece in enumerate(weight.chunk(parts)):
+                    yield {"part": "share", "number": number, "of": parts}, piece
+    if weight.dim() != 3:
+        return
+    for number, matrix in enumerate(weight):
+        for turned, form in ((False, matrix), (True, matrix.T)):
+            how = {"index": number, "turned": turned}
+            yield {"part": "matrix", **how}, form
+            half = form.shape[0] // 2
+            yield {"part": "first", **how}, form[:half]
+            yield {"part": "second", **how}, form[half:]
+            yield {"part": "even", **how}, form[::2]
+            yield {"part": "odd", **how}, form[1::2]
 
 
 def disk_tensors(folder: Path) -> dict[str, list[int]]:
