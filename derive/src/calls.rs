@@ -53,6 +53,8 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         "arange" => arange(reader, event),
         "layer_norm" | "rms_norm" => norm(reader, event, &args, name),
         "clamp" | "clip" | "clamp_min" | "clamp_max" | "clamp_" => clamp(reader, event, &args, name),
+        "conv1d" => convolution(reader, event, &args),
+        "copy_" => index::copied(reader, event, &args),
         "topk" => topk(reader, event, &args),
         "gather" => gather(reader, event, &args),
         "scatter_" | "scatter" => scatter(reader, event, &args),
@@ -196,6 +198,9 @@ fn filled(reader: &mut Reader<'_>, event: &Event, name: &str) {
     let Some(out) = Operand::parse(&event.out).value() else { return };
     let (row, axes) = reader.guess(out);
     let mut term = reader.graph.step("filled", &[], row, reader.kind(out));
+    if name.contains("empty") {
+        term.set("number", Number::Int(out as i64));
+    }
     term.set("with", Number::Word(name.trim_end_matches("_like").to_owned()));
     reader.give(&event.out, term, axes);
 }
@@ -234,6 +239,42 @@ fn clamp(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {
         }
     }
     reader.give(&event.out, step, value.axes);
+}
+
+/// A convolution of each channel over the tokens before.
+fn convolution(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    let (Some(rows), Some(weight)) = (args.first().and_then(Operand::value), argument(event, args, 1, "weight").value()) else { return reader.hole(event, "operands are no tensors") };
+    let rows = reader.value(rows);
+    let weight_value = reader.value(weight);
+    let bias = argument(event, args, 2, "bias").value();
+    let Some(path) = reader.graph.weight(weight_value.id).map(str::to_owned) else { return reader.hole(event, "a convolution with a computed kernel") };
+    let shape = shape(reader, rows.id);
+    let tokens_last = rows.axes.last() == Some(&Axis::Tokens) && shape.len() == 1;
+    let groups = argument(event, args, 6, "groups");
+    let depthwise = matches!(&groups, Operand::Number(number) if number.evaluate(&reader.record.config) == shape.first().map(|dim| dim.size as f64));
+    if !tokens_last || !depthwise {
+        return reader.hole(event, "a convolution that mixes channels");
+    }
+    let module = path.rsplit_once('.').map_or("", |(module, _)| module);
+    let facts = reader.record.modules.get(module);
+    let kernel = facts.and_then(|facts| facts.values.get("bias_switch")).map(Number::parse);
+    let size = reader.record.values[weight].shape.last().copied().unwrap_or(1);
+    let width = facts.and_then(|facts| facts.values.get("kernel_width")).map(Number::parse).filter(|number| number.evaluate(&reader.record.config) == Some(size as f64)).unwrap_or(Number::Int(size as i64));
+    let kind = reader.graph.term(rows.id).kind;
+    let root = reader.graph.weight_root(weight_value.id);
+    let mut inputs = vec![rows.id, root];
+    if let Some(bias) = bias {
+        let bias = reader.value(bias);
+        inputs.push(bias.id);
+    }
+    let mut term = reader.graph.step("causal_conv", &inputs, shape, kind);
+    term.set("width", width);
+    let switch = match kernel {
+        Some(Number::Word(text)) => serde_json::from_str(&text).map_or(Number::Bool(bias.is_some()), |json| Number::parse(&json)),
+        _ => Number::Bool(bias.is_some()),
+    };
+    term.set("bias", if switch.is_symbolic() && switch.evaluate(&reader.record.config) == Some(f64::from(u8::from(bias.is_some()))) { switch } else { Number::Bool(bias.is_some()) });
+    reader.give(&event.out, term, rows.axes);
 }
 
 fn topk(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
@@ -342,6 +383,9 @@ fn maximum(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
 
 /// Keys and values as a cache gives them back.
 fn cached(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {
+    if name == "cache.update_conv_state" || name == "cache.update_recurrent_state" {
+        return same(reader, event, args.iter().find_map(Operand::value));
+    }
     let outs = Operand::parse(&event.out).values();
     let operands: Vec<usize> = args.iter().filter_map(Operand::value).collect();
     if name != "cache.update" || outs.len() != 2 || operands.len() < 2 {
@@ -359,7 +403,18 @@ fn cached(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) 
 }
 
 fn mask(reader: &mut Reader<'_>, event: &Event, name: &str) {
-    for out in Operand::parse(&event.out).values() {
+    if let Some(kinds) = event.out.get("map").and_then(serde_json::Value::as_object) {
+        for (kind, out) in kinds {
+            let name = if kind.contains("sliding") { "create_sliding_window_causal_mask" } else if kind.contains("chunk") { "create_chunked_causal_mask" } else { "create_causal_mask" };
+            bind_mask(reader, out, name);
+        }
+        return;
+    }
+    bind_mask(reader, &event.out, name);
+}
+
+fn bind_mask(reader: &mut Reader<'_>, out: &serde_json::Value, name: &str) {
+    for out in Operand::parse(out).values() {
         let mut term = reader.graph.step("mask", &[], Vec::new(), Kind::Activation);
         term.set("kind", Number::Word(name.to_owned()));
         let id = reader.graph.add(term);
@@ -371,6 +426,11 @@ fn mask(reader: &mut Reader<'_>, event: &Event, name: &str) {
 pub(crate) fn tensors(reader: &mut Reader<'_>, args: &[Operand]) -> Vec<Value> {
     let numbers: Vec<usize> = args.iter().filter_map(Operand::value).collect();
     numbers.into_iter().map(|number| reader.value(number)).collect()
+}
+
+/// A flat row as heads.
+pub(crate) fn split_heads(reader: &mut Reader<'_>, id: Id, row: &[Dim]) -> Id {
+    axes::split_row(reader, id, 0, row)
 }
 
 /// Returns the term of a value.

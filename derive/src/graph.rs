@@ -154,8 +154,24 @@ impl Graph {
 
     /// Returns the name of a weight, if a term is one, whatever its cast.
     pub fn weight(&self, id: Id) -> Option<&str> {
-        let term = self.term(self.uncast(id));
+        let term = self.term(self.weight_root(id));
         if term.op == "weight" { term.word("path") } else { None }
+    }
+
+    /// Returns what axes of size 1 were put around.
+    pub fn weightless(&self, id: Id) -> Id {
+        let term = self.term(id);
+        if term.op == "with_ones" { self.weightless(term.inputs[0]) } else { id }
+    }
+
+    /// Returns what casts and axes of size 1 were put around.
+    pub fn weight_root(&self, id: Id) -> Id {
+        let term = self.term(id);
+        match term.op.as_str() {
+            "cast" | "with_ones" => self.weight_root(term.inputs[0]),
+            "merge_axes" | "split_axis" if term.shape.iter().filter(|dim| dim.size > 1).count() == self.term(term.inputs[0]).shape.iter().filter(|dim| dim.size > 1).count() => self.weight_root(term.inputs[0]),
+            _ => id,
+        }
     }
 
     /// Returns what a cast, if a term is one, reads.

@@ -89,7 +89,8 @@ impl Number {
     fn is_whole(&self) -> bool {
         match self {
             Self::Int(_) | Self::Config(_) => true,
-            Self::Apply(operator, operands) => ["+", "-", "*", "//", "%", "int"].contains(&operator.as_str()) && operands.iter().all(Self::is_whole),
+            Self::Apply(operator, _) if ["//", "int", "floor", "ceil"].contains(&operator.as_str()) => true,
+            Self::Apply(operator, operands) => ["+", "-", "%"].contains(&operator.as_str()) && operands.iter().all(Self::is_whole),
             _ => false,
         }
     }

@@ -30,6 +30,9 @@ pub struct Record {
     /// Tensors of the checkpoint.
     #[serde(default)]
     pub disk: BTreeMap<String, Vec<usize>>,
+    /// Path of the module that gives the logits.
+    #[serde(default)]
+    pub output: String,
     /// Weights that stay f32 in a run in f16 alone.
     #[serde(default)]
     pub kept_in_half: Vec<String>,
@@ -67,6 +70,12 @@ pub struct Source {
     /// Whether it is transposed.
     #[serde(default)]
     pub turned: bool,
+    /// First row of the part in a tensor that holds several weights.
+    #[serde(default)]
+    pub from: usize,
+    /// Row behind its last.
+    #[serde(default)]
+    pub to: usize,
 }
 
 /// A condition with its outcome.

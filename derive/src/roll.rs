@@ -48,8 +48,11 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         return Derived { spec: String::new(), holes };
     };
     name_sizes(&reader, &names, layers.len());
+    let embedding = reader.graph.terms.iter().find(|term| term.op == "embed").and_then(|term| reader.graph.weight(term.inputs[1]))
+        .and_then(|path| path.strip_suffix(".weight")).map(crate::write::text_model);
     let writer = |prefix: &str| Writer {
-        graph: &reader.graph, names: &names, tables: &tables, prefix: prefix.to_owned(), faults: &faults, transposed: &transposed, activations: &activations,
+        graph: &reader.graph, names: &names, tables: &tables, prefix: prefix.to_owned(), faults: &faults,
+        output: record.output.clone(), embedding: embedding.clone(), can_tie: record.config.get("tie_word_embeddings").is_some(), transposed: &transposed, activations: &activations,
     };
     let mut written = Vec::new();
     for layer in &layers {
@@ -289,7 +292,7 @@ impl Sheet<'_> {
         let kinds = self.kinds(&programs);
         let ropes = self.ropes();
         let states = self.states();
-        let head = self.head();
+        let head = self.model.clone();
         let mut text = format!("spec: 1\nname: {name}\nmatches: [{}]\n", self.record.class);
         let mut body = String::new();
         if !functions.is_empty() {
@@ -327,10 +330,23 @@ impl Sheet<'_> {
             let at = text.find("\ndims:").unwrap_or(text.len());
             text.insert_str(at, &format!("assumes:\n{}\n", lines.join("\n")));
         }
-        if !ignored.is_empty() {
-            let _ = write!(body, "\nignore:\n  config: [{}]\n", ignored.join(", "));
+        let unread = self.unread_tensors();
+        if !ignored.is_empty() || !unread.is_empty() {
+            body.push_str("\nignore:\n");
+            if !unread.is_empty() { let _ = writeln!(body, "  weights: [{}]", unread.join(", ")); }
+            if !ignored.is_empty() { let _ = writeln!(body, "  config: [{}]", ignored.join(", ")); }
         }
         text + &body
+    }
+
+    /// Tensors of the checkpoint that the class has no weight for.
+    fn unread_tensors(&self) -> Vec<String> {
+        let sources: Vec<&String> = self.record.sources.values().flatten().map(|source| &source.disk).collect();
+        let mut unread: Vec<String> = self.record.disk.keys().filter(|name| !self.record.weights.contains_key(*name) && !self.record.buffers.contains_key(*name) && !sources.contains(name))
+            .map(|name| format!("\"{}\"", starred(&crate::write::text_model(name)))).collect();
+        unread.sort();
+        unread.dedup();
+        unread
     }
 
     /// Keys that no part of the spec reads: what the class decides by them is assumed, and keys that it does not read are ignored.
@@ -361,36 +377,30 @@ impl Sheet<'_> {
         (assumptions, ignored)
     }
 
-    fn head(&self) -> String {
-        let tied = self.record.weights.keys().any(|name| name == "lm_head.weight") && !self.record.disk.is_empty() && self.record.config.get("tie_word_embeddings").is_some();
-        let embedding = self.reader.graph.terms.iter().find(|term| term.op == "embed").and_then(|term| self.reader.graph.weight(term.inputs[1])).and_then(|path| path.strip_suffix(".weight")).map(crate::write::text_model);
-        match (tied, embedding) {
-            (true, Some(embedding)) => {
-                let name = self.names.name("tie_word_embeddings");
-                let at = self.model.rfind("lm_head, ").map(|at| at + "lm_head, ".len());
-                let Some(at) = at else { return self.model.clone() };
-                let end = self.model[at..].find([',', ')']).map_or(self.model.len(), |offset| at + offset);
-                format!("{}, tied={embedding} if {name} else none{}", &self.model[..end], &self.model[end..])
-            }
-            _ => self.model.clone(),
-        }
-    }
-
     fn states(&self) -> String {
-        let attend = self.reader.graph.terms.iter().find(|term| term.op == "attend");
-        let Some(attend) = attend else { return String::new() };
-        let shape = |place: usize| -> String {
-            let dims = &self.reader.graph.term(attend.inputs[place]).shape;
-            let sizes: Vec<String> = dims.iter().map(|dim| self.names.written(&dim.number)).collect();
-            format!("[{}]", sizes.join(", "))
-        };
-        format!("\nstates:\n  kv: {{ kind: attention, k: {}, v: {}, dtype: activation }}\n", shape(1), shape(2))
+        let terms = &self.reader.graph.terms;
+        let mut lines = Vec::new();
+        if let Some(attend) = terms.iter().find(|term| term.op == "attend") {
+            let shape = |place: usize| -> String {
+                let sizes: Vec<String> = terms[attend.inputs[place]].shape.iter().map(|dim| self.names.written(&dim.number)).collect();
+                format!("[{}]", sizes.join(", "))
+            };
+            lines.push(format!("  kv: {{ kind: attention, k: {}, v: {}, dtype: activation }}\n", shape(1), shape(2)));
+        }
+        if let Some(conv) = terms.iter().find(|term| term.op == "causal_conv") {
+            let width = Number::apply("-", vec![conv.attribute("width").cloned().unwrap_or(Number::Int(1)), Number::Int(1)]);
+            lines.push(format!("  conv: {{ kind: conv, shape: [{}, {}], dtype: activation }}\n", self.names.written(&conv.width().number), self.names.written(&width)));
+        }
+        if let Some(state) = terms.iter().find_map(|term| term.attribute("state")) {
+            lines.push(format!("  recurrent: {{ kind: recurrent, shape: {}, dtype: f32 }}\n", self.names.written(state)));
+        }
+        if lines.is_empty() { String::new() } else { format!("\nstates:\n{}", lines.concat()) }
     }
 
     fn ropes(&self) -> String {
         let mut text = String::new();
         for (table, name) in self.tables {
-            let rope = self.reader.graph.terms.iter().find(|term| term.op == "rope" && term.word("table") == Some(table));
+            let rope = self.reader.graph.terms.iter().filter(|term| term.op == "rope" && term.word("table") == Some(table)).max_by_key(|term| term.width().size);
             let Some(rope) = rope else { continue };
             if text.is_empty() { text.push_str("\nrope:\n"); }
             let module = table.split(':').next().unwrap_or_default();
@@ -460,6 +470,9 @@ impl Sheet<'_> {
             ("matrix", name) => format!("{}.{{e}}.{name}.weight", general(module)),
             _ => return None,
         };
+        if source.part == "rows" {
+            return self.fused_rule(weight, source);
+        }
         let disk = expert_general(&crate::write::text_model(&source.disk), source.part != "whole");
         if gated && source.turned || disk == target { return None; }
         let step = if source.turned { ", do: [transpose]" } else { "" };
@@ -470,6 +483,31 @@ impl Sheet<'_> {
     fn is_stack(&self, name: &str) -> bool {
         let Some((module, _)) = name.rsplit_once('.') else { return false };
         self.record.weights.get(name).is_some_and(|facts| facts.shape.len() == 3) && self.reader.graph.terms.iter().any(|term| term.op == "experts" && term.word("path") == Some(module))
+    }
+
+    /// The rule for weights that lie side by side in a tensor of the checkpoint.
+    fn fused_rule(&self, _: &str, source: &crate::record::Source) -> Option<String> {
+        let mut parts: Vec<(usize, usize, String)> = self.record.sources.iter().flat_map(|(name, sources)| sources.iter().map(move |other| (name, other)))
+            .filter(|(_, other)| other.part == "rows" && other.disk == source.disk)
+            .map(|(name, other)| (other.from, other.to, general(&crate::write::text_model(name)))).collect();
+        parts.sort();
+        let complete = parts.first()?.0 == 0 && parts.windows(2).all(|pair| pair[0].1 == pair[1].0);
+        if !complete { return None; }
+        let pieces: Vec<Vec<&str>> = parts.iter().map(|(_, _, path)| path.split('.').collect()).collect();
+        let place = (0..pieces[0].len()).find(|&place| pieces.iter().any(|piece| piece.get(place) != pieces[0].get(place)))?;
+        let words: Vec<&str> = pieces.iter().filter_map(|piece| piece.get(place).copied()).collect();
+        let mut path: Vec<String> = pieces[0].iter().map(|part| (*part).to_owned()).collect();
+        path[place] = format!("{{{}}}", words.join("|"));
+        let sizes: Vec<String> = parts.iter().map(|(from, to, path)| self.rows_of(path, to - from)).collect();
+        let even = sizes.iter().all(|size| *size == sizes[0]);
+        let step = if even { format!("split(0, {})", sizes.len()) } else { format!("split(0, [{}])", sizes.join(", ")) };
+        Some(format!("  - {{ disk: \"{}\", weight: \"{}\", do: \"{step}\" }}", general(&crate::write::text_model(&source.disk)), path.join(".")))
+    }
+
+    /// The expression of a weight's first axis.
+    fn rows_of(&self, path: &str, size: usize) -> String {
+        let term = self.reader.graph.terms.iter().find(|term| term.op == "weight" && term.word("path").is_some_and(|known| general(&crate::write::text_model(known)) == path));
+        term.and_then(|term| term.shape.first()).map_or_else(|| size.to_string(), |dim| self.names.written(&dim.number))
     }
 
     /// Rules for experts that lie in one tensor on disk.
@@ -558,8 +596,13 @@ impl Atom {
 /// Tests of the class and of lists in its config, with the layer's number in the place of literals.
 fn atoms(record: &Record, count: usize) -> Vec<Atom> {
     let mut tests: Vec<Number> = Vec::new();
-    for decision in record.decisions.iter().filter(|decision| !decision.at.starts_with("modeling_rope_utils")) {
+    for decision in record.decisions.iter().filter(|decision| decision.at.starts_with("modeling_") && !decision.at.starts_with("modeling_rope_utils")) {
         let test = Number::parse(&decision.test);
+        let mut keys = Vec::new();
+        test.keys(&mut keys);
+        if keys.iter().any(|key| key.starts_with("vision_config")) {
+            continue;
+        }
         let mut literals = Vec::new();
         test.literals(&mut literals);
         for literal in literals.into_iter().filter(|literal| (0..=count as i64).contains(literal)) {
@@ -633,6 +676,7 @@ fn partial_share(rotated: &Number, width: &Number, config: &Json) -> Option<Numb
     match rotated {
         Number::Apply(operator, operands) if operator == "*" && operands.len() == 2 => operands.iter().find(|operand| operand.evaluate(config).is_some_and(|share| share <= 1.0)).cloned(),
         Number::Apply(operator, operands) if operator == "int" => partial_share(&operands[0], width, config),
+        Number::Config(_) if rotated.evaluate(config) <= width.evaluate(config) => Some(Number::apply("/", vec![rotated.clone(), width.clone()])),
         _ => None,
     }
 }

@@ -7,6 +7,7 @@ use crate::graph::{Graph, Id, Kind, Term};
 use crate::number::Number;
 
 mod attention;
+mod gates;
 mod norms;
 mod rotary;
 mod router;
@@ -25,7 +26,7 @@ pub enum Joined {
 
 /// Returns what the first rule that knows a term makes of it.
 pub fn join(graph: &mut Graph, term: &Term) -> Joined {
-    let rules: &[fn(&mut Graph, &Term) -> Option<Joined>] = &[casts, shapes::join, numbers, norms::join, rotary::join, attention::join, router::join, activations];
+    let rules: &[fn(&mut Graph, &Term) -> Option<Joined>] = &[casts, shapes::join, numbers, norms::join, rotary::join, attention::join, router::join, gates::join, activations];
     rules.iter().find_map(|rule| rule(graph, term)).unwrap_or(Joined::None)
 }
 

@@ -1,5 +1,7 @@
 //! Modules that are one op as a whole: rotary tables, activations and mixtures of experts.
 
+use std::collections::BTreeMap;
+
 use crate::graph::{Dim, Kind};
 use crate::layout::Axis;
 use crate::number::Number;
@@ -20,6 +22,7 @@ pub struct Whole {
     pub path: String,
     kind: WholeKind,
     operands: Vec<Operand>,
+    named: BTreeMap<String, Operand>,
     words: Vec<String>,
     calls: Vec<String>,
     dtypes: Vec<(String, Vec<Operand>, Vec<usize>)>,
@@ -30,9 +33,46 @@ enum WholeKind {
     Rotary,
     Activation(&'static str),
     Experts,
+    Function(&'static Function),
+}
+
+/// A function of the library that is an op, with the names of its arguments in order.
+#[derive(Debug, PartialEq)]
+struct Function {
+    name: &'static str,
+    parameters: &'static [&'static str],
+    op: &'static str,
+}
+
+/// Functions with a state, which classes share by name.
+const FUNCTIONS: &[Function] = &[
+    Function { name: "mamba2_chunk_scan", parameters: &["x", "dt", "A", "B", "C", "chunk_size", "D", "dt_bias", "initial_states", "dt_softplus", "dt_limit"], op: "ssd_scan" },
+    Function { name: "mamba_selective_scan", parameters: &["x", "dt", "A", "B", "C", "D", "z", "delta_bias", "delta_softplus"], op: "ssm1_scan" },
+    Function { name: "torch_chunk_gated_delta_rule", parameters: &["query", "key", "value", "g", "beta", "chunk_size", "initial_state", "output_final_state", "use_qk_l2norm_in_kernel"], op: "delta_rule" },
+    Function { name: "chunk_kimi_delta_attention", parameters: &["query", "key", "value", "g", "beta", "chunk_size", "initial_state", "output_final_state", "use_qk_l2norm_in_kernel"], op: "delta_rule" },
+];
+
+/// Other names of parameters.
+const SYNONYMS: &[(&str, &str)] = &[("hidden_states", "x"), ("q", "query"), ("k", "key"), ("v", "value")];
+
+fn function(path: String, event: &Event) -> Option<Whole> {
+    let function = FUNCTIONS.iter().find(|function| function.name == path)?;
+    let operands = event.args.iter().map(Operand::parse).collect();
+    let named = event.named.iter().map(|(name, json)| {
+        let name = SYNONYMS.iter().find(|(other, _)| other == name).map_or(name.as_str(), |(_, known)| known);
+        (name.to_owned(), Operand::parse(json))
+    }).collect();
+    Some(Whole { path, kind: WholeKind::Function(function), operands, named, words: Vec::new(), calls: Vec::new(), dtypes: Vec::new() })
 }
 
 impl Whole {
+    /// An argument of a function.
+    fn argument(&self, name: &str) -> Operand {
+        let WholeKind::Function(function) = self.kind else { return Operand::None };
+        let place = function.parameters.iter().position(|parameter| *parameter == name);
+        self.named.get(name).cloned().or_else(|| place.and_then(|place| self.operands.get(place).cloned())).unwrap_or(Operand::None)
+    }
+
     /// Notes a call inside.
     pub fn inside(&mut self, event: &Event) {
         if let Some(call) = &event.call {
@@ -47,7 +87,7 @@ impl Whole {
 /// Returns the whole that begins with an event.
 pub fn enter(reader: &Reader<'_>, event: &Event) -> Option<Whole> {
     let path = event.enter.clone()?;
-    let class = event.module.as_deref()?;
+    let Some(class) = event.module.as_deref() else { return function(path, event) };
     let kind = if reader.record.buffers.keys().any(|name| name.strip_prefix(&path).is_some_and(|tail| tail.starts_with('.') && tail.ends_with("inv_freq") && !tail[1..].contains('.'))) {
         WholeKind::Rotary
     } else if let Some((_, op)) = ACTIVATIONS.iter().find(|(name, _)| *name == class) {
@@ -59,7 +99,7 @@ pub fn enter(reader: &Reader<'_>, event: &Event) -> Option<Whole> {
     };
     let operands: Vec<Operand> = event.args.iter().chain(event.named.values()).map(Operand::parse).collect();
     let words = operands.iter().filter_map(|operand| match operand { Operand::Number(number) => number.word(&reader.record.config), _ => None }).collect();
-    Some(Whole { path, kind, operands, words, calls: Vec::new(), dtypes: Vec::new() })
+    Some(Whole { path, kind, operands, named: BTreeMap::new(), words, calls: Vec::new(), dtypes: Vec::new() })
 }
 
 fn is_experts(reader: &Reader<'_>, path: &str) -> bool {
@@ -79,6 +119,8 @@ pub fn leave(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
             }
         }
         WholeKind::Experts => experts(reader, whole, event),
+        WholeKind::Function(function) if function.op == "delta_rule" => delta_rule(reader, whole, event),
+        WholeKind::Function(function) => scan(reader, whole, event, function.op),
     }
 }
 
@@ -147,4 +189,101 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
         term.set("sum", Number::Word("once".to_owned()));
     }
     reader.give(&event.out, term, rows.axes);
+}
+
+/// First result of a function.
+fn first_result(event: &Event) -> serde_json::Value {
+    event.out.get(0).cloned().unwrap_or_else(|| event.out.clone())
+}
+
+fn operand_value(reader: &mut Reader<'_>, whole: &Whole, name: &str) -> Option<Value> {
+    let number = whole.argument(name).value()?;
+    Some(reader.value(number))
+}
+
+/// A selective scan: its weights lie in one module under their usual names.
+fn scan(reader: &mut Reader<'_>, whole: &Whole, event: &Event, op: &str) {
+    let mut inputs = Vec::new();
+    let mut axes = Vec::new();
+    for name in ["x", "dt", "B", "C"] {
+        let Some(value) = operand_value(reader, whole, name) else { return reader.hole(event, "an operand of the scan is missing") };
+        if name == "x" { axes.clone_from(&value.axes); }
+        inputs.push(reader.graph.uncast(value.id));
+    }
+    let matrix = operand_value(reader, whole, "A").and_then(|value| exponential_of(reader, value.id));
+    let Some(path) = matrix else { return reader.hole(event, "the decay of the scan is not minus the exponential of a weight") };
+    let module = path.rsplit_once('.').map_or("", |(module, _)| module).to_owned();
+    let row = super::calls::shape(reader, inputs[0]);
+    let mut term = reader.graph.step(op, &inputs, row.clone(), Kind::Float);
+    term.set("path", Number::Word(module));
+    if op == "ssd_scan" {
+        if let Operand::List(bounds) = whole.argument("dt_limit") {
+            for (name, bound) in ["dt_min", "dt_max"].iter().zip(bounds) {
+                if let Operand::Number(number) = bound {
+                    let idle = number.evaluate(&reader.record.config).is_none_or(|value| value <= 0.0 && *name == "dt_min" || value > 1e38);
+                    if !idle || number.is_symbolic() { term.set(name, number); }
+                }
+            }
+        }
+        let size = reader.graph.term(inputs[2]).width();
+        term.set("state", Number::Apply("list".to_owned(), vec![row[0].number.clone(), row[1].number.clone(), size.number]));
+        let flat = Dim::product(&row);
+        term.shape = vec![flat];
+        let flat = reader.graph.add(term);
+        let id = super::calls::split_heads(reader, flat, &row);
+        return reader.bind(&first_result(event), id, axes);
+    }
+    if let Some(bias) = operand_value(reader, whole, "delta_bias") {
+        term.inputs.push(reader.graph.uncast(bias.id));
+    }
+    let size = reader.graph.term(inputs[2]).width();
+    term.set("state", Number::Apply("list".to_owned(), vec![row[0].number.clone(), size.number]));
+    let mut id = reader.graph.add(term);
+    if let Some(gate) = operand_value(reader, whole, "z") {
+        let gate = reader.graph.uncast(gate.id);
+        let open = reader.graph.unary("silu", gate);
+        let product = reader.graph.step("mul", &[id, open], row, Kind::Float);
+        id = reader.graph.add(product);
+    }
+    let out = Operand::parse(&first_result(event)).value().map_or(Kind::Float, |out| reader.kind(out));
+    if out == Kind::Activation {
+        let shape = super::calls::shape(reader, id);
+        let cast = reader.graph.step("cast", &[id], shape, out);
+        id = reader.graph.add(cast);
+    }
+    reader.bind(&first_result(event), id, axes);
+}
+
+/// The weight W of `-exp(W)`.
+fn exponential_of(reader: &Reader<'_>, id: usize) -> Option<String> {
+    let graph = &reader.graph;
+    let negative = graph.is(graph.uncast(id), "neg")?;
+    let power = graph.is(graph.uncast(negative.inputs[0]), "exp")?;
+    graph.weight(power.inputs[0]).map(str::to_owned)
+}
+
+fn delta_rule(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
+    let mut inputs = Vec::new();
+    let mut axes = Vec::new();
+    for name in ["query", "key", "value", "g", "beta"] {
+        let Some(value) = operand_value(reader, whole, name) else { return reader.hole(event, "an operand of the delta rule is missing") };
+        if name == "value" { axes.clone_from(&value.axes); }
+        let mut id = value.id;
+        if name == "query" || name == "key" {
+            while ["repeat_each"].contains(&reader.graph.term(id).op.as_str()) {
+                id = reader.graph.term(id).inputs[0];
+            }
+        }
+        inputs.push(id);
+    }
+    let row = super::calls::shape(reader, inputs[2]);
+    let size = reader.graph.term(inputs[1]).width();
+    let mut term = reader.graph.step("delta_rule", &inputs, row.clone(), Kind::Activation);
+    term.set("scale", Number::apply("**", vec![size.number.clone(), Number::Real(-0.5)]));
+    if let Operand::Number(Number::Bool(true)) = whole.argument("use_qk_l2norm_in_kernel") {
+        term.set("eps", Number::Real(1e-6));
+    }
+    term.set("state", Number::Apply("list".to_owned(), vec![row[0].number.clone(), size.number, row[row.len() - 1].number.clone()]));
+    let id = reader.graph.add(term);
+    reader.bind(&first_result(event), id, axes);
 }

@@ -22,6 +22,12 @@ pub struct Writer<'w> {
     pub prefix: String,
     /// Terms that cannot be written.
     pub faults: &'w RefCell<Vec<String>>,
+    /// Path of the module that gives the logits.
+    pub output: String,
+    /// Path of the module that embeds tokens, as the spec writes it.
+    pub embedding: Option<String>,
+    /// Whether the config says if both share a matrix.
+    pub can_tie: bool,
     /// Weights that are stored the other way round.
     pub transposed: &'w RefCell<Vec<String>>,
     /// Config keys that name activations, with the name.
@@ -197,6 +203,18 @@ impl<'p, 'w> Program<'p, 'w> {
             "sum" => self.reduced(term, "total", "row"),
             "experts" => self.experts(term),
             "clamp" => self.clamp(term),
+            "causal_conv" => {
+                let x = self.operand(term, 0);
+                format!("causal_conv({x}, {}, {}, conv{})", self.module(term.inputs[1], term), self.attribute(term, "width"), self.bias(term))
+            }
+            "ssd_scan" | "ssm1_scan" => self.scan(term),
+            "delta_rule" => {
+                let parts: Vec<String> = (0..5).map(|place| self.operand(term, place)).collect();
+                let eps = if term.attribute("eps").is_some() { format!(", eps={}", self.attribute(term, "eps")) } else { String::new() };
+                format!("delta_rule({}, recurrent, {}{eps})", parts.join(", "), self.attribute(term, "scale"))
+            }
+            "log_decay" => format!("log_decay({}, {}, {})", self.operand(term, 0), self.operand(term, 1), self.operand(term, 2)),
+            "gated_norm" => self.gated_norm(term),
             "square" => { let x = self.operand(term, 0); format!("{x} * {x}") }
             "with_ones" if term.shape.len() == 2 && term.shape[1].size == 1 => { let size = self.number(&term.shape[0].number); format!("heads({}, {size})", self.operand(term, 0)) }
             "silu" | "gelu" | "gelu_tanh" | "gelu_new" | "gelu_fast" | "relu" | "relu2" | "quick_gelu" => self.activation(term),
@@ -234,7 +252,8 @@ impl<'p, 'w> Program<'p, 'w> {
             _ => return self.fault(term, "an embedding of something else than tokens and positions"),
         };
         let Some(offset) = offset else {
-            let scale = term.attribute("scale").map_or_else(String::new, |scale| format!(", scale={}", self.number(scale)));
+            let mut scale = term.attribute("scale").map_or_else(String::new, |scale| format!(", scale={}", self.number(scale)));
+            if term.attribute("round").is_some() { scale.push_str(", round='none'"); }
             return format!("embed(tokens, {module}, {}, {width}{scale})", self.number(&rows));
         };
         let known = Number::apply("-", vec![rows, offset.clone()]);
@@ -244,11 +263,52 @@ impl<'p, 'w> Program<'p, 'w> {
 
     fn linear(&mut self, term: &Term) -> String {
         let x = self.operand(term, 0);
-        let module = self.module(term.inputs[1], term);
+        let weight = self.module(term.inputs[1], term);
+        let output = !self.writer.output.is_empty() && term.owner == self.writer.output;
+        let module = if output { self.path(&term.owner) } else { weight.clone() };
+        if output {
+            let key = "tie_word_embeddings";
+            let tied = match (weight == module, &self.writer.embedding) {
+                (true, Some(embedding)) if self.writer.can_tie => format!(", tied={embedding} if {} else none", self.writer.names.name(key)),
+                (true, _) => String::new(),
+                (false, _) if self.writer.can_tie => format!(", tied={weight} if {} else none", self.writer.names.name(key)),
+                (false, _) => format!(", tied={weight}"),
+            };
+            return format!("linear({x}, {module}, {}{}{tied})", self.number(&term.width().number), self.bias(term));
+        }
         if term.attribute("transposed").is_some() {
             self.writer.transposed.borrow_mut().push(self.writer.graph.weight(term.inputs[1]).unwrap_or_default().to_owned());
         }
         format!("linear({x}, {module}, {}{})", self.number(&term.width().number), self.bias(term))
+    }
+
+    fn scan(&mut self, term: &Term) -> String {
+        let parts: Vec<String> = (0..4).map(|place| self.operand(term, place)).collect();
+        let path = term.word("path").unwrap_or_default().to_owned();
+        let mut text = format!("{}({}, {}, recurrent", term.op, parts.join(", "), self.path(&path));
+        for name in ["dt_min", "dt_max"] {
+            if term.attribute(name).is_some() { text.push_str(&format!(", {name}={}", self.attribute(term, name))); }
+        }
+        if term.op == "ssm1_scan" && term.inputs.len() > 4 {
+            let bias = self.operand(term, 4);
+            text.push_str(&format!(", dt_bias={bias}"));
+        }
+        if term.op == "ssd_scan" { text.push_str(", stepwise=true"); }
+        text.push(')');
+        text
+    }
+
+    fn gated_norm(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let gate = self.operand(term, 1);
+        let mut text = format!("gated_norm({x}, {gate}, {}, {}", self.module(term.inputs[2], term), self.attribute(term, "eps"));
+        for name in ["order", "groups", "activation"] {
+            if term.attribute(name).is_some() { text.push_str(&format!(", {name}={}", self.attribute(term, name))); }
+        }
+        if term.word("cast") == Some("after") && term.kind == Kind::Activation { text.push_str(", cast='after'"); }
+        if term.kind == Kind::Float { text.push_str(", stepwise=true"); }
+        text.push(')');
+        text
     }
 
     fn norm(&mut self, term: &Term) -> String {

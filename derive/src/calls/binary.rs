@@ -57,6 +57,12 @@ fn single(reader: &Reader<'_>, value: &Value) -> Option<Number> {
 
 fn with_number(reader: &mut Reader<'_>, event: &Event, value: &Value, step: &str, number: Number) {
     let term = reader.graph.term(value.id);
+    if term.op == "embed" && step == "mul" && term.attribute("scale").is_none() && reader.graph.owner != "" && term.owner == reader.graph.owner {
+        let mut scaled = term.clone();
+        scaled.set("scale", number);
+        scaled.set("round", Number::Word("none".to_owned()));
+        return reader.give(&event.out, scaled, value.axes.clone());
+    }
     let shape = term.shape.clone();
     let kind = Operand::parse(&event.out).value().map_or(term.kind, |out| reader.kind(out));
     let one = |op: &str, key: &str, number: Number| {
@@ -92,6 +98,11 @@ fn pair(reader: &mut Reader<'_>, event: &Event, step: &str, left: &Value, right:
 /// Brings operands to rows that broadcast: returns their terms, the row and its axes.
 pub fn broadcast(reader: &mut Reader<'_>, operands: &[Value]) -> Option<(Vec<Id>, Vec<Dim>, Vec<Axis>)> {
     let rank = operands.iter().map(|operand| operand.axes.len()).max()?;
+    if let Some(whole) = operands.iter().find(|operand| operand.axes.iter().any(|axis| matches!(axis, Axis::Merged(_)) && !axis.is_outer())) {
+        let known = operands.iter().all(|operand| operand.axes == whole.axes || operand.axes.len() == 1 || super::shape(reader, operand.id).last().is_some_and(|dim| dim.size == 1));
+        if !known { return None; }
+        return Some((operands.iter().map(|operand| operand.id).collect(), super::shape(reader, whole.id), whole.axes.clone()));
+    }
     let row_axes = |value: &Value| value.axes.iter().filter(|axis| matches!(axis, Axis::Row(_))).count();
     let mut order: Vec<usize> = (0..operands.len()).collect();
     order.sort_by_key(|&number| std::cmp::Reverse(row_axes(&operands[number])));

@@ -114,7 +114,8 @@ fn sliced(reader: &mut Reader<'_>, id: usize, axis: &Axis, ends: &[Operand; 3]) 
         return Some(id);
     }
     let Axis::Row(row) = axis else {
-        return (*axis == Axis::Keys && from.0 == 0 && to.0 + 1 == size + 1).then_some(id);
+        let sinks = reader.graph.term(id).attribute("sinks").is_some();
+        return (*axis == Axis::Keys && from.0 == 0 && sinks && to.0 + 1 == size).then_some(id);
     };
     let whole = reader.graph.term(id).shape[*row].clone();
     if step != 1 {
@@ -137,6 +138,37 @@ fn sliced(reader: &mut Reader<'_>, id: usize, axis: &Axis, ends: &[Operand; 3]) 
     let stop = Dim { size: to.0 as usize, number: share(to.0, to.1) };
     let width = Dim { size: (to.0 - from.0).max(0) as usize, number: Number::apply("-", vec![stop.number.clone(), start.number.clone()]) };
     Some(slice_row(reader, id, *row, &start, &stop, width))
+}
+
+/// A copy into a part of a tensor that was made empty, or over a whole one.
+pub fn copied(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    let (Some(part), Some(source)) = (args.first().and_then(Operand::value), args.get(1).and_then(Operand::value)) else { return reader.hole(event, "operands are no tensors") };
+    let part = reader.value(part);
+    let source = reader.value(source);
+    let term = reader.graph.term(part.id).clone();
+    let bound = |name: &str| match term.attribute(name) { Some(Number::Int(value)) => Some(*value), _ => None };
+    let (true, Some(from), Some(to)) = (term.op == "slice", bound("start"), bound("end")) else {
+        return reader.bind(&event.out, source.id, source.axes);
+    };
+    let base = term.inputs[0];
+    if reader.graph.term(base).op != "filled" { return reader.hole(event, "writes into a computed tensor"); }
+    let width = reader.graph.term(base).width().size as i64;
+    let mut parts = reader.parts.remove(&base).unwrap_or_default();
+    parts.push((from, to, source));
+    parts.sort_by_key(|(from, ..)| *from);
+    let complete = parts.first().is_some_and(|(from, ..)| *from == 0) && parts.last().is_some_and(|(_, to, _)| *to == width) && parts.windows(2).all(|pair| pair[0].1 == pair[1].0);
+    if !complete {
+        reader.parts.insert(base, parts);
+        return;
+    }
+    let values: Vec<Value> = parts.into_iter().map(|(_, _, value)| value).collect();
+    let out = Operand::parse(&event.out).value();
+    super::axes::side_by_side(reader, event, values);
+    if let Some(whole) = out.and_then(|out| reader.values.get(&out).cloned()) {
+        for value in reader.values.values_mut() {
+            if value.id == base { *value = whole.clone(); }
+        }
+    }
 }
 
 /// A part of a tensor that was made empty: when all parts are there, they lie side by side.

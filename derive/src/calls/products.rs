@@ -86,6 +86,13 @@ fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) 
     if reader.graph.weight(right.id).is_some() && right.axes.len() == 2 {
         return transposed_linear(reader, event, left, right, None);
     }
+    if reader.graph.weight(left.id).is_some() && left.axes.len() == 2 && right.axes.last() == Some(&Axis::Tokens) {
+        let out = super::shape(reader, left.id).first().cloned().unwrap_or_else(|| Dim::plain(1));
+        let kind = reader.graph.term(right.id).kind;
+        let mut term = reader.graph.step("linear", &[right.id, left.id], vec![out], kind);
+        term.set("bias", Number::Bool(false));
+        return reader.give(&event.out, term, right.axes.clone());
+    }
     let rank = left.axes.len();
     if rank < 3 || right.axes.len() != rank {
         return reader.hole(event, "a product of these axes");

@@ -14,6 +14,7 @@ pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
             same_sizes(origin, term).then_some(Joined::Known(source.inputs[0]))
         }
         "merge_axes" => merged(graph, term),
+        "slice_axis" => heads_of_slice(graph, term),
         "repeat_each" if term.attribute("n") == Some(&Number::Int(1)) => Some(Joined::Known(term.inputs[0])),
         "permute_row" => {
             let order = match term.attribute("order")? { Number::Apply(_, items) => items.clone(), _ => return None };
@@ -23,6 +24,26 @@ pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
         "concat" => concatenated(graph, term),
         _ => None,
     }
+}
+
+/// Some of the heads of a row are the heads of a part of the row.
+fn heads_of_slice(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let heads = graph.is(term.inputs[0], "split_axis")?;
+    if heads.shape.len() != 2 || term.attribute("axis") != Some(&Number::Int(0)) || heads.attribute("at") != Some(&Number::Int(0)) { return None; }
+    let size = heads.shape[1].clone();
+    let source = heads.inputs[0];
+    let bound = |name: &str| term.attribute(name).map(|number| Number::apply("*", vec![number.clone(), size.number.clone()]));
+    let place = |name: &str| match term.attribute(name) { Some(Number::Int(value)) => Some(Number::Int(value * size.size as i64)), _ => None };
+    let (from, to, start, end) = (bound("from")?, bound("to")?, place("start")?, place("end")?);
+    let width = crate::graph::Dim::product(&[term.shape[0].clone(), size]);
+    let kind = term.kind;
+    let mut part = Term { op: "slice".to_owned(), inputs: vec![source], attributes: Vec::new(), shape: vec![width], kind, ..term.clone() };
+    for (name, value) in [("from", from), ("to", to), ("start", start), ("end", end)] { part.set(name, value); }
+    let id = graph.add(part);
+    let mut joined = Term { op: "split_axis".to_owned(), inputs: vec![id], attributes: Vec::new(), ..term.clone() };
+    joined.set("at", Number::Int(0));
+    joined.set("count", Number::Int(2));
+    Some(Joined::Term(joined))
 }
 
 fn same_sizes(one: &Term, other: &Term) -> bool {

@@ -81,6 +81,8 @@ class Recorder(TorchFunctionMode):
 
     def results(self, value):
         """Numbers of the tensors that a call gave, in its order."""
+        if isinstance(value, dict):
+            return {"map": {str(key): self.results(item) for key, item in value.items()}}
         if isinstance(value, torch.Tensor):
             return {"v": self.value(value, made=True)}
         if isinstance(value, (list, tuple)):
@@ -221,6 +223,8 @@ def bias_switches():
             at = {torch.nn.Linear: 2, torch.nn.Conv1d: 7, torch.nn.LayerNorm: 3}[kind]
             bias = kwargs["bias"] if "bias" in kwargs else args[at] if len(args) > at else True
             self.bias_switch = plain_json_or_expression(bias)
+            if kind is torch.nn.Conv1d:
+                self.kernel_width = kwargs["kernel_size"] if "kernel_size" in kwargs else args[2]
 
         return build
 
@@ -287,7 +291,7 @@ def patch_modeling(module: types.ModuleType, recorder: Recorder) -> None:
     for name, value in list(names.items()):
         if not isinstance(value, types.FunctionType):
             continue
-        if name in MASKS or (name.startswith("create_") and name.endswith("mask")):
+        if name in MASKS or (name.startswith("create_") and "mask" in name):
             names[name] = recorder.whole(name, value)
         elif value.__module__ == module.__name__:
             names[name] = recorder.framed(name, value)
@@ -383,7 +387,7 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
     record = {
         "class": type(model).__name__, "model_type": config.model_type, "file": modeling.__name__, "tokens": tokens,
         "config": with_aliases(config, json.loads(config.to_json_string(use_diff=False))), "defaults": with_aliases(config, defaults(type(config))),
-        "sources": sources(folder, model), "kept_in_half": kept_in_half(model), "derived": derived_defaults(type(config)),
+        "output": output_module(model), "sources": sources(folder, model), "kept_in_half": kept_in_half(model), "derived": derived_defaults(type(config)),
         "attribute_map": dict(getattr(type(config), "attribute_map", {}) or {}), "disk": disk_tensors(folder), "reads": sorted(reads.keys),
         "decisions": [{"test": test, "outcome": bool(outcome), "at": at} for test, outcome, at in unique(symbols.DECISIONS)],
         "modules": module_facts(model), "weights": weights, "buffers": buffers, "built": construction.calls, "values": recorder.shapes, "runs": runs,
@@ -426,6 +430,14 @@ def with_aliases(config, keys: dict) -> dict:
     return keys
 
 
+def output_module(model) -> str:
+    """Path of the module that gives the logits."""
+    with contextlib.suppress(Exception):
+        head = model.get_output_embeddings()
+        return next((path for path, module in model.named_modules() if module is head), "")
+    return ""
+
+
 def kept_in_half(model) -> list[str]:
     """Weights that the class keeps in f32 if the run is in f16."""
     words = list(getattr(model, "_keep_in_fp32_modules", None) or [])
@@ -438,12 +450,16 @@ def sources(folder: Path, model) -> dict[str, list]:
 
     by_numbers: dict[tuple, str] = {}
     names = set()
+    larger: dict[str, torch.Tensor] = {}
+    open_weights: dict[str, torch.Tensor] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
             for name in tensors.keys():
                 names.add(name)
                 tensor = tensors.get_tensor(name)
                 if tensor.is_floating_point():
+                    if tensor.dim() and tensor.numel() < 1 << 20:
+                        larger[name] = tensor.to(torch.bfloat16)
                     by_numbers.setdefault(fingerprint(tensor), name)
     found = {}
     for name, weight in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]:
@@ -451,11 +467,19 @@ def sources(folder: Path, model) -> dict[str, list]:
             parts = [{"disk": by_numbers[print_], **how} for how, part in parts_of(weight.detach()) if (print_ := fingerprint(part)) in by_numbers]
             if parts:
                 found[name] = parts
+            else:
+                open_weights[name] = weight
+    for name, weight in open_weights.items():
+        rows = [{"disk": disk, "part": "rows", "from": start, "to": start + weight.shape[0]} for disk, tensor in larger.items()
+                if weight.dim() and tensor.shape[1:] == weight.shape[1:] and tensor.shape[0] > weight.shape[0]
+                for start in range(tensor.shape[0] - weight.shape[0] + 1) if torch.equal(tensor[start:start + weight.shape[0]], weight.detach().to(tensor.dtype))]
+        if rows:
+            found[name] = rows[:1]
     return found
 
 
 def fingerprint(tensor: torch.Tensor) -> tuple:
-    return (*tensor.shape, tensor.to(torch.float32).contiguous().numpy().tobytes())
+    return (*tensor.shape, tensor.detach().to(torch.bfloat16).to(torch.float32).contiguous().numpy().tobytes())
 
 
 def parts_of(weight: torch.Tensor):
