@@ -53,6 +53,7 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         "arange" => arange(reader, event),
         "layer_norm" | "rms_norm" => norm(reader, event, &args, name),
         "clamp" | "clip" | "clamp_min" | "clamp_max" | "clamp_" => clamp(reader, event, &args, name),
+        "cumsum" => counted(reader, event, first),
         "conv1d" => convolution(reader, event, &args),
         "copy_" => index::copied(reader, event, &args),
         "topk" => topk(reader, event, &args),
@@ -239,6 +240,18 @@ fn clamp(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {
         }
     }
     reader.give(&event.out, step, value.axes);
+}
+
+/// A running sum of a mask of ones counts positions from 1.
+fn counted(reader: &mut Reader<'_>, event: &Event, first: Option<usize>) {
+    let Some(first) = first else { return reader.hole(event, "operand is no tensor") };
+    let value = reader.value(first);
+    if reader.graph.term(reader.graph.uncast(value.id)).word("with") != Some("ones") { return reader.hole(event, "a running sum"); }
+    let positions = reader.graph.step("positions", &[], Vec::new(), Kind::Int);
+    let positions = reader.graph.add(positions);
+    let mut term = reader.graph.step("offset", &[positions], Vec::new(), Kind::Int);
+    term.set("s", Number::Int(1));
+    reader.give(&event.out, term, vec![Axis::One, Axis::Tokens]);
 }
 
 /// A convolution of each channel over the tokens before.

@@ -387,6 +387,10 @@ impl Sheet<'_> {
             };
             lines.push(format!("  kv: {{ kind: attention, k: {}, v: {}, dtype: activation }}\n", shape(1), shape(2)));
         }
+        if let Some(attend) = terms.iter().find(|term| term.op == "latent_attend") {
+            let size = |place: usize| self.names.written(&terms[attend.inputs[place]].width().number);
+            lines.push(format!("  latent: {{ kind: latent, k: [1, {}], v: [1, {}], dtype: activation }}\n", size(1), size(2)));
+        }
         if let Some(conv) = terms.iter().find(|term| term.op == "causal_conv") {
             let width = Number::apply("-", vec![conv.attribute("width").cloned().unwrap_or(Number::Int(1)), Number::Int(1)]);
             lines.push(format!("  conv: {{ kind: conv, shape: [{}, {}], dtype: activation }}\n", self.names.written(&conv.width().number), self.names.written(&width)));
@@ -444,9 +448,10 @@ impl Sheet<'_> {
             }
         }
         for name in self.record.weights.keys().filter(|name| self.is_stack(name)) {
+            let turned = self.record.sources.get(name).is_some_and(|sources| sources.iter().any(|source| source.part == "whole" && source.turned));
             let whole = self.record.sources.get(name).and_then(|sources| sources.iter().find(|source| source.part == "whole"));
             if let Some(disk) = whole.map(|source| &source.disk).or_else(|| self.record.disk.get_key_value(name).map(|(disk, _)| disk)) {
-                rules.extend(self.stack_rules(name, disk));
+                rules.extend(self.stack_rules(name, disk, turned));
             }
         }
         let mut unique: Vec<String> = Vec::new();
@@ -511,11 +516,11 @@ impl Sheet<'_> {
     }
 
     /// Rules for experts that lie in one tensor on disk.
-    fn stack_rules(&self, name: &str, disk: &str) -> Vec<String> {
+    fn stack_rules(&self, name: &str, disk: &str, turned_on_disk: bool) -> Vec<String> {
         let Some((module, tensor)) = name.rsplit_once('.') else { return Vec::new() };
         let disk = general(&crate::write::text_model(disk));
         let base = general(&crate::write::text_model(module));
-        let turned = self.reader.graph.terms.iter().any(|term| term.op == "experts" && term.word("path") == Some(module) && term.attribute("turned").is_some());
+        let turned = self.reader.graph.terms.iter().any(|term| term.op == "experts" && term.word("path") == Some(module) && term.attribute("turned").is_some()) != turned_on_disk;
         let turn = if turned { "transpose, " } else { "" };
         match tensor {
             "gate_up_proj" => vec![format!("  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.{{gate_proj|up_proj}}.weight\", do: [\"unstack(0)\", {turn}\"split(0, 2)\"] }}")],
@@ -549,7 +554,8 @@ impl Sheet<'_> {
         }
         let count = self.written.len();
         let program_of = |index: usize| programs.iter().position(|(_, layers)| layers.contains(&index)).unwrap_or(0);
-        if let Some(object) = self.record.config.as_object() {
+        let inner = self.record.config.get("text_config").unwrap_or(&self.record.config);
+        if let Some(object) = inner.as_object() {
             for (key, value) in object {
                 let Some(words) = value.as_array().filter(|items| items.len() == count) else { continue };
                 let words: Option<Vec<&str>> = words.iter().map(Json::as_str).collect();
@@ -612,7 +618,7 @@ fn atoms(record: &Record, count: usize) -> Vec<Atom> {
             }
         }
     }
-    for (key, value) in record.config.as_object().into_iter().flatten() {
+    for (key, value) in record.config.get("text_config").unwrap_or(&record.config).as_object().into_iter().flatten() {
         let Some(items) = value.as_array().filter(|items| items.len() == count) else { continue };
         let item = Number::Apply("item".to_owned(), vec![Number::Config(key.clone()), Number::Config("i".to_owned())]);
         let mut words: Vec<&str> = items.iter().filter_map(Json::as_str).collect();

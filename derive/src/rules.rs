@@ -12,6 +12,7 @@ mod norms;
 mod rotary;
 mod router;
 mod shapes;
+mod temperature;
 
 /// What a rule makes of a term.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub enum Joined {
 
 /// Returns what the first rule that knows a term makes of it.
 pub fn join(graph: &mut Graph, term: &Term) -> Joined {
-    let rules: &[fn(&mut Graph, &Term) -> Option<Joined>] = &[casts, shapes::join, numbers, norms::join, rotary::join, attention::join, router::join, gates::join, activations];
+    let rules: &[fn(&mut Graph, &Term) -> Option<Joined>] = &[casts, shapes::join, numbers, norms::join, rotary::join, attention::join, router::join, gates::join, temperature::join, activations];
     rules.iter().find_map(|rule| rule(graph, term)).unwrap_or(Joined::None)
 }
 
@@ -53,8 +54,16 @@ fn casts(graph: &mut Graph, term: &Term) -> Option<Joined> {
     None
 }
 
-/// Arithmetic with numbers that changes nothing.
-fn numbers(_: &mut Graph, term: &Term) -> Option<Joined> {
+/// Arithmetic with numbers that changes nothing, and sums of offsets.
+fn numbers(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    if term.op == "offset" && term.kind == Kind::Int {
+        if let Some(inner) = graph.is(term.inputs[0], "offset") {
+            let sum = Number::apply("+", vec![inner.attribute("s")?.clone(), term.attribute("s")?.clone()]);
+            let mut joined = Term { inputs: inner.inputs.clone(), ..term.clone() };
+            joined.set("s", sum);
+            return Some(Joined::Term(joined));
+        }
+    }
     let neutral = match (term.op.as_str(), term.attribute("s")?) {
         ("scale" | "divide", Number::Int(1)) | ("offset", Number::Int(0)) => true,
         ("scale" | "divide", Number::Real(value)) => *value == 1.0,

@@ -12,7 +12,7 @@ use crate::record::Event;
 /// Activation classes of transformers and the ops that compute them.
 const ACTIVATIONS: &[(&str, &str)] = &[
     ("NewGELUActivation", "gelu_new"), ("FastGELUActivation", "gelu_fast"), ("QuickGELUActivation", "quick_gelu"), ("GELUTanh", "gelu_tanh"),
-    ("ReLUSquaredActivation", "relu2"), ("SiLUActivation", "silu"), ("PytorchGELUTanh", "gelu_tanh"),
+    ("ReLUSquaredActivation", "relu2"), ("SiLUActivation", "silu"), ("PytorchGELUTanh", "gelu_tanh"), ("XIELUActivation", "xielu"),
 ];
 
 /// A module that is read as a whole.

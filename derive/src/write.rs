@@ -136,7 +136,7 @@ impl<'p, 'w> Program<'p, 'w> {
     }
 
     fn reserved(&self, name: &str) -> bool {
-        let ops = ["act", "linear", "heads", "merge", "split", "scale", "softmax", "experts", "mean", "total", "kv", "main", "layers", "hidden", "tokens", "attention", "norm", "gate_up", "router", "choose", "pick", "conv"];
+        let ops = ["in", "if", "else", "or", "and", "not", "for", "return", "none", "true", "false", "null", "act", "linear", "heads", "merge", "split", "scale", "softmax", "experts", "mean", "total", "kv", "main", "layers", "hidden", "tokens", "attention", "norm", "gate_up", "router", "choose", "pick", "conv"];
         ops.contains(&name) || self.writer.names.dims().iter().any(|(dim, _)| dim == name)
     }
 
@@ -207,6 +207,15 @@ impl<'p, 'w> Program<'p, 'w> {
                 let x = self.operand(term, 0);
                 format!("causal_conv({x}, {}, {}, conv{})", self.module(term.inputs[1], term), self.attribute(term, "width"), self.bias(term))
             }
+            "temperature" => {
+                let mut text = format!("temperature({}, {}, {}", self.operand(term, 0), self.attribute(term, "scale"), self.attribute(term, "every"));
+                if term.attribute("shift") != Some(&Number::Real(0.0)) { text.push_str(&format!(", shift={}", self.attribute(term, "shift"))); }
+                if term.attribute("factor").is_some() { text.push_str(", factor='f32'"); }
+                text.push(')');
+                text
+            }
+            "xielu" => format!("xielu({}, {})", self.operand(term, 0), self.path(&term.owner.clone())),
+            "latent_attend" => self.latent(term),
             "ssd_scan" | "ssm1_scan" => self.scan(term),
             "delta_rule" => {
                 let parts: Vec<String> = (0..5).map(|place| self.operand(term, place)).collect();
@@ -335,6 +344,9 @@ impl<'p, 'w> Program<'p, 'w> {
         if term.attribute("count") == Some(&Number::Int(2)) && at + 2 == term.shape.len() && at == 0 {
             return format!("heads({x}, {})", self.number(&term.shape[at].number));
         }
+        if term.attribute("count") == Some(&Number::Int(2)) && at == 1 && term.shape.len() == 3 && term.shape[1].size == 1 {
+            return x;
+        }
         self.fault(term, "splits an axis that `heads` does not")
     }
 
@@ -386,6 +398,24 @@ impl<'p, 'w> Program<'p, 'w> {
         if term.attribute("flat").is_some() { text } else { format!("heads({text}, {})", self.number(&term.shape[0].number)) }
     }
 
+    fn latent(&mut self, term: &Term) -> String {
+        let mut operands = Vec::new();
+        for (place, name) in ["q", "c", "r"].iter().enumerate() {
+            let text = self.operand(term, place);
+            let free = !self.taken.iter().any(|taken| taken == name);
+            if text.len() < 24 || !free { operands.push(text); continue; }
+            self.lines.push(format!("{name} = {text}"));
+            self.taken.push((*name).to_owned());
+            self.bound.insert(term.inputs[place], (*name).to_owned());
+            operands.push((*name).to_owned());
+        }
+        let module = self.module(term.inputs[3], term);
+        let mut text = format!("latent_attend({}, {module}, latent, {}, {}", operands.join(", "), self.attribute(term, "scale"), self.attribute(term, "v_dim"));
+        if term.word("mask") == Some("create_sliding_window_causal_mask") { text.push_str(&format!(", window={}", self.writer.names.name("sliding_window"))); }
+        text.push(')');
+        if term.attribute("flat").is_some() { text } else { format!("heads({text}, {})", self.number(&term.shape[0].number)) }
+    }
+
     /// An operand in brackets where a product needs them.
     fn factor(&mut self, id: Option<Id>, tight: bool) -> String {
         let Some(id) = id else { return String::new() };
@@ -406,7 +436,7 @@ impl<'p, 'w> Program<'p, 'w> {
             if let Some(path) = self.writer.graph.weight(weight).map(str::to_owned) {
                 let op = match sign { "+" => "weight_add", "*" => "weight_scale", _ => break };
                 let x = self.value(rows);
-                let sizes: Vec<String> = self.writer.graph.term(self.writer.graph.uncast(weight)).shape.iter().map(|dim| self.number(&dim.number)).collect();
+                let sizes: Vec<String> = self.writer.graph.term(self.writer.graph.weight_root(weight)).shape.iter().map(|dim| self.number(&dim.number)).collect();
                 return format!("{op}({x}, {}, [{}])", self.path(&path), sizes.join(", "));
             }
         }

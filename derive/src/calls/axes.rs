@@ -116,7 +116,10 @@ fn reshape(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Ope
 /// Gives a value another torch shape; `written` are expressions of its sizes.
 pub fn reshaped(reader: &mut Reader<'_>, value: &Value, sizes: &[usize], written: &[Option<Number>]) -> Option<(Id, Vec<Axis>)> {
     let mut id = value.id;
-    let mut axes = value.axes.clone();
+    let mut axes: Vec<Axis> = value.axes.iter().flat_map(|axis| match axis {
+        Axis::Merged(parts) => parts.clone(),
+        other => vec![other.clone()],
+    }).collect();
     // Axes of the row are brought into torch's order first where a group joins them.
     let old: Vec<usize> = axes.iter().map(|axis| axis.size(&reader.graph.term(id).shape, reader.sizes)).collect();
     let mut groups = layout::groups(&old, sizes)?;
@@ -158,12 +161,6 @@ pub fn reshaped(reader: &mut Reader<'_>, value: &Value, sizes: &[usize], written
                 renumber(&mut axes, &mut result, first, 1 - group.len() as i64);
             }
             (group, [_]) => result.push(Axis::Merged(group.to_vec())),
-            ([Axis::Merged(parts)], news) => {
-                let row = reader.graph.term(id).shape.clone();
-                let fits = parts.len() == news.len() && parts.iter().zip(news).all(|(part, &place)| part.size(&row, reader.sizes) == sizes[place]);
-                if !fits { return None; }
-                result.extend(parts.iter().cloned());
-            }
             ([Axis::Row(axis)], news) => {
                 let axis = *axis;
                 let dim = reader.graph.term(id).shape[axis].clone();
@@ -221,7 +218,7 @@ fn split_dims(dim: &Dim, news: &[usize], sizes: &[usize], written: &[Option<Numb
 }
 
 /// Counts axes anew behind an axis that was split or merged.
-fn renumber(axes: &mut [Axis], result: &mut [Axis], from: usize, by: i64) {
+pub fn renumber(axes: &mut [Axis], result: &mut [Axis], from: usize, by: i64) {
     for axis in axes.iter_mut().chain(result.iter_mut()) {
         if let Axis::Row(number) = axis {
             if *number > from {
@@ -232,7 +229,7 @@ fn renumber(axes: &mut [Axis], result: &mut [Axis], from: usize, by: i64) {
 }
 
 /// A row without an axis of size 1.
-fn dropped(reader: &mut Reader<'_>, id: Id, axis: usize) -> Id {
+pub fn dropped(reader: &mut Reader<'_>, id: Id, axis: usize) -> Id {
     let rank = reader.graph.term(id).shape.len();
     if rank == 1 {
         return id;

@@ -7,7 +7,7 @@ use crate::operand::Operand;
 use crate::read::{Reader, Value};
 use crate::record::Event;
 
-use super::axes::{merge_row, slice_row};
+use super::axes::slice_row;
 
 /// Makes the term of an index; false if the call is none.
 pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]) -> bool {
@@ -24,7 +24,7 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]
     true
 }
 
-fn indexed(reader: &mut Reader<'_>, event: &Event, value: Value, args: &[Operand]) {
+fn indexed(reader: &mut Reader<'_>, event: &Event, mut value: Value, args: &[Operand]) {
     let items = super::axes::flat(args);
     let named = items.iter().filter(|item| !matches!(item, Operand::None | Operand::Ellipsis)).count();
     let mut axes = Vec::new();
@@ -54,23 +54,18 @@ fn indexed(reader: &mut Reader<'_>, event: &Event, value: Value, args: &[Operand
                 place += 1;
                 match axis {
                     Axis::One => {}
-                    Axis::Row(row) if reader.graph.term(id).shape.len() > 1 => {
+                    Axis::Row(row) => {
                         let size = reader.graph.term(id).shape[row].size as i64;
                         let Some(at) = number.evaluate(&reader.record.config).map(|at| at as i64) else { return reader.hole(event, "an index that is no number") };
                         let at = if at < 0 { at + size } else { at };
                         let dim = |offset: i64| Dim { size: (at + offset) as usize, number: Number::Int(at + offset) };
                         id = slice_row(reader, id, row, &dim(0), &dim(1), Dim::plain(1));
-                        id = if row == 0 { merge_row(reader, id, 0, 2) } else { merge_row(reader, id, row - 1, 2) };
-                        let lower = |axis: Axis| match axis { Axis::Row(number) if number > row => Axis::Row(number - 1), other => other };
-                        let former = std::mem::take(&mut axes);
-                        axes.extend(former.into_iter().map(lower));
-                        let mut remaining = value.clone();
-                        remaining.axes = value.axes[place..].iter().cloned().map(lower).collect();
-                        remaining.id = id;
-                        let open = items.iter().skip_while(|other| *other != item).skip(1).count();
-                        if open > 0 { return reader.hole(event, "several indices"); }
-                        axes.extend(remaining.axes);
-                        return reader.bind(&event.out, id, axes);
+                        if reader.graph.term(id).shape.len() > 1 {
+                            id = super::axes::dropped(reader, id, row);
+                            super::axes::renumber(&mut value.axes, &mut axes, row, -1);
+                        } else {
+                            axes.push(Axis::Row(0));
+                        }
                     }
                     _ => return reader.hole(event, "an index into rows"),
                 }

@@ -119,9 +119,34 @@ fn with_heads(graph: &mut Graph, id: Id) -> Id {
     graph.add(term)
 }
 
+/// Keys and values that a matrix expands from a latent vector, with a rotated part that all heads share.
+fn latent(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
+    let key = graph.is(graph.uncast(scores.inputs[1]), "concat")?.clone();
+    let [straight, rotated] = key.inputs[..] else { return None };
+    let straight = graph.is(straight, "slice")?.clone();
+    let value = graph.is(graph.uncast(term.inputs[1]), "slice")?.clone();
+    if straight.inputs != value.inputs || straight.attribute("start") != Some(&Number::Int(0)) || straight.attribute("end") != value.attribute("start") { return None; }
+    let heads = graph.is(straight.inputs[0], "split_axis")?;
+    let expanded = graph.is(heads.inputs[0], "linear")?.clone();
+    let kept_latent = graph.is(graph.weightless(expanded.inputs[0]), "cached")?.inputs[0];
+    let mut shared = rotated;
+    while ["expand", "repeat_each", "with_ones", "merge_axes"].contains(&graph.term(shared).op.as_str()) { shared = graph.term(shared).inputs[0]; }
+    let kept_rotated = graph.is(shared, "cached")?.inputs[0];
+    let latent = with_heads(graph, kept_latent);
+    let rotated = with_heads(graph, kept_rotated);
+    let mut joined = Term { op: "latent_attend".to_owned(), inputs: vec![graph.uncast(scores.inputs[0]), latent, rotated, expanded.inputs[1]], attributes: Vec::new(), ..term.clone() };
+    joined.set("scale", scores.attribute("scale").cloned().unwrap_or(Number::Real(1.0)));
+    joined.set("v_dim", value.width().number);
+    if let Some(mask) = scores.attribute("mask") { joined.set("mask", mask.clone()); }
+    Some(joined)
+}
+
 fn attended(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let scores = graph.is(graph.uncast(term.inputs[0]), "scores")?.clone();
     scores.attribute("soft")?;
+    if let Some(latent) = latent(graph, term, &scores) {
+        return Some(Joined::Term(latent));
+    }
     let key = kept(graph, scores.inputs[1])?;
     let value = kept(graph, term.inputs[1])?;
     let key = with_heads(graph, key);
@@ -137,7 +162,8 @@ fn attended(graph: &mut Graph, term: &Term) -> Option<Joined> {
 
 /// `attend` gives its heads side by side.
 fn flat(graph: &mut Graph, term: &Term) -> Option<Joined> {
-    let attend = graph.is(term.inputs[0], "attend")?;
+    let attend = graph.term(term.inputs[0]);
+    if !["attend", "latent_attend"].contains(&attend.op.as_str()) { return None; }
     if attend.attribute("flat").is_some() || term.shape.len() != 1 { return None; }
     let mut joined = Term { shape: term.shape.clone(), ..attend.clone() };
     joined.set("flat", Number::Bool(true));

@@ -29,6 +29,12 @@ pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
 /// Some of the heads of a row are the heads of a part of the row.
 fn heads_of_slice(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let heads = graph.is(term.inputs[0], "split_axis")?;
+    if heads.shape.len() == 3 && term.attribute("axis") == Some(&Number::Int(1)) && heads.attribute("at") == Some(&Number::Int(0)) && heads.attribute("count") == Some(&Number::Int(3)) {
+        return parts_of_heads(graph, term);
+    }
+    if heads.shape.len() == 3 && term.attribute("axis") == Some(&Number::Int(0)) && heads.attribute("at") == Some(&Number::Int(0)) && heads.attribute("count") == Some(&Number::Int(3)) {
+        return leading_part(graph, term);
+    }
     if heads.shape.len() != 2 || term.attribute("axis") != Some(&Number::Int(0)) || heads.attribute("at") != Some(&Number::Int(0)) { return None; }
     let size = heads.shape[1].clone();
     let source = heads.inputs[0];
@@ -46,6 +52,45 @@ fn heads_of_slice(graph: &mut Graph, term: &Term) -> Option<Joined> {
     Some(Joined::Term(joined))
 }
 
+/// A part of each head, where heads hold several parts of equal size.
+fn parts_of_heads(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let heads = graph.term(term.inputs[0]).clone();
+    let size = heads.shape[2].clone();
+    let wide = crate::graph::Dim::product(&heads.shape[1..]);
+    let mut split = Term { shape: vec![heads.shape[0].clone(), wide], attributes: Vec::new(), ..heads.clone() };
+    split.set("at", Number::Int(0));
+    split.set("count", Number::Int(2));
+    let split = graph.add(split);
+    let bound = |name: &str| term.attribute(name).map(|number| Number::apply("*", vec![number.clone(), size.number.clone()]));
+    let place = |name: &str| match term.attribute(name) { Some(Number::Int(value)) => Some(Number::Int(value * size.size as i64)), _ => None };
+    let (from, to, start, end) = (bound("from")?, bound("to")?, place("start")?, place("end")?);
+    let width = crate::graph::Dim::product(&[term.shape[1].clone(), size]);
+    let mut part = Term { op: "slice".to_owned(), inputs: vec![split], attributes: Vec::new(), shape: vec![heads.shape[0].clone(), width], ..term.clone() };
+    for (name, value) in [("from", from), ("to", to), ("start", start), ("end", end)] { part.set(name, value); }
+    let id = graph.add(part);
+    let mut joined = Term { op: "split_axis".to_owned(), inputs: vec![id], attributes: Vec::new(), ..term.clone() };
+    joined.set("at", Number::Int(1));
+    joined.set("count", Number::Int(2));
+    Some(Joined::Term(joined))
+}
+
+/// One of several rows of heads that lie one behind the other.
+fn leading_part(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let rows = graph.term(term.inputs[0]).clone();
+    let size = crate::graph::Dim::product(&rows.shape[1..]);
+    let bound = |name: &str| term.attribute(name).map(|number| Number::apply("*", vec![number.clone(), size.number.clone()]));
+    let place = |name: &str| match term.attribute(name) { Some(Number::Int(value)) => Some(Number::Int(value * size.size as i64)), _ => None };
+    let (from, to, start, end) = (bound("from")?, bound("to")?, place("start")?, place("end")?);
+    let width = crate::graph::Dim::product(&[term.shape[0].clone(), size]);
+    let mut part = Term { op: "slice".to_owned(), inputs: rows.inputs.clone(), attributes: Vec::new(), shape: vec![width], ..term.clone() };
+    for (name, value) in [("from", from), ("to", to), ("start", start), ("end", end)] { part.set(name, value); }
+    let id = graph.add(part);
+    let mut joined = Term { op: "split_axis".to_owned(), inputs: vec![id], attributes: Vec::new(), ..term.clone() };
+    joined.set("at", Number::Int(0));
+    joined.set("count", Number::Int(3));
+    Some(Joined::Term(joined))
+}
+
 fn same_sizes(one: &Term, other: &Term) -> bool {
     one.shape.len() == other.shape.len() && one.shape.iter().zip(&other.shape).all(|(left, right)| left.size == right.size)
 }
@@ -57,6 +102,17 @@ fn merged(graph: &mut Graph, term: &Term) -> Option<Joined> {
         let origin = graph.term(source.inputs[0]);
         if same_sizes(origin, term) {
             return Some(Joined::Known(source.inputs[0]));
+        }
+    }
+    if source.op == "split_axis" && source.shape.len() == term.shape.len() + 1 && source.attribute("count") == Some(&Number::Int(3)) {
+        // An axis of size 1 that a split made and a merge drops.
+        let (Some(Number::Int(first)), Some(Number::Int(at))) = (source.attribute("at"), term.attribute("at")) else { return None };
+        let dropped = if source.shape[*at as usize].size == 1 || source.shape[*at as usize + 1].size == 1 { true } else { false };
+        if dropped && *at >= *first && *at + 1 < first + 3 {
+            let mut joined = Term { op: "split_axis".to_owned(), inputs: source.inputs.clone(), attributes: Vec::new(), ..term.clone() };
+            joined.set("at", Number::Int(*first));
+            joined.set("count", Number::Int(2));
+            return Some(Joined::Term(joined));
         }
     }
     if source.op == "expand" && term.attribute("count") == Some(&Number::Int(2)) {

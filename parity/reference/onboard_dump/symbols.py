@@ -248,3 +248,9 @@ def root(value):
     """`math.sqrt` that keeps the expression."""
     number = math.sqrt(value)
     return symbol(number, ["sqrt", value.expression]) if isinstance(value, Symbol) else number
+
+
+def logarithm(value, *base):
+    """`math.log` that keeps the expression."""
+    number = math.log(value, *base)
+    return symbol(number, ["log", value.expression]) if isinstance(value, Symbol) and not base else number

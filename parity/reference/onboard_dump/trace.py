@@ -247,6 +247,7 @@ class Reads:
     def __init__(self, kind: type, extra: set[str]):
         self.kind, self.extra = kind, extra
         self.keys: set[str] = set()
+        self.inside = 0
 
     def __enter__(self):
         base = self.kind.__mro__[-2]
@@ -257,11 +258,15 @@ class Reads:
         former, reads = base.__getattribute__, self
 
         def read(config, key):
-            value = former(config, key)
+            computed = isinstance(getattr(type(config), key, None), property) and reads.is_reader(sys._getframe(1))
+            reads.inside += computed
+            try:
+                value = former(config, key)
+            finally:
+                reads.inside -= computed
             if key.startswith("_") or callable(value):
                 return value
-            name = sys._getframe(1).f_globals.get("__name__", "")
-            if not (is_modeling(name) or name in reads.extra):
+            if not reads.is_reader(sys._getframe(1)):
                 return value
             reads.keys.add(key)
             known = former(config, "__dict__").get("_onboard_path", "")
@@ -273,6 +278,11 @@ class Reads:
 
         base.__getattribute__ = read
         return self
+
+    def is_reader(self, frame) -> bool:
+        """Whether the code that reads is a class's, or computes a property that such code reads."""
+        name = frame.f_globals.get("__name__", "")
+        return is_modeling(name) or name in self.extra or (self.inside > 0 and "configuration_" in name)
 
     def __exit__(self, *_):
         self.base.__getattribute__ = self.former
@@ -287,7 +297,7 @@ def patch_modeling(module: types.ModuleType, recorder: Recorder) -> None:
     names["int"], names["float"] = symbols.integers, symbols.reals
     names["min"], names["max"] = symbols.extreme("min"), symbols.extreme("max")
     if "math" in names:
-        names["math"] = types.SimpleNamespace(**{**vars(math), "sqrt": symbols.root})
+        names["math"] = types.SimpleNamespace(**{**vars(math), "sqrt": symbols.root, "log": symbols.logarithm})
     for name, value in list(names.items()):
         if not isinstance(value, types.FunctionType):
             continue
@@ -463,7 +473,7 @@ def sources(folder: Path, model) -> dict[str, list]:
                     by_numbers.setdefault(fingerprint(tensor), name)
     found = {}
     for name, weight in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]:
-        if name not in names and weight.is_floating_point():
+        if weight.is_floating_point() and (name not in names or by_numbers.get(fingerprint(weight)) is None):
             parts = [{"disk": by_numbers[print_], **how} for how, part in parts_of(weight.detach()) if (print_ := fingerprint(part)) in by_numbers]
             if parts:
                 found[name] = parts
@@ -493,6 +503,7 @@ def parts_of(weight: torch.Tensor):
                     yield {"part": "share", "number": number, "of": parts}, piece
     if weight.dim() != 3:
         return
+    yield {"part": "whole", "turned": True}, weight.transpose(1, 2)
     for number, matrix in enumerate(weight):
         for turned, form in ((False, matrix), (True, matrix.T)):
             how = {"index": number, "turned": turned}
