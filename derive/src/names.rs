@@ -22,12 +22,13 @@ const TAKEN: &[&str] = &["scale", "softmax", "act", "split", "heads_linear", "i"
 pub struct Names<'r> {
     record: &'r Record,
     used: RefCell<Vec<(String, String)>>,
+    computed: RefCell<Vec<(String, String)>>,
 }
 
 impl<'r> Names<'r> {
     /// Begins with the dims that every spec has.
     pub fn new(record: &'r Record) -> Self {
-        Self { record, used: RefCell::new(Vec::new()) }
+        Self { record, used: RefCell::new(Vec::new()), computed: RefCell::new(Vec::new()) }
     }
 
     /// Returns the dim of a config key.
@@ -54,6 +55,16 @@ impl<'r> Names<'r> {
         }
     }
 
+    /// Notes a dim that no single key gives.
+    pub fn compute(&self, name: &str, expression: &str) {
+        self.computed.borrow_mut().push((name.to_owned(), expression.to_owned()));
+    }
+
+    /// Returns the dim of a config key, if the spec has one.
+    pub fn name_if_used(&self, key: &str) -> Option<String> {
+        self.used.borrow().iter().find(|(known, _)| known == key).map(|(_, name)| name.clone())
+    }
+
     /// Writes a number.
     pub fn written(&self, number: &Number) -> String {
         number::written(number, &|key| self.name(key))
@@ -62,7 +73,9 @@ impl<'r> Names<'r> {
     /// Lines of `dims:` for the names that were used.
     pub fn dims(&self) -> Vec<(String, String)> {
         let used = self.used.borrow().clone();
-        used.iter().map(|(key, name)| (name.clone(), self.source(key))).collect()
+        let computed = self.computed.borrow();
+        let by_key = used.iter().filter(|(_, name)| !computed.iter().any(|(other, _)| other == name)).map(|(key, name)| (name.clone(), self.source(key)));
+        by_key.chain(computed.iter().cloned()).collect()
     }
 
     /// The key in `config.json` with the default of its class.

@@ -137,6 +137,15 @@ impl Number {
         }
     }
 
+    /// The test of one layer.
+    pub fn at_layer(&self, layer: i64) -> Self {
+        match self {
+            Self::Config(key) if key == "i" => Self::Int(layer),
+            Self::Apply(operator, operands) => Self::Apply(operator.clone(), operands.iter().map(|operand| operand.at_layer(layer)).collect()).simplified(),
+            other => other.clone(),
+        }
+    }
+
     /// Collects the whole number literals.
     pub fn literals(&self, literals: &mut Vec<i64>) {
         match self {

@@ -226,6 +226,16 @@ impl<'r> Reader<'r> {
             }
         }
         let single = row.iter().all(|dim| dim.size == 1) && term.op == "constant";
+        let ones = row.iter().take_while(|dim| dim.size == 1).count();
+        if term.op == "weight" && ones > 0 && ones < row.len() && !self.record.weights.contains_key(term.word("path").unwrap_or_default()) {
+            row.drain(..ones);
+            let axes = std::iter::repeat_n(Axis::One, ones).chain((0..row.len()).map(Axis::Row)).collect();
+            term.shape = row;
+            let id = self.graph.add(term);
+            let value = Value { id, axes };
+            self.values.insert(number, value.clone());
+            return value;
+        }
         let axes = if single { row.iter().map(|_| Axis::One).collect() } else { (0..row.len()).map(Axis::Row).collect() };
         term.shape = if single { Vec::new() } else { row };
         let id = self.graph.add(term);

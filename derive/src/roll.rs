@@ -41,6 +41,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     let mut holes: Vec<String> = Vec::new();
     let faults = RefCell::new(Vec::new());
     let transposed = RefCell::new(Vec::new());
+    let squeezed = RefCell::new(Vec::new());
     let activations = activation_keys(record);
     let tables = table_names(&reader);
     let Some((list, layers)) = repeated(&reader) else {
@@ -52,7 +53,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         .and_then(|path| path.strip_suffix(".weight")).map(crate::write::text_model);
     let writer = |prefix: &str| Writer {
         graph: &reader.graph, names: &names, tables: &tables, prefix: prefix.to_owned(), faults: &faults,
-        output: record.output.clone(), embedding: embedding.clone(), can_tie: record.config.get("tie_word_embeddings").is_some(), transposed: &transposed, activations: &activations,
+        output: record.output.clone(), embedding: embedding.clone(), can_tie: record.config.get("tie_word_embeddings").is_some(), transposed: &transposed, squeezed: &squeezed, activations: &activations,
     };
     let mut written = Vec::new();
     for layer in &layers {
@@ -61,6 +62,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
             Err(reason) => holes.push(reason),
         }
     }
+    widen_first(&mut written);
     if written.len() < layers.len() {
         return Derived { spec: String::new(), holes };
     }
@@ -68,7 +70,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     holes.extend(faults.borrow().iter().cloned());
     holes.sort();
     holes.dedup();
-    let spec = Sheet { record, reader: &reader, names: &names, tables: &tables, list: &list, written, model, transposed: transposed.into_inner() }.text(name);
+    let spec = Sheet { record, reader: &reader, names: &names, tables: &tables, list: &list, written, model, transposed: transposed.into_inner(), squeezed: squeezed.into_inner() }.text(name);
     Derived { spec, holes }
 }
 
@@ -132,6 +134,10 @@ fn name_sizes(reader: &Reader<'_>, names: &Names<'_>, count: usize) {
         }
     }
     let keys = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
+    let lists = reader.record.config.as_object().into_iter().flatten().find(|(_, value)| value.as_array().is_some_and(|items| items.len() == count && items[0].is_string()));
+    if let (None, Some((list, _))) = (keys.iter().find(|key| reader.record.config.get(**key).is_some()), lists) {
+        names.compute("layers", &format!("= len({})", names.name(list)));
+    }
     let key = keys.iter().find(|key| reader.record.config.get(**key).and_then(Json::as_u64) == Some(count as u64));
     names.give(key.copied().unwrap_or("num_hidden_layers"), "layers");
     for key in ["hidden_size", "vocab_size"] {
@@ -202,7 +208,8 @@ fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Res
     let mut functions = BTreeMap::new();
     let mut calls: Vec<(Id, String, Vec<Id>)> = Vec::new();
     for (child, members) in groups {
-        if members.len() < 3 {
+        let weights = members.iter().flat_map(|&id| reader.graph.term(id).inputs.iter()).filter(|&&id| reader.graph.term(id).op == "weight").count();
+        if members.len() < 3 || weights < 2 {
             continue;
         }
         let outputs: Vec<Id> = members.iter().copied().filter(|&id| id == output || reached.iter().any(|&user| !members.contains(&user) && reader.graph.term(user).inputs.contains(&id))).collect();
@@ -236,6 +243,34 @@ fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Res
     Ok(Layer { program: program.finish(&[output]), functions })
 }
 
+/// Gives the first layer the program of a later one, if they differ by casts of their input alone: rows that layers widen to f32 are wide from the first on.
+fn widen_first(layers: &mut [Layer]) -> bool {
+    let Some((first, others)) = layers.split_first_mut() else { return false };
+    let Some(other) = others.iter().find(|other| other.program != first.program && uncast(&other.program) == uncast(&first.program)) else { return false };
+    let same_functions = other.functions.len() == first.functions.len() && other.functions.iter().zip(&first.functions).all(|((one, text), (other, known))| one == other && uncast(text) == uncast(known));
+    if same_functions {
+        first.program.clone_from(&other.program);
+        first.functions.clone_from(&other.functions);
+    }
+    same_functions
+}
+
+/// A program without its casts.
+fn uncast(text: &str) -> String {
+    let mut result = text.to_owned();
+    while let Some(at) = result.find("cast(") {
+        let mut depth = 0;
+        let end = result[at..].char_indices().find_map(|(place, letter)| {
+            match letter { '(' => depth += 1, ')' => depth -= 1, _ => {} }
+            (letter == ')' && depth == 0).then_some(at + place)
+        });
+        let Some(end) = end else { break };
+        let inner = result[at + 5..end].rsplit_once(", ").map_or("", |(inner, _)| inner).to_owned();
+        result.replace_range(at..=end, &inner);
+    }
+    result
+}
+
 fn function_name(child: &str) -> String {
     let taken = ["attention", "experts", "linear", "norm", "heads", "conv"];
     if taken.contains(&child) { format!("{child}_block") } else { child.to_owned() }
@@ -263,6 +298,7 @@ struct Sheet<'s> {
     written: Vec<Layer>,
     model: String,
     transposed: Vec<String>,
+    squeezed: Vec<String>,
 }
 
 impl Sheet<'_> {
@@ -324,7 +360,21 @@ impl Sheet<'_> {
         }
         text.push_str(&ropes);
         text.push_str(&states);
-        let (assumptions, ignored) = self.other_keys(&format!("{text}{body}"));
+        let (mut assumptions, ignored) = self.other_keys(&format!("{text}{body}"));
+        let kind = kinds.expression.clone().unwrap_or_default();
+        if kind.contains(" if ") {
+            let inner = self.record.config.get("text_config").unwrap_or(&self.record.config);
+            for (key, value) in inner.as_object().into_iter().flatten() {
+                let mut words: Vec<&str> = value.as_array().into_iter().flatten().filter_map(Json::as_str).collect();
+                words.sort_unstable();
+                words.dedup();
+                let name = self.names.name_if_used(key);
+                if let (Some(name), false) = (name, words.is_empty()) {
+                    let list: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+                    assumptions.push((format!("the kinds of {key} are known"), format!("all([k in [{}] for k in {name}])", list.join(", "))));
+                }
+            }
+        }
         if !assumptions.is_empty() {
             let lines: Vec<String> = assumptions.iter().map(|(words, test)| format!("  {words}: \"{test}\"")).collect();
             let at = text.find("\ndims:").unwrap_or(text.len());
@@ -440,7 +490,14 @@ impl Sheet<'_> {
     /// Rules for weights that the checkpoint has under other names, in parts or transposed.
     fn weight_rules(&self) -> String {
         let mut rules: Vec<String> = self.transposed.iter().map(|path| format!("  - {{ disk: \"{0}\", weight: \"{0}\", do: [transpose] }}", general(path))).collect();
+        rules.extend(self.squeezed.iter().map(|path| {
+            let disk = self.record.sources.get(path).and_then(|sources| sources.first()).map_or(path, |source| &source.disk);
+            format!("  - {{ disk: \"{}\", weight: \"{}\", do: squeeze(0) }}", general(&crate::write::text_model(disk)), general(&crate::write::text_model(path)))
+        }));
         for (weight, sources) in &self.record.sources {
+            if self.squeezed.contains(weight) {
+                continue;
+            }
             for source in sources {
                 if let Some(rule) = self.source_rule(weight, source) {
                     rules.push(rule);
@@ -487,7 +544,8 @@ impl Sheet<'_> {
     /// Is true for a weight that holds the matrices of all experts.
     fn is_stack(&self, name: &str) -> bool {
         let Some((module, _)) = name.rsplit_once('.') else { return false };
-        self.record.weights.get(name).is_some_and(|facts| facts.shape.len() == 3) && self.reader.graph.terms.iter().any(|term| term.op == "experts" && term.word("path") == Some(module))
+        let ranks = if module_tail(name).ends_with("_bias") { 2 } else { 3 };
+        self.record.weights.get(name).is_some_and(|facts| facts.shape.len() == ranks) && self.reader.graph.terms.iter().any(|term| term.op == "experts" && term.word("path") == Some(module))
     }
 
     /// The rule for weights that lie side by side in a tensor of the checkpoint.
@@ -520,11 +578,16 @@ impl Sheet<'_> {
         let Some((module, tensor)) = name.rsplit_once('.') else { return Vec::new() };
         let disk = general(&crate::write::text_model(disk));
         let base = general(&crate::write::text_model(module));
-        let turned = self.reader.graph.terms.iter().any(|term| term.op == "experts" && term.word("path") == Some(module) && term.attribute("turned").is_some()) != turned_on_disk;
-        let turn = if turned { "transpose, " } else { "" };
+        let term = self.reader.graph.terms.iter().find(|term| term.op == "experts" && term.word("path") == Some(module));
+        let is = |name: &str| term.is_some_and(|term| term.attribute(name).is_some());
+        let turn = if is("turned") != turned_on_disk { "transpose, " } else { "" };
+        let parts = if is("interleaved") { "\"unflatten(0, [0, 2])\", \"unstack(1)\"" } else { "\"split(0, 2)\"" };
         match tensor {
-            "gate_up_proj" => vec![format!("  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.{{gate_proj|up_proj}}.weight\", do: [\"unstack(0)\", {turn}\"split(0, 2)\"] }}")],
-            "down_proj" | "up_proj" => vec![format!("  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.{tensor}.weight\", do: [{turn}\"unstack(0)\"] }}").replace("[transpose, \"unstack(0)\"]", "[\"unstack(0)\", transpose]")],
+            "gate_up_proj" => vec![format!("  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.{{gate_proj|up_proj}}.weight\", do: [\"unstack(0)\", {turn}{parts}] }}")],
+            "down_proj" | "up_proj" if turn.is_empty() => vec![format!("  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.{tensor}.weight\", do: \"unstack(0)\" }}")],
+            "down_proj" | "up_proj" => vec![format!("  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.{tensor}.weight\", do: [\"unstack(0)\", transpose] }}")],
+            "gate_up_proj_bias" => vec![format!("  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.{{gate_proj|up_proj}}.bias\", do: [\"unstack(0)\", {parts}] }}")],
+            "down_proj_bias" => vec![format!("  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.down_proj.bias\", do: \"unstack(0)\" }}")],
             _ => Vec::new(),
         }
     }
@@ -614,7 +677,14 @@ fn atoms(record: &Record, count: usize) -> Vec<Atom> {
         for literal in literals.into_iter().filter(|literal| (0..=count as i64).contains(literal)) {
             for offset in [0, 1] {
                 let layer = Number::apply("+", vec![Number::Config("i".to_owned()), Number::Int(offset)]);
-                tests.push(test.replaced(literal, &layer));
+                let template = test.replaced(literal, &layer);
+                let seen = (0..count as i64).filter(|index| {
+                    let instance = template.at_layer(*index);
+                    record.decisions.iter().any(|other| Number::parse(&other.test) == instance)
+                }).count();
+                if seen > 1 || count == 1 {
+                    tests.push(template);
+                }
             }
         }
     }
@@ -685,6 +755,10 @@ fn partial_share(rotated: &Number, width: &Number, config: &Json) -> Option<Numb
         Number::Config(_) if rotated.evaluate(config) <= width.evaluate(config) => Some(Number::apply("/", vec![rotated.clone(), width.clone()])),
         _ => None,
     }
+}
+
+fn module_tail(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
 }
 
 /// A path of the checkpoint, whose last number is an expert's if it is of one.

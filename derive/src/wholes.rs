@@ -25,7 +25,15 @@ pub struct Whole {
     named: BTreeMap<String, Operand>,
     words: Vec<String>,
     calls: Vec<String>,
-    dtypes: Vec<(String, Vec<Operand>, Vec<usize>)>,
+    body: Vec<InnerCall>,
+}
+
+/// A call inside a whole.
+#[derive(Debug)]
+struct InnerCall {
+    call: String,
+    args: Vec<Operand>,
+    named: BTreeMap<String, Operand>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -62,7 +70,7 @@ fn function(path: String, event: &Event) -> Option<Whole> {
         let name = SYNONYMS.iter().find(|(other, _)| other == name).map_or(name.as_str(), |(_, known)| known);
         (name.to_owned(), Operand::parse(json))
     }).collect();
-    Some(Whole { path, kind: WholeKind::Function(function), operands, named, words: Vec::new(), calls: Vec::new(), dtypes: Vec::new() })
+    Some(Whole { path, kind: WholeKind::Function(function), operands, named, words: Vec::new(), calls: Vec::new(), body: Vec::new() })
 }
 
 impl Whole {
@@ -77,7 +85,8 @@ impl Whole {
     pub fn inside(&mut self, event: &Event) {
         if let Some(call) = &event.call {
             self.calls.push(call.clone());
-            self.dtypes.push((call.clone(), event.args.iter().map(Operand::parse).collect(), Operand::parse(&event.out).values()));
+            let named = event.named.iter().map(|(name, json)| (name.clone(), Operand::parse(json))).collect();
+            self.body.push(InnerCall { call: call.clone(), args: event.args.iter().map(Operand::parse).collect(), named });
         } else if let Some(class) = &event.module {
             self.calls.push(class.clone());
         }
@@ -99,7 +108,7 @@ pub fn enter(reader: &Reader<'_>, event: &Event) -> Option<Whole> {
     };
     let operands: Vec<Operand> = event.args.iter().chain(event.named.values()).map(Operand::parse).collect();
     let words = operands.iter().filter_map(|operand| match operand { Operand::Number(number) => number.word(&reader.record.config), _ => None }).collect();
-    Some(Whole { path, kind, operands, named: BTreeMap::new(), words, calls: Vec::new(), dtypes: Vec::new() })
+    Some(Whole { path, kind, operands, named: BTreeMap::new(), words, calls: Vec::new(), body: Vec::new() })
 }
 
 fn is_experts(reader: &Reader<'_>, path: &str) -> bool {
@@ -164,7 +173,7 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     let numbers: Vec<Number> = values.into_iter().flatten().map(|(_, json)| Number::parse(json)).filter(Number::is_symbolic).collect();
     let by_size = |size: usize| numbers.iter().find(|number| number.evaluate(&reader.record.config) == Some(size as f64)).cloned();
     let gated = reader.record.weights.contains_key(&format!("{}.gate_up_proj", whole.path));
-    let transposed = facts.shape[2] == reader.graph.term(rows.id).width().size && facts.shape[1] != facts.shape[2];
+    let transposed = !whole.body.iter().any(|inner| inner.call == "linear") && whole.body.iter().any(|inner| ["matmul", "__matmul__", "bmm", "mm"].contains(&inner.call.as_str()));
     let ffn = if transposed { facts.shape[1] } else { facts.shape[2] };
     let count = facts.shape[0];
     if transposed {
@@ -184,9 +193,15 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
         term.set("bias", Number::Bool(true));
     }
     // Results in f32 that are rounded once at the end.
-    let sums_in_float = whole.dtypes.iter().any(|(call, args, _)| call == "index_add_" && args.first().and_then(Operand::value).is_some_and(|number| reader.kind(number) == Kind::Float));
+    let sums_in_float = whole.body.iter().any(|inner| inner.call == "index_add_" && inner.args.first().and_then(Operand::value).is_some_and(|number| reader.kind(number) == Kind::Float));
     if sums_in_float {
         term.set("sum", Number::Word("once".to_owned()));
+    }
+    if whole.body.iter().any(InnerCall::takes_every_second) {
+        term.set("interleaved", Number::Bool(true));
+    }
+    for (name, value) in bounded_gate(&whole.body) {
+        term.set(name, value);
     }
     reader.give(&event.out, term, rows.axes);
 }
@@ -286,4 +301,35 @@ fn delta_rule(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     term.set("state", Number::Apply("list".to_owned(), vec![row[0].number.clone(), size.number, row[row.len() - 1].number.clone()]));
     let id = reader.graph.add(term);
     reader.bind(&first_result(event), id, axes);
+}
+
+impl InnerCall {
+    /// Is true for a slice with a step of 2.
+    fn takes_every_second(&self) -> bool {
+        let slices = self.args.iter().flat_map(|argument| match argument { Operand::List(items) => items.clone(), other => vec![other.clone()] });
+        self.call == "__getitem__" && slices.into_iter().any(|item| matches!(item, Operand::Slice(ends) if ends[2].int() == Some(2)))
+    }
+
+    /// The number by which a call multiplies or to which it adds.
+    fn number(&self, names: &[&str]) -> Option<Number> {
+        let first = self.args.iter().skip(1).find_map(|argument| match argument { Operand::Number(number) => Some(number.clone()), _ => None });
+        first.or_else(|| names.iter().find_map(|name| match self.named.get(*name) { Some(Operand::Number(number)) => Some(number.clone()), _ => None }))
+    }
+}
+
+/// The limit of a gate, and the factor of a gate that is multiplied by its own sigmoid.
+fn bounded_gate(body: &[InnerCall]) -> Vec<(&'static str, Number)> {
+    let mut result = Vec::new();
+    let clamp = body.iter().find(|inner| ["clamp", "clamp_", "clip"].contains(&inner.call.as_str()));
+    if let Some(limit) = clamp.and_then(|inner| inner.named.get("max").and_then(|bound| match bound { Operand::Number(number) => Some(number.clone()), _ => None }).or_else(|| inner.number(&["max"]))) {
+        result.push(("limit", limit));
+    }
+    let sigmoid = body.iter().position(|inner| inner.call == "sigmoid");
+    if let Some(before) = sigmoid.and_then(|place| place.checked_sub(1)).map(|place| &body[place]).filter(|inner| inner.call == "mul") {
+        if let Some(alpha) = before.number(&["other"]) {
+            result.push(("alpha", alpha));
+            result.push(("act", Number::Word("silu".to_owned())));
+        }
+    }
+    result
 }

@@ -22,6 +22,8 @@ pub struct Writer<'w> {
     pub prefix: String,
     /// Terms that cannot be written.
     pub faults: &'w RefCell<Vec<String>>,
+    /// Weights whose axes of size 1 are dropped.
+    pub squeezed: &'w RefCell<Vec<String>>,
     /// Path of the module that gives the logits.
     pub output: String,
     /// Path of the module that embeds tokens, as the spec writes it.
@@ -436,6 +438,12 @@ impl<'p, 'w> Program<'p, 'w> {
             if let Some(path) = self.writer.graph.weight(weight).map(str::to_owned) {
                 let op = match sign { "+" => "weight_add", "*" => "weight_scale", _ => break };
                 let x = self.value(rows);
+                let root = self.writer.graph.weight_root(weight);
+                if self.writer.graph.term(root).shape.len() > self.writer.graph.term(rows).shape.len() {
+                    self.writer.squeezed.borrow_mut().push(path.clone());
+                    let size = self.number(&self.writer.graph.term(root).width().number);
+                    return format!("{op}({x}, {}, [{size}])", self.path(&path));
+                }
                 let sizes: Vec<String> = self.writer.graph.term(self.writer.graph.weight_root(weight)).shape.iter().map(|dim| self.number(&dim.number)).collect();
                 return format!("{op}({x}, {}, [{}])", self.path(&path), sizes.join(", "));
             }

@@ -8,6 +8,14 @@ use super::Joined;
 /// Joins changes of axes.
 pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
     match term.op.as_str() {
+        "split_axis" if term.shape.first().is_some_and(|dim| dim.size == 1) && term.shape.len() == 2 && graph.term(term.inputs[0]).op == "rope" => {
+            // One head is rotated as heads are.
+            let rope = graph.term(term.inputs[0]).clone();
+            let mut split = Term { inputs: rope.inputs.clone(), ..term.clone() };
+            split.kind = graph.term(rope.inputs[0]).kind;
+            let split = graph.add(split);
+            Some(Joined::Term(Term { inputs: vec![split], shape: term.shape.clone(), ..rope }))
+        }
         "split_axis" => {
             let source = graph.is(term.inputs[0], "merge_axes")?;
             let origin = graph.term(source.inputs[0]);
