@@ -26,7 +26,7 @@ impl Kind {
     pub fn of(dtype: &str) -> Self {
         match dtype {
             "bfloat16" | "float16" => Self::Activation,
-            "float32" | "float64" => Self::Float,
+            "float32" | "float64" | "complex64" => Self::Float,
             "bool" => Self::Bool,
             _ => Self::Int,
         }
@@ -174,10 +174,11 @@ impl Graph {
         }
     }
 
-    /// Returns what a cast, if a term is one, reads.
+    /// Returns what a cast, if a term is one and rounds nothing, reads.
     pub fn uncast(&self, id: Id) -> Id {
         let term = self.term(id);
-        if term.op == "cast" { self.uncast(term.inputs[0]) } else { id }
+        let rounds = term.op == "cast" && term.kind == Kind::Activation && self.term(term.inputs[0]).kind == Kind::Float;
+        if term.op == "cast" && !rounds { self.uncast(term.inputs[0]) } else { id }
     }
 
     /// Returns a term if its op has this name.

@@ -62,11 +62,11 @@ pub fn derive(record: &Record, name: &str) -> Derived {
             Err(reason) => holes.push(reason),
         }
     }
-    widen_first(&mut written);
+    let wide = widen_first(&mut written);
     if written.len() < layers.len() {
         return Derived { spec: String::new(), holes };
     }
-    let model = write_model(&reader, &writer(""), &layers);
+    let model = write_model(&reader, &writer(""), &layers, wide);
     holes.extend(faults.borrow().iter().cloned());
     holes.sort();
     holes.dedup();
@@ -122,10 +122,15 @@ fn repeated<'r>(reader: &'r Reader<'_>) -> Option<(String, Vec<&'r Forward>)> {
 
 /// Gives the sizes that every spec names their names.
 fn name_sizes(reader: &Reader<'_>, names: &Names<'_>, count: usize) {
+    let logits = reader.record.runs[0].logits.and_then(|number| reader.values.get(&number)).map(|value| reader.graph.term(value.id).width().number);
+    if let Some(Number::Config(key)) = &logits {
+        names.give(key, "vocab");
+    }
     for term in &reader.graph.terms {
         if term.op == "embed" && term.inputs.first().is_some_and(|&id| reader.graph.term(id).op == "tokens") {
             if let Some(Number::Config(key)) = term.attribute("rows") {
                 names.give(key, "vocab");
+                names.give(key, "input_vocab");
             }
             if let Number::Config(key) = &term.width().number {
                 names.give(key, "hidden");
@@ -134,11 +139,12 @@ fn name_sizes(reader: &Reader<'_>, names: &Names<'_>, count: usize) {
         }
     }
     let keys = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
-    let lists = reader.record.config.as_object().into_iter().flatten().find(|(_, value)| value.as_array().is_some_and(|items| items.len() == count && items[0].is_string()));
-    if let (None, Some((list, _))) = (keys.iter().find(|key| reader.record.config.get(**key).is_some()), lists) {
+    let inner = reader.record.config.get("text_config").unwrap_or(&reader.record.config);
+    let lists = inner.as_object().into_iter().flatten().find(|(_, value)| value.as_array().is_some_and(|items| items.len() == count && items[0].is_string()));
+    if let (None, Some((list, _))) = (keys.iter().find(|key| inner.get(**key).is_some()), lists) {
         names.compute("layers", &format!("= len({})", names.name(list)));
     }
-    let key = keys.iter().find(|key| reader.record.config.get(**key).and_then(Json::as_u64) == Some(count as u64));
+    let key = keys.iter().find(|key| inner.get(**key).and_then(Json::as_u64) == Some(count as u64));
     names.give(key.copied().unwrap_or("num_hidden_layers"), "layers");
     for key in ["hidden_size", "vocab_size"] {
         names.name(key);
@@ -276,15 +282,17 @@ fn function_name(child: &str) -> String {
     if taken.contains(&child) { format!("{child}_block") } else { child.to_owned() }
 }
 
-fn write_model(reader: &Reader<'_>, writer: &Writer<'_>, layers: &[&Forward]) -> String {
+fn write_model(reader: &Reader<'_>, writer: &Writer<'_>, layers: &[&Forward], wide: bool) -> String {
     let Some(logits) = reader.record.runs[0].logits.and_then(|number| reader.values.get(&number)) else { return "hole_logits".to_owned() };
     let (Some((first, _)), Some((_, last))) = (layers.first().and_then(|layer| stream(reader, layer)), layers.last().and_then(|layer| stream(reader, layer))) else { return "hole_layers".to_owned() };
     let mut before = Program::new(writer, &[], &[first]);
     let embedded = before.value(first);
     let mut lines = before.into_lines();
-    lines.push(format!("x = layers({embedded})"));
-    let after = Program::new(writer, &[(last, "x".to_owned())], &[logits.id]);
-    lines.push(after.finish(&[logits.id]));
+    lines.push(if wide { format!("x = layers(cast({embedded}, 'f32'))") } else { format!("x = layers({embedded})") });
+    let head = reader.graph.term(logits.id);
+    let output = if head.op == "cast" { head.inputs[0] } else { logits.id };
+    let after = Program::new(writer, &[(last, "x".to_owned())], &[output]);
+    lines.push(after.finish(&[output]));
     lines.join("\n")
 }
 
@@ -470,6 +478,7 @@ impl Sheet<'_> {
             let class = self.record.modules.get(module).map_or("", |facts| facts.class.as_str());
             let rotated = self.record.built.iter().filter(|call| call.call == "arange" && call.inside.contains(class) && !class.is_empty())
                 .find_map(|call| call.args.get(1).map(Number::parse));
+            let rotated = rotated.or_else(|| rope.attribute("rotated").cloned());
             if let Some(partial) = rotated.and_then(|number| partial_share(&number, &width.number, &self.record.config)) {
                 let _ = writeln!(text, "    partial: {}", self.names.written(&partial));
             }

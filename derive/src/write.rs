@@ -224,7 +224,10 @@ impl<'p, 'w> Program<'p, 'w> {
                 let eps = if term.attribute("eps").is_some() { format!(", eps={}", self.attribute(term, "eps")) } else { String::new() };
                 format!("delta_rule({}, recurrent, {}{eps})", parts.join(", "), self.attribute(term, "scale"))
             }
-            "log_decay" => format!("log_decay({}, {}, {})", self.operand(term, 0), self.operand(term, 1), self.operand(term, 2)),
+            "log_decay" => {
+                let floor = if term.attribute("floor").is_some() { format!(", floor={}", self.attribute(term, "floor")) } else { String::new() };
+                format!("log_decay({}, {}, {}{floor})", self.operand(term, 0), self.operand(term, 1), self.operand(term, 2))
+            }
             "gated_norm" => self.gated_norm(term),
             "square" => { let x = self.operand(term, 0); format!("{x} * {x}") }
             "with_ones" if term.shape.len() == 2 && term.shape[1].size == 1 => { let size = self.number(&term.shape[0].number); format!("heads({}, {size})", self.operand(term, 0)) }
@@ -393,9 +396,10 @@ impl<'p, 'w> Program<'p, 'w> {
         if term.attribute("sinks").is_some() {
             let sinks = self.operand(term, 3);
             text.push_str(&format!(", sinks={sinks}"));
+            if term.word("sink_form").is_some() { text.push_str(", sink_form='gate'"); }
         }
-        if term.word("soft") == Some("activation") { text.push_str(", softmax='activation'"); }
-        if term.word("scores") == Some("f32") { text.push_str(", scores='f32'"); }
+        if term.attribute("highest").is_some() && term.word("soft") == Some("activation") { text.push_str(", softmax='activation'"); }
+        if let Some(rounding) = term.word("scores").filter(|rounding| *rounding != "rounded") { text.push_str(&format!(", scores='{rounding}'")); }
         text.push(')');
         if term.attribute("flat").is_some() { text } else { format!("heads({text}, {})", self.number(&term.shape[0].number)) }
     }
