@@ -487,6 +487,9 @@ fn cached(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) 
         let term = reader.graph.term(value.id);
         let mut step = reader.graph.step("cached", &[value.id], term.shape.clone(), term.kind);
         step.set("part", Number::Word((*part).to_owned()));
+        if let Some(layer) = args.get(2).and_then(Operand::int) {
+            step.set("layer", Number::Int(layer));
+        }
         let id = reader.graph.add(step);
         let axes = value.axes.iter().map(|axis| if *axis == Axis::Tokens { Axis::Keys } else { axis.clone() }).collect();
         reader.values.insert(*out, Value { id, axes });

@@ -158,6 +158,12 @@ impl Graph {
         if term.op == "weight" { term.word("path") } else { None }
     }
 
+    /// Returns what casts of any kind and axes of size 1 were put around.
+    pub fn bare(&self, id: Id) -> Id {
+        let term = self.term(id);
+        if term.op == "with_ones" || term.op == "cast" { self.bare(term.inputs[0]) } else { id }
+    }
+
     /// Returns what axes of size 1 were put around.
     pub fn weightless(&self, id: Id) -> Id {
         let term = self.term(id);

@@ -44,10 +44,10 @@ fn real_pairs(graph: &mut Graph, term: &Term) -> Option<Joined> {
 fn gate_of_sinks(graph: &mut Graph, term: &Term) -> Option<Joined> {
     for (rows, gate) in both(term) {
         let Some(attend) = graph.is(rows, "attend") else { continue };
-        let gate = graph.term(graph.uncast(graph.weightless(gate)));
+        let gate = graph.term(graph.bare(gate));
         if gate.op != "sigmoid" { continue; }
-        let gap = graph.is(graph.uncast(gate.inputs[0]), "sub")?;
-        graph.is(graph.uncast(gap.inputs[0]), "lse")?;
+        let gap = graph.is(graph.bare(gate.inputs[0]), "sub")?;
+        graph.is(graph.bare(gap.inputs[0]), "lse")?;
         graph.weight(gap.inputs[1])?;
         let mut joined = attend.clone();
         joined.inputs.push(graph.weight_root(gap.inputs[1]));
