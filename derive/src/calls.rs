@@ -6,6 +6,7 @@ use crate::number::Number;
 use crate::operand::Operand;
 use crate::read::{Reader, Value};
 use crate::record::Event;
+use crate::rules;
 
 mod axes;
 mod binary;
@@ -354,6 +355,9 @@ fn topk(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let outs = Operand::parse(&event.out).values();
     let [numbers, places] = outs[..] else { return reader.hole(event, "unexpected results") };
     let size = count.evaluate(&reader.record.config).unwrap_or(1.0) as usize;
+    if value.axes.last() == Some(&Axis::Keys) {
+        return best_keys(reader, event, &value, &count, places);
+    }
     let term = reader.graph.term(value.id);
     let kind = term.kind;
     let mut shape = term.shape.clone();
@@ -378,6 +382,27 @@ fn topk(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     reader.values.insert(places, Value { id: chosen, axes: value.axes });
 }
 
+/// The keys that an indexer scores best.
+fn best_keys(reader: &mut Reader<'_>, event: &Event, value: &Value, count: &Number, places: usize) {
+    let Some(sum) = reader.graph.is(value.id, "index_sum").cloned() else { return reader.hole(event, "the best of keys") };
+    let scores = reader.graph.term(sum.inputs[0]).clone();
+    let most = match count {
+        Number::Apply(word, items) if word == "min" => items.iter().find(|item| item.is_symbolic()).cloned().unwrap_or_else(|| count.clone()),
+        other => other.clone(),
+    };
+    let size = reader.record.values[places].shape.last().copied().unwrap_or(1);
+    let Some(key) = reader.graph.is(reader.graph.bare(scores.inputs[1]), "kept_index").map(|kept| kept.inputs[0]) else { return reader.hole(event, "keys that no index keeps") };
+    let key = rules::with_heads(&mut reader.graph, key);
+    let query = reader.graph.uncast(scores.inputs[0]);
+    let mut term = reader.graph.step("index_topk", &[query, key, sum.inputs[1]], vec![Dim { size, number: most.clone() }], Kind::Int);
+    term.set("topk", most);
+    term.set("scale", scores.attribute("scale").cloned().unwrap_or(Number::Real(1.0)));
+    let id = reader.graph.add(term);
+    let mut axes = value.axes.clone();
+    if let Some(last) = axes.last_mut() { *last = Axis::Row(0); }
+    reader.values.insert(places, Value { id, axes });
+}
+
 fn gather(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let source = args.first().and_then(Operand::value);
     let places = argument(event, args, 2, "index").value();
@@ -394,6 +419,13 @@ fn scatter(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let (Some(base), Some(places)) = (args.first().and_then(Operand::value), argument(event, args, 2, "index").value()) else { return reader.hole(event, "operands are no tensors") };
     let base = reader.value(base);
     let places = reader.value(places);
+    if reader.graph.term(reader.graph.bare(places.id)).op == "index_topk" {
+        let id = reader.graph.bare(places.id);
+        let term = reader.graph.step("selection", &[id], Vec::new(), Kind::Bool);
+        let mut axes = places.axes;
+        if let Some(last) = axes.last_mut() { *last = Axis::Keys; }
+        return reader.give(&event.out, term, axes);
+    }
     let term = reader.graph.term(base.id);
     let mut step = reader.graph.step("scatter", &[base.id, places.id], term.shape.clone(), term.kind);
     match argument(event, args, 3, "value") {
@@ -410,6 +442,14 @@ fn masked_fill(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
         return reader.bind(&event.out, tokens.id, tokens.axes);
     }
     let [value, mask, ..] = values.as_slice() else { return reader.hole(event, "operands are no tensors") };
+    if reader.graph.term(value.id).op == "mask" {
+        let chosen = reader.graph.term(reader.graph.bare(mask.id));
+        if chosen.op == "selection" {
+            let mut term = reader.graph.term(value.id).clone();
+            term.inputs = chosen.inputs.clone();
+            return reader.give(&event.out, term, value.axes.clone());
+        }
+    }
     let number = match argument(event, args, 2, "value") {
         Operand::Number(number) => number,
         Operand::Value(other) => { let other = reader.value(other); reader.graph.term(other.id).attribute("number").cloned().unwrap_or(Number::Unknown("tensor".to_owned())) }

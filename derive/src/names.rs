@@ -101,6 +101,9 @@ impl<'r> Names<'r> {
             let number = Number::parse(written);
             return Some(self.written(&number));
         }
+        if key == "tie_word_embeddings" && number::look_up(&self.record.defaults, key).is_none() {
+            return Some((self.record.disk.keys().all(|name| !name.starts_with(&format!("{}.", self.record.output)))).to_string());
+        }
         let value = number::look_up(&self.record.defaults, key).or_else(|| self.record.attribute_map.get(key).and_then(|saved| number::look_up(&self.record.defaults, saved)))?;
         literal(value)
     }

@@ -55,7 +55,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     let writer = |prefix: &str, layer: Option<i64>, cache_layers: Vec<i64>| Writer {
         states: &states, layer, cache_layers,
         graph: &reader.graph, names: &names, tables: &tables, prefix: prefix.to_owned(), faults: &faults,
-        output: record.output.clone(), embedding: embedding.clone(), can_tie: record.config.get("tie_word_embeddings").is_some(), transposed: &transposed, squeezed: &squeezed, activations: &activations,
+        output: record.output.clone(), embedding: embedding.clone(), can_tie: true, kept_in_half: &record.kept_in_half, transposed: &transposed, squeezed: &squeezed, activations: &activations,
     };
     let mut written = Vec::new();
     for (number, layer) in layers.iter().enumerate() {
@@ -93,7 +93,8 @@ fn activation_keys(record: &Record) -> Vec<(String, String)> {
 fn table_names(reader: &Reader<'_>) -> Vec<(String, String)> {
     let several = reader.tables.len() > 1;
     reader.tables.iter().map(|table| {
-        let name = if !several { "main".to_owned() } else { table.rsplit(['.', ':']).next().unwrap_or("main").replace("_attention", "") };
+        let word = table.rsplit(['.', ':']).next().unwrap_or("main").replace("_attention", "");
+        let name = if !several { "main".to_owned() } else if word.starts_with(|letter: char| letter.is_ascii_digit()) { format!("table_{word}") } else { word };
         (table.clone(), name)
     }).collect()
 }
@@ -463,6 +464,15 @@ impl Sheet<'_> {
         if lines.is_empty() { String::new() } else { format!("\nstates:\n{}", lines.concat()) }
     }
 
+    /// A number that a class used when it was built, of the calls for a layer type those that name it.
+    fn built_number(&self, class: &str, layer_type: Option<&str>, calls: &[&str], number: impl Fn(&crate::record::BuiltCall) -> Option<Number>) -> Option<Number> {
+        if class.is_empty() { return None; }
+        let numbers: Vec<Number> = self.record.built.iter().filter(|call| calls.contains(&call.call.as_str()) && call.inside.contains(class)).filter_map(number).collect();
+        let names = |number: &Number, word: &str| { let mut keys = Vec::new(); number.keys(&mut keys); keys.iter().any(|key| key.contains(word)) };
+        let own = layer_type.and_then(|word| numbers.iter().find(|number| names(number, word)));
+        own.or_else(|| numbers.iter().find(|number| layer_type.is_none() || !names(number, "_attention"))).cloned()
+    }
+
     fn ropes(&self) -> String {
         let mut text = String::new();
         for (table, name) in self.tables {
@@ -480,14 +490,12 @@ impl Sheet<'_> {
                 None => "rope_parameters".to_owned(),
             };
             let class = self.record.modules.get(module).map_or("", |facts| facts.class.as_str());
-            let rotated = self.record.built.iter().filter(|call| call.call == "arange" && call.inside.contains(class) && !class.is_empty())
-                .find_map(|call| call.args.get(1).map(Number::parse));
+            let rotated = self.built_number(class, layer_type.as_deref(), &["arange"], |call| call.args.get(1).map(Number::parse));
             let rotated = rotated.or_else(|| rope.attribute("rotated").cloned());
             if let Some(partial) = rotated.and_then(|number| partial_share(&number, &width.number, &self.record.config)) {
                 let _ = writeln!(text, "    partial: {}", self.names.written(&partial));
             }
-            let base = self.record.built.iter().filter(|call| ["pow", "__rpow__", "__pow__"].contains(&call.call.as_str()) && call.inside.contains(class) && !class.is_empty())
-                .flat_map(|call| call.args.iter().map(Number::parse)).find(|number| matches!(number, Number::Apply(..)));
+            let base = self.built_number(class, layer_type.as_deref(), &["pow", "__rpow__", "__pow__"], |call| call.args.iter().map(Number::parse).find(|number| matches!(number, Number::Apply(..))));
             if let Some(base) = base {
                 let _ = writeln!(text, "    theta: \"= {}\"", self.names.written(&base));
                 let _ = writeln!(text, "    parameters: = null");
@@ -505,7 +513,9 @@ impl Sheet<'_> {
         let mut rules: Vec<String> = self.transposed.iter().map(|path| format!("  - {{ disk: \"{0}\", weight: \"{0}\", do: [transpose] }}", general(path))).collect();
         rules.extend(self.squeezed.iter().map(|path| {
             let disk = self.record.sources.get(path).and_then(|sources| sources.first()).map_or(path, |source| &source.disk);
-            format!("  - {{ disk: \"{}\", weight: \"{}\", do: squeeze(0) }}", general(&crate::write::text_model(disk)), general(&crate::write::text_model(path)))
+            let shape = self.record.disk.get(disk).map_or(&[][..], Vec::as_slice);
+            let step = if shape.len() == 2 { "squeeze(0)".to_owned() } else { format!("\"reshape([{}])\"", shape.iter().product::<usize>()) };
+            format!("  - {{ disk: \"{}\", weight: \"{}\", do: {step} }}", general(&crate::write::text_model(disk)), general(&crate::write::text_model(path)))
         }));
         for (weight, sources) in &self.record.sources {
             if self.squeezed.contains(weight) {
@@ -534,6 +544,11 @@ impl Sheet<'_> {
     /// The rule for a matrix of a stack of experts, or for a whole tensor of another name.
     fn source_rule(&self, weight: &str, source: &crate::record::Source) -> Option<String> {
         let (module, tensor) = weight.rsplit_once('.')?;
+        match source.part.as_str() {
+            "rows" => return self.fused_rule(source),
+            "piece" => return self.joined_rule(weight),
+            _ => {}
+        }
         if source.part == "whole" && self.is_stack(weight) {
             return None;
         }
@@ -769,6 +784,11 @@ fn condition(record: &Record, names: &Names<'_>, programs: &[(String, Vec<usize>
 /// The share of a head that a table rotates, if it is not the whole.
 fn partial_share(rotated: &Number, width: &Number, config: &Json) -> Option<Number> {
     if rotated == width { return None; }
+    let (share, whole) = (rotated.evaluate(config)?, width.evaluate(config)?);
+    if share == whole && rotated.is_symbolic() {
+        // A table of all numbers of a head, whatever the share in the config says.
+        return matches!(rotated, Number::Apply(operator, _) if operator == "int").then_some(Number::Real(1.0));
+    }
     match rotated {
         Number::Apply(operator, operands) if operator == "*" && operands.len() == 2 => operands.iter().find(|operand| operand.evaluate(config).is_some_and(|share| share <= 1.0)).cloned(),
         Number::Apply(operator, operands) if operator == "int" => partial_share(&operands[0], width, config),

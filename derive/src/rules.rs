@@ -7,6 +7,7 @@ use crate::graph::{Graph, Id, Kind, Term};
 use crate::number::Number;
 
 mod attention;
+pub(crate) use attention::with_heads;
 mod gates;
 mod norms;
 mod rotary;

@@ -34,6 +34,8 @@ pub struct Writer<'w> {
     pub output: String,
     /// Path of the module that embeds tokens, as the spec writes it.
     pub embedding: Option<String>,
+    /// Weights that stay f32 in a run in f16.
+    pub kept_in_half: &'w [String],
     /// Whether the config says if both share a matrix.
     pub can_tie: bool,
     /// Weights that are stored the other way round.
@@ -217,6 +219,12 @@ impl<'p, 'w> Program<'p, 'w> {
                 let state = self.state("conv", &format!("kind: conv, shape: [{}, {}], dtype: activation", self.number(&term.width().number), self.number(&before)), term);
                 format!("causal_conv({x}, {}, {}, {state}{})", self.module(term.inputs[1], term), self.attribute(term, "width"), self.bias(term))
             }
+            "index_topk" => {
+                let parts: Vec<String> = (0..3).map(|place| self.operand(term, place)).collect();
+                let width = self.number(&self.writer.graph.term(term.inputs[1]).width().number);
+                let state = self.state("index", &format!("kind: index, shape: [1, {width}], dtype: activation"), term);
+                format!("index_topk({}, {state}, {}, {})", parts.join(", "), self.attribute(term, "topk"), self.attribute(term, "scale"))
+            }
             "temperature" => {
                 let mut text = format!("temperature({}, {}, {}", self.operand(term, 0), self.attribute(term, "scale"), self.attribute(term, "every"));
                 if term.attribute("shift") != Some(&Number::Real(0.0)) { text.push_str(&format!(", shift={}", self.attribute(term, "shift"))); }
@@ -235,6 +243,11 @@ impl<'p, 'w> Program<'p, 'w> {
             }
             "log_decay" => {
                 let floor = if term.attribute("floor").is_some() { format!(", floor={}", self.attribute(term, "floor")) } else { String::new() };
+                for &weight in &term.inputs[1..] {
+                    if self.writer.graph.term(weight).shape.len() > 1 {
+                        self.writer.squeezed.borrow_mut().push(self.writer.graph.weight(weight).unwrap_or_default().to_owned());
+                    }
+                }
                 format!("log_decay({}, {}, {}{floor})", self.operand(term, 0), self.operand(term, 1), self.operand(term, 2))
             }
             "gated_norm" => self.gated_norm(term),
@@ -285,8 +298,11 @@ impl<'p, 'w> Program<'p, 'w> {
     }
 
     fn linear(&mut self, term: &Term) -> String {
-        let x = self.operand(term, 0);
+        let mut x = self.operand(term, 0);
         let weight = self.module(term.inputs[1], term);
+        if self.writer.graph.weight(term.inputs[1]).is_some_and(|path| self.writer.kept_in_half.iter().any(|kept| kept == path)) {
+            x = format!("cast({x}, 'f32_in_f16')");
+        }
         let output = !self.writer.output.is_empty() && term.owner == self.writer.output;
         let module = if output { self.path(&term.owner) } else { weight.clone() };
         if output {
@@ -460,6 +476,10 @@ impl<'p, 'w> Program<'p, 'w> {
             Some("create_chunked_causal_mask") => text.push_str(&format!(", window={}, chunked=true", self.writer.names.name("attention_chunk_size"))),
             _ => {}
         }
+        if let Some(Number::Int(at)) = term.attribute("selected_at") {
+            let selected = self.operand(term, *at as usize + 1);
+            text.push_str(&format!(", selected={selected}"));
+        }
         if let Some(cap) = term.attribute("softcap") { text.push_str(&format!(", softcap={}", self.number(cap))); }
         if term.attribute("sinks").is_some() {
             let sinks = self.operand(term, 3);
@@ -486,6 +506,10 @@ impl<'p, 'w> Program<'p, 'w> {
         let size = |place: usize| self.number(&self.writer.graph.term(term.inputs[place]).width().number);
         let state = self.state("latent", &format!("kind: latent, k: [1, {}], v: [1, {}], dtype: activation", size(1), size(2)), term);
         let mut text = format!("latent_attend({}, {module}, {state}, {}, {}", operands.join(", "), self.attribute(term, "scale"), self.attribute(term, "v_dim"));
+        if term.inputs.len() > 4 {
+            let selected = self.operand(term, 4);
+            text.push_str(&format!(", selected={selected}"));
+        }
         if term.word("mask") == Some("create_sliding_window_causal_mask") { text.push_str(&format!(", window={}", self.writer.names.name("sliding_window"))); }
         text.push(')');
         if term.attribute("flat").is_some() { text } else { format!("heads({text}, {})", self.number(&term.shape[0].number)) }

@@ -366,6 +366,17 @@ fn joined(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]) 
     let values = match args.first() { Some(list @ Operand::List(_)) => list.values(), _ => event.named.get("tensors").map(|json| Operand::parse(json).values()).unwrap_or_default() };
     let values: Vec<Value> = values.into_iter().map(|number| reader.value(number)).collect();
     let at = args.get(1).cloned().or_else(|| event.named.get("dim").map(Operand::parse)).and_then(|operand| operand.int()).unwrap_or(0);
+    // A cache that holds nothing yet, and what it keeps.
+    if let [empty, kept] = values.as_slice() {
+        let nothing = reader.graph.term(empty.id).shape.first().is_some_and(|dim| dim.size == 0);
+        if nothing && kept.axes.contains(&Axis::Tokens) {
+            let shape = super::shape(reader, kept.id);
+            let kind = reader.graph.term(kept.id).kind;
+            let term = reader.graph.step("kept_index", &[kept.id], shape, kind);
+            let axes = kept.axes.iter().map(|axis| if *axis == Axis::Tokens { Axis::Keys } else { axis.clone() }).collect();
+            return reader.give(&event.out, term, axes);
+        }
+    }
     let Some(first) = values.first() else { return reader.hole(event, "joins nothing") };
     if name == "stack" {
         return stacked(reader, event, &values, at);

@@ -120,6 +120,21 @@ fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) 
             axes[rank - 1] = Axis::Row(shape.len() - 1);
             reader.give(&event.out, term, axes);
         }
+        ((Axis::Row(_), Axis::Row(_)), (Axis::Row(_), Axis::Keys)) if left.axes.contains(&Axis::Tokens) => {
+            let mut shape = super::shape(reader, left.id);
+            shape.pop();
+            let term = reader.graph.step("index_scores", &[left.id, right.id], shape, kind);
+            let mut axes = left.axes.clone();
+            axes[rank - 1] = Axis::Keys;
+            reader.give(&event.out, term, axes);
+        }
+        ((_, Axis::Row(_)), (Axis::Row(_), Axis::Keys)) if reader.graph.term(right.id).op == "index_scores" => {
+            let term = reader.graph.step("index_sum", &[right.id, left.id], Vec::new(), kind);
+            let mut axes = left.axes.clone();
+            axes[rank - 2] = Axis::One;
+            axes[rank - 1] = Axis::Keys;
+            reader.give(&event.out, term, axes);
+        }
         _ => reader.hole(event, "a product of these axes"),
     }
 }

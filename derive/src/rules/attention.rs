@@ -8,6 +8,14 @@ use super::{Joined, both};
 /// Joins the steps of attention.
 pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
     match term.op.as_str() {
+        "scale" | "relu" if graph.term(term.inputs[0]).op == "index_scores" => {
+            let mut joined = graph.term(term.inputs[0]).clone();
+            match term.attribute("s") {
+                Some(scale) => joined.set("scale", scale.clone()),
+                None => joined.set("relu", Number::Bool(true)),
+            }
+            Some(Joined::Term(joined))
+        }
         "scale" | "divide" => scaled(graph, term),
         "add" => masked(graph, term).or_else(|| biased(graph, term)),
         "tanh" | "cast" | "softmax_keys" | "slice" => passed(graph, term),
@@ -42,11 +50,19 @@ fn scaled(graph: &mut Graph, term: &Term) -> Option<Joined> {
 }
 
 fn masked(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    // Scores of an indexer are masked before the best are taken.
+    if let Some((sum, _)) = both(term).into_iter().find(|(sum, mask)| graph.term(*sum).op == "index_sum" && graph.term(graph.bare(*mask)).op == "mask") {
+        return Some(Joined::Known(sum));
+    }
     for (mask, rows) in both(term) {
         let (Some(mask), Some(scores)) = (graph.is(mask, "mask"), graph.is(rows, "scores")) else { continue };
         let mut joined = scores.clone();
         joined.kind = term.kind;
         joined.set("mask", mask.attribute("kind")?.clone());
+        if let Some(&selected) = mask.inputs.first() {
+            joined.inputs.push(selected);
+            joined.set("selected_at", Number::Int(joined.inputs.len() as i64 - 1));
+        }
         return Some(Joined::Term(joined));
     }
     None
@@ -144,7 +160,7 @@ fn kept(graph: &Graph, id: Id) -> Option<Id> {
 }
 
 /// Keys of one head have an axis for it.
-fn with_heads(graph: &mut Graph, id: Id) -> Id {
+pub(crate) fn with_heads(graph: &mut Graph, id: Id) -> Id {
     let row = graph.term(id).shape.clone();
     if row.len() != 1 { return id; }
     let kind = graph.term(id).kind;
@@ -176,6 +192,9 @@ fn latent(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
     joined.set("v_dim", value.width().number);
     if let Some(mask) = scores.attribute("mask") { joined.set("mask", mask.clone()); }
     if let Some(layer) = layer { joined.set("layer", layer); }
+    if let Some(Number::Int(at)) = scores.attribute("selected_at") {
+        joined.inputs.push(scores.inputs[*at as usize]);
+    }
     Some(joined)
 }
 
