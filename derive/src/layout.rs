@@ -16,7 +16,7 @@ pub enum Axis {
     /// An axis of the row.
     Row(usize),
     /// Several axes in one.
-    Merged(Vec<Axis>),
+    Merged(Vec<Self>),
 }
 
 /// Sizes that axes which are not of a row have.

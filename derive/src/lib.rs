@@ -3,12 +3,13 @@
 pub mod calls;
 pub mod graph;
 pub mod layout;
+pub mod names;
 pub mod number;
 pub mod operand;
 pub mod read;
 pub mod record;
-pub mod rules;
-pub mod wholes;
-pub mod names;
 pub mod roll;
+pub mod rules;
+mod sheet;
+pub mod wholes;
 pub mod write;
