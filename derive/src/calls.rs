@@ -111,7 +111,7 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         "masked_fill" | "masked_fill_" => choices::masked_fill(reader, event, &args),
         "__invert__" | "logical_not" | "bitwise_not" => unary(reader, event, first, "not"),
         "max" if Operand::parse(&event.out).values().len() == 2 => {
-            choices::maximum(reader, event, &args)
+            choices::maximum(reader, event, &args);
         }
         "zeros_like" | "ones_like" | "zeros" | "ones" | "full" | "empty" | "new_empty"
         | "new_zeros" | "empty_like" | "new_ones" => filled(reader, event, name),

@@ -53,15 +53,6 @@ impl Axis {
     }
 }
 
-/// A change of the axes of a row.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Change {
-    /// Axis `at` becomes several.
-    Split { at: usize, into: Vec<Dim> },
-    /// `count` axes from `at` on become one.
-    Merge { at: usize, count: usize },
-}
-
 /// Groups of old and new axes that hold the same numbers; sizes of 1 join the group that is open.
 pub fn groups(old: &[usize], new: &[usize]) -> Option<Vec<(Vec<usize>, Vec<usize>)>> {
     let mut result = Vec::new();

@@ -2,6 +2,7 @@
 
 pub mod calls;
 pub mod graph;
+pub mod hole;
 pub mod layout;
 pub mod names;
 pub mod number;

@@ -77,7 +77,7 @@ impl Number {
             return constant;
         }
         if operator == "+" || operator == "-" {
-            return sum(&operator, operands);
+            return sum(&operator, &operands);
         }
         match (operator.as_str(), operands.as_slice()) {
             ("//", [numerator, Self::Apply(quotient, parts)])
@@ -166,6 +166,7 @@ impl Number {
     }
 
     /// Puts another number in the place of each whole number literal that a test accepts.
+    #[must_use]
     pub fn replaced(&self, literal: i64, with: &Self) -> Self {
         match self {
             Self::Int(value) if *value == literal => with.clone(),
@@ -178,6 +179,7 @@ impl Number {
     }
 
     /// The test of one layer.
+    #[must_use]
     pub fn at_layer(&self, layer: i64) -> Self {
         match self {
             Self::Config(key) if key == "i" => Self::Int(layer),
@@ -195,7 +197,9 @@ impl Number {
         match self {
             Self::Int(value) if !literals.contains(value) => literals.push(*value),
             Self::Apply(_, operands) => {
-                operands.iter().for_each(|operand| operand.literals(literals));
+                for operand in operands {
+                    operand.literals(literals);
+                }
             }
             _ => {}
         }
@@ -253,7 +257,7 @@ pub fn look_up<'j>(config: &'j Json, path: &str) -> Option<&'j Json> {
 }
 
 /// A sum with equal terms joined.
-fn sum(operator: &str, operands: Vec<Number>) -> Number {
+fn sum(operator: &str, operands: &[Number]) -> Number {
     let mut terms: Vec<(i64, Number)> = Vec::new();
     for (place, operand) in operands.iter().enumerate() {
         collect_terms(operand, if place > 0 && operator == "-" { -1 } else { 1 }, &mut terms);

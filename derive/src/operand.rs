@@ -27,7 +27,6 @@ impl Operand {
     /// Reads an argument.
     pub fn parse(json: &Json) -> Self {
         match json {
-            Json::Null => Self::None,
             Json::Array(items) => Self::List(items.iter().map(Self::parse).collect()),
             Json::Object(map) => {
                 if let Some(number) = map.get("v").and_then(Json::as_u64) {

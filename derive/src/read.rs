@@ -321,8 +321,7 @@ impl<'r> Reader<'r> {
         let facts = self.record.modules.get(module);
         let number = |key: &str| facts.and_then(|facts| facts.values.get(key)).map(Number::parse);
         let keys: &[&str] = match (facts.map(|facts| facts.class.as_str()), name) {
-            (Some("Conv1d"), "weight") => &["out_channels"],
-            (Some("Conv1d"), "bias") => &["out_channels"],
+            (Some("Conv1d"), "weight" | "bias") => &["out_channels"],
             (_, "weight") if number("out_features").is_some() => &["out_features", "in_features"],
             (_, "bias") if number("out_features").is_some() => &["out_features"],
             (_, "weight") if number("num_embeddings").is_some() => {

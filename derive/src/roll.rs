@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value as Json;
 
 use crate::graph::Id;
+use crate::hole::Hole;
 use crate::names::Names;
 use crate::number::Number;
 use crate::read::{Forward, Reader};
@@ -19,7 +20,7 @@ pub struct Derived {
     /// Text of the spec.
     pub spec: String,
     /// Calls and terms that no op explains.
-    pub holes: Vec<String>,
+    pub holes: Vec<Hole>,
 }
 
 /// Names of activations in configs, and the ops.
@@ -39,7 +40,7 @@ const ACTIVATION_WORDS: &[(&str, &str)] = &[
 pub fn derive(record: &Record, name: &str) -> Derived {
     let reader = Reader::read(record);
     let names = Names::new(record);
-    let mut holes: Vec<String> = Vec::new();
+    let mut holes: Vec<Hole> = Vec::new();
     let faults = RefCell::new(Vec::new());
     let transposed = RefCell::new(Vec::new());
     let squeezed = RefCell::new(Vec::new());
@@ -47,7 +48,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     let activations = activation_keys(record);
     let tables = table_names(&reader);
     let Some((list, layers)) = repeated(&reader) else {
-        holes.push("no list of layers runs in the forward".to_owned());
+        holes.push(Hole::of_module(&record.class, "no list of layers runs one after the other"));
         return Derived { spec: String::new(), holes };
     };
     name_sizes(&reader, &names, layers.len());
@@ -84,7 +85,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
             layer,
         ) {
             Ok(program) => written.push(program),
-            Err(reason) => holes.push(reason),
+            Err(reason) => holes.push(Hole::of_module(&layer.path, &reason)),
         }
     }
     let wide = widen_first(&mut written);
@@ -291,8 +292,8 @@ fn varying(reader: &Reader<'_>) -> Vec<bool> {
 }
 
 fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Result<Layer, String> {
-    let (input, output) = stream(reader, layer)
-        .ok_or_else(|| format!("{}: no rows go through the layer", layer.path))?;
+    let (input, output) =
+        stream(reader, layer).ok_or_else(|| "no rows go through the layer".to_owned())?;
     let reached = reach(reader, &[output], &[input], Some(&writer.cache_layers));
     let varies = varying(reader);
     let list = layer.path.rsplit_once('.').map_or("", |(list, _)| list);
@@ -303,7 +304,7 @@ fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Res
             && !term.owner.starts_with(&writer.prefix)
     });
     if let Some((_, term)) = other {
-        return Err(format!("{}: reads `{}` of {}", layer.path, term.op, term.owner));
+        return Err(format!("reads `{}` of `{}`", term.op, term.owner));
     }
     let child_of = |id: Id| -> Option<String> {
         let owner = &reader.graph.term(id).owner;

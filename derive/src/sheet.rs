@@ -93,12 +93,6 @@ impl Sheet<'_> {
         body.push_str(&self.weight_rules());
         body.push_str(&self.kept());
         let mut dims = self.names.dims();
-        let layers = dims
-            .iter()
-            .find(|(dim, _)| dim == "layers")
-            .map_or("num_hidden_layers", |(_, source)| source.as_str())
-            .to_owned();
-        let _ = layers;
         dims.sort_by_key(|(dim, _)| match dim.as_str() {
             "hidden" => 0,
             "layers" => 1,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::graph::{Graph, Id, Kind, Term};
+use crate::hole::Hole;
 use crate::names::Names;
 use crate::number::Number;
 
@@ -25,7 +26,7 @@ pub struct Writer<'w> {
     /// Prefix of paths that the program leaves out, as `model.layers.0.`.
     pub prefix: String,
     /// Terms that cannot be written.
-    pub faults: &'w RefCell<Vec<String>>,
+    pub faults: &'w RefCell<Vec<Hole>>,
     /// States so far, by what they are: name and declaration.
     pub states: &'w RefCell<Vec<(String, String)>>,
     /// Layers of the cache that the layer writes, in order.
@@ -199,15 +200,19 @@ impl<'p, 'w> Program<'p, 'w> {
     }
 
     fn fault(&self, term: &Term, text: &str) -> String {
-        let known = self.writer.graph.terms.iter().position(|other| {
+        let same = |other: &Term| {
             other.op == term.op
                 && other.inputs == term.inputs
                 && other.attributes == term.attributes
+        };
+        let tree =
+            self.writer.graph.terms.iter().position(same).map(|id| self.writer.graph.tree(id, 8));
+        self.writer.faults.borrow_mut().push(Hole {
+            reason: text.to_owned(),
+            module: term.owner.clone(),
+            place: term.at.clone(),
+            tree: tree.unwrap_or_default(),
         });
-        let tree = known
-            .filter(|_| std::env::var_os("ONBOARD_TREES").is_some())
-            .map_or_else(String::new, |id| format!("\n        {}", self.writer.graph.tree(id, 8)));
-        self.writer.faults.borrow_mut().push(format!("{text} ({} {}){tree}", term.owner, term.at));
         format!("hole_{}", term.op)
     }
 
@@ -430,7 +435,7 @@ impl<'p, 'w> Program<'p, 'w> {
             }
             _ => {
                 for place in 0..term.inputs.len() {
-                    let _ = self.operand(term, place);
+                    self.operand(term, place);
                 }
                 let reason = term
                     .word("reason")

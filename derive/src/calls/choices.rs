@@ -173,7 +173,7 @@ pub(super) fn masked_fill(reader: &mut Reader<'_>, event: &Event, args: &[Operan
         let chosen = reader.graph.term(reader.graph.bare(mask.id));
         if chosen.op == "selection" {
             let mut term = reader.graph.term(value.id).clone();
-            term.inputs = chosen.inputs.clone();
+            term.inputs.clone_from(&chosen.inputs);
             return reader.give(&event.out, term, value.axes.clone());
         }
     }

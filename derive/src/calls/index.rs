@@ -219,7 +219,7 @@ pub(super) fn copied(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     }
     let values: Vec<Value> = parts.into_iter().map(|(_, _, value)| value).collect();
     let out = Operand::parse(&event.out).value();
-    super::parts::side_by_side(reader, event, values);
+    super::parts::side_by_side(reader, event, &values);
     if let Some(whole) = out.and_then(|out| reader.values.get(&out).cloned()) {
         for value in reader.values.values_mut() {
             if value.id == base {
@@ -265,5 +265,5 @@ fn part_set(reader: &mut Reader<'_>, event: &Event, base: usize, args: &[Operand
         return;
     }
     let values: Vec<Value> = parts.into_iter().map(|(_, _, value)| value).collect();
-    super::parts::side_by_side(reader, event, values);
+    super::parts::side_by_side(reader, event, &values);
 }

@@ -167,7 +167,7 @@ pub(super) fn joined(reader: &mut Reader<'_>, name: &str, event: &Event, args: &
             .iter()
             .any(|value| value.axes.len() != first.axes.len() || value.axes != first.axes)
     {
-        return side_by_side(reader, event, values);
+        return side_by_side(reader, event, &values);
     }
     let row = |value: &Value| match value.axes.get(place) {
         Some(Axis::Row(axis)) => Some(*axis),
@@ -238,7 +238,7 @@ pub(super) fn stacked(reader: &mut Reader<'_>, event: &Event, values: &[Value], 
 }
 
 /// Joins rows along their last axis, of which some lack an axis that others have.
-pub(super) fn side_by_side(reader: &mut Reader<'_>, event: &Event, values: Vec<Value>) {
+pub(super) fn side_by_side(reader: &mut Reader<'_>, event: &Event, values: &[Value]) {
     let rows =
         |value: &Value| value.axes.iter().filter(|axis| matches!(axis, Axis::Row(_))).count();
     let Some(widest) = values.iter().max_by_key(|value| rows(value)).cloned() else {
@@ -246,7 +246,7 @@ pub(super) fn side_by_side(reader: &mut Reader<'_>, event: &Event, values: Vec<V
     };
     let shape = super::shape(reader, widest.id);
     let mut ids = Vec::new();
-    for value in &values {
+    for value in values {
         let mut id = value.id;
         let missing: Vec<usize> = widest
             .axes

@@ -124,7 +124,7 @@ pub(super) fn convolution(reader: &mut Reader<'_>, event: &Event, args: &[Operan
 
 /// Rows of a table of sines and cosines, one for each position; false if the source is none.
 pub(crate) fn rotary_rows(reader: &mut Reader<'_>, event: &Event, source: &Value) -> bool {
-    let Some(path) = reader
+    let Some(_) = reader
         .graph
         .weight(source.id)
         .filter(|path| {
@@ -136,7 +136,6 @@ pub(crate) fn rotary_rows(reader: &mut Reader<'_>, event: &Event, source: &Value
     };
     let Some(out) = Operand::parse(&event.out).value() else { return false };
     let name = "embed_positions".to_owned();
-    let _ = path;
     if !reader.tables.contains(&name) {
         reader.tables.push(name.clone());
     }

@@ -22,7 +22,6 @@ pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
         "masked_fill" | "where" => hidden(graph, term),
         "sub" => highest(graph, term),
         "with_sinks" => sinks(graph, term),
-        "max_keys" => None,
         "attended" => attended(graph, term),
         "merge_axes" => flat(graph, term),
         _ => None,
@@ -260,7 +259,7 @@ fn attended(graph: &mut Graph, term: &Term) -> Option<Joined> {
         ..term.clone()
     };
     joined.inputs.extend(scores.inputs.iter().skip(2));
-    joined.shape = term.shape.clone();
+    joined.shape.clone_from(&term.shape);
     for (name, value) in &scores.attributes {
         joined.set(name, value.clone());
     }

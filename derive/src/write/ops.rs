@@ -249,11 +249,7 @@ impl Program<'_, '_> {
         }
         if sign == "+" || sign == "-" {
             let left = self.value(left);
-            let right = if sign == "-" {
-                self.factor(Some(right), false)
-            } else {
-                self.factor(Some(right), false)
-            };
+            let right = self.factor(Some(right), false);
             return format!("{left} {sign} {right}");
         }
         let left = self.factor(Some(left), false);

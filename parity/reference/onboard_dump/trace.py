@@ -302,8 +302,8 @@ def attribute(owner, name, *default):
     if not default or not type(owner).__name__.endswith("Config") or hasattr(owner, name):
         return getattr(owner, name, *default)
     value = plain(default[0])
-    if value is None or isinstance(value, (bool, int, float, str)):
-        MISSING[name] = (value, expression(default[0]))
+    if isinstance(value, (bool, int, float, str)):
+        MISSING.setdefault(name, (value, expression(default[0])))
         return symbol(value, ["config", name])
     return default[0]
 
