@@ -196,7 +196,10 @@ impl<'p, 'w> Program<'p, 'w> {
     }
 
     fn number(&self, number: &Number) -> String {
-        self.writer.names.written(number)
+        match self.writer.layer {
+            Some(layer) => self.writer.names.written(&number.of_layer(layer)),
+            None => self.writer.names.written(number),
+        }
     }
 
     fn fault(&self, term: &Term, text: &str) -> String {

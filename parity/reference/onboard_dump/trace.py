@@ -25,6 +25,10 @@ SILENT = {"size", "dim", "stride", "numel", "is_floating_point", "__len__", "is_
           "set_grad_enabled", "is_nested", "is_quantized", "is_mkldnn"}
 
 
+# Kinds of numbers that a class passes to torch as dtypes.
+KINDS = {symbols.integers: int, symbols.reals: float}
+
+
 class Recorder(TorchFunctionMode):
     """Notes each call of a torch function, unless a call around it is noted as a whole."""
 
@@ -90,7 +94,7 @@ class Recorder(TorchFunctionMode):
         return None
 
     def __torch_function__(self, function, kinds, args=(), kwargs=None):
-        kwargs = kwargs or {}
+        kwargs = {key: KINDS.get(value, value) if isinstance(value, type) else value for key, value in (kwargs or {}).items()}
         name = getattr(function, "__name__", str(function))
         if name == "__get__" and getattr(function, "__self__", None) is not None:
             name = getattr(function.__self__, "__name__", name)
@@ -196,7 +200,7 @@ class Construction(TorchFunctionMode):
         written = [expression(item) for item in args if not isinstance(item, torch.Tensor)]
         if has_symbol(written):
             self.calls.append({"call": getattr(function, "__name__", ""), "args": written, "at": caller(), "in": caller_name()})
-        return function(*args, **(kwargs or {}))
+        return function(*args, **{key: KINDS.get(value, value) if isinstance(value, type) else value for key, value in (kwargs or {}).items()})
 
 
 def caller_name() -> str:
@@ -364,7 +368,8 @@ def module_facts(model) -> dict:
 
 
 def without_meta(folder: Path, dtype: torch.dtype, reader: Callable, trust: bool):
-    return reader(folder, dtype=dtype, local_files_only=True, trust_remote_code=trust, attn_implementation="eager", experts_implementation="eager")
+    return reader(folder, dtype=dtype, local_files_only=True, trust_remote_code=trust, attn_implementation="eager", experts_implementation="eager",
+                  ignore_mismatched_sizes=True)
 
 
 def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
@@ -478,7 +483,7 @@ def output_module(model) -> str:
 def kept_in_half(model) -> list[str]:
     """Weights that the class keeps in f32 if the run is in f16."""
     words = list(getattr(model, "_keep_in_fp32_modules", None) or [])
-    return [name for name, _ in model.named_parameters() if any(word in name.split(".") for word in words)]
+    return [name for name, _ in model.named_parameters() if any(f".{word}." in f".{name}." for word in words)]
 
 
 def sources(folder: Path, model) -> dict[str, list]:
