@@ -348,6 +348,14 @@ impl<'p, 'w> Program<'p, 'w> {
                     self.attribute(term, "scale")
                 )
             }
+            "repeat_each"
+                if term.shape.len() == 2 && term.attribute("axis") == Some(&Number::Int(0)) =>
+            {
+                let x = self.operand(term, 0);
+                let (count, heads) =
+                    (self.attribute(term, "n"), self.number(&term.shape[0].number));
+                format!("regroup(heads(merge(merge(copies({x}, {count}))), {heads}), {count})")
+            }
             "temperature" => {
                 let mut text = format!(
                     "temperature({}, {}, {}",

@@ -124,9 +124,13 @@ pub(super) fn convolution(reader: &mut Reader<'_>, event: &Event, args: &[Operan
 
 /// Rows of a table of sines and cosines, one for each position; false if the source is none.
 pub(crate) fn rotary_rows(reader: &mut Reader<'_>, event: &Event, source: &Value) -> bool {
+    let mut table = source.id;
+    while ["expand", "repeat_each", "cast"].contains(&reader.graph.term(table).op.as_str()) {
+        table = reader.graph.term(table).inputs[0];
+    }
     let Some(_) = reader
         .graph
-        .weight(source.id)
+        .weight(table)
         .filter(|path| {
             path.ends_with("embed_positions") && reader.record.buffers.contains_key(*path)
         })

@@ -287,6 +287,8 @@ class Reads:
 
     def is_reader(self, frame) -> bool:
         """Whether the code that reads is a class's, or computes a property that such code reads."""
+        while frame.f_back is not None and frame.f_globals.get("__name__", "") == __name__:
+            frame = frame.f_back
         name = frame.f_globals.get("__name__", "")
         return is_modeling(name) or name in self.extra or (self.inside > 0 and "configuration_" in name)
 
