@@ -44,6 +44,8 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     let faults = RefCell::new(Vec::new());
     let transposed = RefCell::new(Vec::new());
     let squeezed = RefCell::new(Vec::new());
+    let inner = RefCell::new(Vec::new());
+    let outputs = module_outputs(&reader);
     let states = RefCell::new(Vec::new());
     let activations = activation_keys(record);
     let tables = table_names(&reader);
@@ -72,6 +74,8 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         output: record.output.clone(),
         embedding: embedding.clone(),
         can_tie: true,
+        outputs: &outputs,
+        inner: &inner,
         kept_in_half: &record.kept_in_half,
         transposed: &transposed,
         squeezed: &squeezed,
@@ -106,6 +110,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         model,
         transposed: transposed.into_inner(),
         squeezed: squeezed.into_inner(),
+        inner: inner.into_inner(),
         states: states.into_inner(),
     }
     .text(name);
@@ -280,6 +285,15 @@ fn cache_layers(reader: &Reader<'_>, layer: &Forward) -> Vec<i64> {
     layers.sort_unstable();
     layers.dedup();
     layers
+}
+
+/// What the forward of each module gives.
+fn module_outputs(reader: &Reader<'_>) -> BTreeMap<String, Vec<Id>> {
+    let mut outputs: BTreeMap<String, Vec<Id>> = BTreeMap::new();
+    for forward in &reader.forwards {
+        outputs.entry(forward.path.clone()).or_default().extend(&forward.outputs);
+    }
+    outputs
 }
 
 /// Which terms depend on the tokens' embeddings.

@@ -31,6 +31,7 @@ pub(crate) struct Sheet<'s> {
     pub(crate) model: String,
     pub(crate) transposed: Vec<String>,
     pub(crate) squeezed: Vec<String>,
+    pub(crate) inner: Vec<String>,
     pub(crate) states: Vec<(String, String)>,
 }
 

@@ -39,6 +39,10 @@ pub struct Writer<'w> {
     pub output: String,
     /// Path of the module that embeds tokens, as the spec writes it.
     pub embedding: Option<String>,
+    /// What the forward of each module gives.
+    pub outputs: &'w BTreeMap<String, Vec<Id>>,
+    /// Modules whose matrix is an op, and whose forward goes on behind it: the names of their weights in the spec.
+    pub inner: &'w RefCell<Vec<String>>,
     /// Weights that stay f32 in a run in f16.
     pub kept_in_half: &'w [String],
     /// Whether the config says if both share a matrix.
@@ -56,6 +60,7 @@ pub struct Program<'p, 'w> {
     lines: Vec<String>,
     uses: BTreeMap<Id, usize>,
     taken: Vec<String>,
+    current: Id,
 }
 
 impl<'p, 'w> Program<'p, 'w> {
@@ -79,7 +84,7 @@ impl<'p, 'w> Program<'p, 'w> {
             }
         }
         let taken = parameters.iter().map(|(_, name)| name.clone()).collect();
-        Self { writer, bound, lines: Vec::new(), uses, taken }
+        Self { writer, bound, lines: Vec::new(), uses, taken, current: 0 }
     }
 
     /// Has calls of functions in the place of terms: binds results to names by lines that are given.
@@ -123,6 +128,7 @@ impl<'p, 'w> Program<'p, 'w> {
             return name.clone();
         }
         let term = self.writer.graph.term(id).clone();
+        self.current = id;
         let text = self.expression(&term);
         let shared = self.uses.get(&id).copied().unwrap_or(0) > 1
             && !matches!(term.op.as_str(), "weight" | "tokens" | "constant");
@@ -217,6 +223,13 @@ impl<'p, 'w> Program<'p, 'w> {
             tree: tree.unwrap_or_default(),
         });
         format!("hole_{}", term.op)
+    }
+
+    /// Is true if the module of a weight gives something else than the term that is written.
+    fn goes_on(&self, weight: Id) -> bool {
+        let path = self.writer.graph.weight(weight).and_then(|path| path.strip_suffix(".weight"));
+        let outputs = path.and_then(|path| self.writer.outputs.get(path));
+        outputs.is_some_and(|outputs| !outputs.is_empty() && !outputs.contains(&self.current))
     }
 
     /// Path of a weight's module, below the prefix.
