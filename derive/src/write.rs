@@ -115,6 +115,12 @@ impl<'p, 'w> Program<'p, 'w> {
         self.lines
     }
 
+    /// Ends a program with results that are written already.
+    pub fn finish_with(mut self, results: &[String]) -> String {
+        self.lines.push(format!("return {}", results.join(", ")));
+        self.lines.join("\n")
+    }
+
     /// Ends a program with the results it returns.
     pub fn finish(mut self, outputs: &[Id]) -> String {
         let results: Vec<String> = outputs.iter().map(|&id| self.value(id)).collect();
