@@ -258,8 +258,6 @@ impl CodeParser {
 pub(crate) trait CppNames {
     /// Returns the code of an attribute of the class.
     fn member(&self, path: &[&str]) -> String;
-    /// True for a loop's variable over modules.
-    fn is_pointer(&self, name: &str) -> bool;
 }
 
 /// Returns how tightly an operator of C++ binds.
@@ -288,6 +286,23 @@ fn is_truth(expr: &CodeExpr) -> bool {
             matches!(&**name, Name(name) if ["has", "any", "isinstance"].contains(&name.as_str()))
         }
         _ => false,
+    }
+}
+
+/// Returns the condition that holds if both do.
+pub(crate) fn all_of(a: CodeExpr, b: CodeExpr) -> CodeExpr {
+    Binary("and", Box::new(a), Box::new(b))
+}
+
+/// Returns the condition that holds if another does not.
+pub(crate) fn negated(test: &CodeExpr) -> CodeExpr {
+    match test {
+        Unary("!", inner) => (**inner).clone(),
+        Binary("is", a, b) => Binary("is not", a.clone(), b.clone()),
+        Binary("is not", a, b) => Binary("is", a.clone(), b.clone()),
+        Binary("==", a, b) => Binary("!=", a.clone(), b.clone()),
+        Binary("!=", a, b) => Binary("==", a.clone(), b.clone()),
+        other => Unary("!", Box::new(other.clone())),
     }
 }
 
@@ -486,7 +501,6 @@ fn call(
         "isinstance" => {
             return format!("is_list({})", listed(values.iter().take(1).copied(), names));
         }
-        other if names.is_pointer(other) => format!("(*{other})"),
         _ => written(function, names),
     };
     let chained: String = arguments

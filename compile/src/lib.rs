@@ -31,6 +31,7 @@ mod comments;
 mod conditions;
 mod cpp;
 mod cpp_expression;
+mod cpp_layout;
 mod division;
 mod file;
 mod functions;

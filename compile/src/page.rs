@@ -23,7 +23,7 @@ use crate::scalars::of_scalar;
 use crate::states::StateCode;
 use crate::target::{Layout, Target};
 use crate::value::{CodeLine, each_text};
-use crate::{comments, cpp, layout, loader, settings};
+use crate::{comments, cpp, cpp_layout, layout, loader, settings};
 
 impl CodeWriter<'_, '_> {
     /// Fills the template of the file.
@@ -115,7 +115,7 @@ impl CodeWriter<'_, '_> {
         let name = self.path(&target.file)?;
         let text = match target.layout {
             Layout::Python => tidy(&without_unused(&long_heads(&text, width))),
-            Layout::Cpp => text,
+            Layout::Cpp => cpp_layout::broken(&text, width),
         };
         let extra_files = self.extra_files(&context)?;
         Ok(Code { name, text, extra_files, ops, helpers: names_of_helpers, rounds })
@@ -397,7 +397,8 @@ fn cpp_value(
             context! { name, returns, params, body }
         })
         .collect();
-    Ok(context! { members => class.members, init => class.init, methods })
+    let cpp::CppClass { members, params, init, .. } = class;
+    Ok(context! { members, params, init, methods })
 }
 
 /// Lays a comment out as a docstring.
@@ -440,7 +441,7 @@ fn keep_used(helpers: &mut Vec<(String, String)>, bodies: &str) {
 }
 
 /// True if a text has a word.
-fn mentions(text: &str, word: &str) -> bool {
+pub(crate) fn mentions(text: &str, word: &str) -> bool {
     let letter = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).any(|(at, _)| {
         !text[..at].ends_with(letter) && !text[at + word.len()..].starts_with(letter)

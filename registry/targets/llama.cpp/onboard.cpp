@@ -63,6 +63,8 @@ Value Value::operator[](const Value & key) const {
     return nullptr;
 }
 
+Value Value::otherwise(const std::function<Value()> & other) const { return is_null() ? other() : *this; }
+
 static Value arithmetic(const Value & a, const Value & b, char sign) {
     if (a.kind == Value::LIST && b.kind == Value::LIST && sign == '+') {
         Value joined = a;
@@ -330,15 +332,23 @@ Prefix Prefix::at(const std::string & name) const {
     Prefix inner = *this;
     inner.path = path.empty() ? name : path + "." + name;
     const size_t dot = name.rfind('.');
+    inner.name = this->name.empty() ? name : this->name + "." + name;
     if (layer < 0 && dot != std::string::npos && std::isdigit((unsigned char) name[dot + 1])) {
         inner.layer = std::stoi(name.substr(dot + 1));
+        inner.name.clear();
         loading->layers = std::max(loading->layers, inner.layer + 1);
     }
     return inner;
 }
 
+Prefix Prefix::when(const Value & condition) const {
+    Prefix inner = *this;
+    inner.absent = absent || !condition;
+    return inner;
+}
+
 ggml_tensor * Prefix::tensor(const char * suffix, llm_tensor like, std::initializer_list<Value> sizes, bool required) const {
-    if (loading->loader == nullptr) {
+    if (loading->loader == nullptr || absent) {
         return nullptr;
     }
     const std::string name = *suffix ? path + "." + suffix : path;
@@ -366,28 +376,28 @@ ggml_tensor * Prefix::tensor(const char * suffix, llm_tensor like, std::initiali
     return loading->model->create_tensor(*loading->loader, tn, {meta->ne[0], meta->ne[1], meta->ne[2], meta->ne[3]}, 0);
 }
 
-Linear::Linear(const Prefix & prefix, const Value & in, const Value & out, const Value & has_bias) {
+Linear::Linear(const Prefix & prefix, const Value & in, const Value & out, const Value & has_bias) : Named(prefix) {
     weight = prefix.tensor("weight", LLM_TENSOR_FFN_DOWN, {in, out});
     bias = has_bias ? prefix.tensor("bias", LLM_TENSOR_FFN_DOWN, {out}) : nullptr;
 }
 
-Embedding::Embedding(const Prefix & prefix, const Value & count, const Value & size) {
+Embedding::Embedding(const Prefix & prefix, const Value & count, const Value & size) : Named(prefix) {
     Prefix outside = prefix;
     outside.layer = -1;
     weight = outside.tensor("weight", LLM_TENSOR_TOKEN_EMBD, {size, count});
 }
 
 Norm::Norm(const Prefix & prefix, const Value & size, const Value & eps, const Value & has_bias, const Value & plus_one, const Value & groups) :
-    eps(eps.number()), plus_one(plus_one), groups(groups.integer()) {
+    Named(prefix), eps(prefix.absent ? 0.0f : eps.number()), plus_one(plus_one), groups(prefix.absent ? 1 : groups.integer()) {
     weight = prefix.tensor("weight", LLM_TENSOR_ATTN_NORM, {size});
     bias = has_bias ? prefix.tensor("bias", LLM_TENSOR_ATTN_NORM, {size}) : nullptr;
 }
 
-Parameter::Parameter(const Prefix & prefix, const Value & a, const Value & b, const Value & c) {
+Parameter::Parameter(const Prefix & prefix, const Value & a, const Value & b, const Value & c) : Named(prefix) {
     weight = prefix.tensor("", LLM_TENSOR_ATTN_NORM, {a, b.is_null() ? Value(1) : b, c.is_null() ? Value(1) : c});
 }
 
-Experts::Experts(const Prefix & prefix, const Value & size, const Value & inner, const Value & count, const Value & gated, const Value & bias) {
+Experts::Experts(const Prefix & prefix, const Value & size, const Value & inner, const Value & count, const Value & gated, const Value & bias) : Named(prefix) {
     if (gated) {
         gate = prefix.at("gate_proj").tensor("weight", LLM_TENSOR_FFN_GATE_EXPS, {size, inner, count});
         gate_bias = bias ? prefix.at("gate_proj").tensor("bias", LLM_TENSOR_FFN_GATE_EXPS, {inner, count}) : nullptr;
@@ -409,13 +419,22 @@ static Plan::Layer & planned(const Prefix & prefix) {
     return layers[prefix.layer];
 }
 
-State::State(const Prefix & prefix, const Value & size) : size(size.integer()), layer(prefix.layer) {
+State::State(const Prefix & prefix, const Value & size) : Named(prefix) {
+    if (prefix.absent) {
+        return;
+    }
+    this->size = size.integer();
     offset = planned(prefix).kept;
     planned(prefix).kept += this->size;
 }
 
-Conv::Conv(const Prefix & prefix, const Value & channels, const Value & width, const Value & has_bias, const Value & dilation) :
-    channels(channels.integer()), width(width.integer()), dilation(dilation.integer()), layer(prefix.layer) {
+Conv::Conv(const Prefix & prefix, const Value & channels, const Value & width, const Value & has_bias, const Value & dilation) : Named(prefix) {
+    if (prefix.absent) {
+        return;
+    }
+    this->channels = channels.integer();
+    this->width = width.integer();
+    this->dilation = dilation.integer();
     if (this->dilation != 1) {
         throw failure("convolutions with gaps");
     }
@@ -425,8 +444,10 @@ Conv::Conv(const Prefix & prefix, const Value & channels, const Value & width, c
     planned(prefix).kept += this->channels * (this->width - 1);
 }
 
-Attend::Attend(const Prefix & prefix, const Value & kv_heads, const Value & key, const Value & value, const Value & window, const Value & chunk, const Value & softcap) :
-    layer(prefix.layer) {
+Attend::Attend(const Prefix & prefix, const Value & kv_heads, const Value & key, const Value & value, const Value & window, const Value & chunk, const Value & softcap) : Named(prefix) {
+    if (prefix.absent) {
+        return;
+    }
     Plan::Layer & own = planned(prefix);
     if (own.kv_heads > 0) {
         throw failure("two attentions in one layer");
@@ -639,15 +660,47 @@ ggml_tensor * Graph::positions() {
     return positions_in;
 }
 
+ggml_tensor * Graph::rows(ggml_tensor * x) {
+    if (few_rows || x->ne[1] != n_tokens || x->ne[2] != 1 || x->ne[3] != 1) {
+        return x;
+    }
+    few_rows = true;
+    ggml_tensor * ids = build_inp_out_ids();
+    return ids ? ggml_get_rows(ctx0, cont(x), ids) : x;
+}
+
+ggml_tensor * Graph::result(ggml_tensor * x) {
+    res->t_embd = rows(x);
+    cb(res->t_embd, "result_norm", -1);
+    return res->t_embd;
+}
+
+ggml_tensor * Graph::logits(ggml_tensor * x) {
+    res->t_logits = rows(x);
+    cb(res->t_logits, "result_output", -1);
+    return res->t_logits;
+}
+
+ggml_tensor * Graph::layer_output(ggml_tensor * x, int layer) {
+    x = build_cvec(x, layer);
+    cb(x, "l_out", layer);
+    return x;
+}
+
+ggml_tensor * Graph::named(const Named & module, ggml_tensor * x) {
+    cb(x, module.name.c_str(), module.layer);
+    return x;
+}
+
 ggml_tensor * Graph::cont(ggml_tensor * x) { return ggml_is_contiguous(x) ? x : ggml_cont(ctx0, x); }
 
-ggml_tensor * Graph::embed(const Embedding & w, ggml_tensor * tokens) { return ggml_get_rows(ctx0, w.weight, tokens); }
+ggml_tensor * Graph::embed(const Embedding & w, ggml_tensor * tokens) { return named(w, ggml_get_rows(ctx0, w.weight, tokens)); }
 
 ggml_tensor * Graph::product(ggml_tensor * w, ggml_tensor * x) { return build_lora_mm(w, cont(x)); }
 
 ggml_tensor * Graph::linear(const Linear & w, ggml_tensor * x) {
     ggml_tensor * y = product(w.weight, x);
-    return w.bias ? ggml_add(ctx0, y, w.bias) : y;
+    return named(w, w.bias ? ggml_add(ctx0, y, w.bias) : y);
 }
 
 ggml_tensor * Graph::with(char op, ggml_tensor * x, ggml_tensor * p) {
@@ -667,11 +720,12 @@ ggml_tensor * Graph::times(ggml_tensor * x, ggml_tensor * p) { return with('*', 
 ggml_tensor * Graph::rms_norm(ggml_tensor * x, const Value & eps) { return ggml_rms_norm(ctx0, cont(x), eps.number()); }
 
 ggml_tensor * Graph::weighted(const Norm & w, ggml_tensor * y) {
+    cb(y, "norm", w.layer);
     ggml_tensor * scaled = with('*', y, w.weight);
     if (w.plus_one) {
         scaled = ggml_add(ctx0, y, scaled);
     }
-    return w.bias ? with('+', scaled, w.bias) : scaled;
+    return named(w, w.bias ? with('+', scaled, w.bias) : scaled);
 }
 
 ggml_tensor * Graph::rms_norm(const Norm & w, ggml_tensor * x) { return weighted(w, ggml_rms_norm(ctx0, cont(x), w.eps)); }
@@ -692,7 +746,7 @@ ggml_tensor * Graph::gated_norm(const Norm & w, ggml_tensor * x, ggml_tensor * g
     y = ggml_rms_norm(ctx0, y, w.eps);
     y = ggml_reshape_4d(ctx0, y, x->ne[0], x->ne[1], x->ne[2], x->ne[3]);
     y = with('*', y, w.weight);
-    return gate_first ? y : ggml_mul(ctx0, y, gate);
+    return named(w, gate_first ? y : ggml_mul(ctx0, y, gate));
 }
 
 ggml_tensor * Graph::act(const Value & name, ggml_tensor * x) {
@@ -854,8 +908,7 @@ void Graph::inputs() {
     }
 }
 
-ggml_tensor * Graph::attend(const Attend & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, const Value & scale, const Value & window, ggml_tensor * sinks) {
-    (void) window; // which the plan has
+ggml_tensor * Graph::attend(const Attend & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, const Value & scale, ggml_tensor * sinks) {
     inputs();
     q = cont(q);
     // Rows of one head count as contiguous wherever they lie.
@@ -873,13 +926,13 @@ ggml_tensor * Graph::attend(const Attend & state, ggml_tensor * q, ggml_tensor *
     return build_attn(attn, nullptr, nullptr, nullptr, q, k, v, nullptr, sinks, nullptr, s, state.layer);
 }
 
-ggml_tensor * Graph::latent(const Attend & state, const Linear & w, ggml_tensor * q, ggml_tensor * c, ggml_tensor * r, const Value & v_dim, const Value & scale, const Value & window, ggml_tensor * sinks) {
+ggml_tensor * Graph::latent(const Attend & state, const Linear & w, ggml_tensor * q, ggml_tensor * c, ggml_tensor * r, const Value & v_dim, const Value & scale, ggml_tensor * sinks) {
     ggml_tensor * x = linear(w, ggml_reshape_2d(ctx0, cont(c), ggml_nelements(c) / n_tokens, n_tokens));
     const int64_t count = q->ne[1], size = x->ne[0] / count, values = v_dim.integer();
     x = ggml_reshape_3d(ctx0, x, size, count, n_tokens);
     ggml_tensor * turned = ggml_reshape_3d(ctx0, cont(r), ggml_nelements(r) / n_tokens, 1, n_tokens);
     ggml_tensor * k = concat({part(x, 0, size - values), turned});
-    return attend(state, q, k, part(x, size - values, size), scale, window, sinks);
+    return attend(state, q, k, part(x, size - values, size), scale, sinks);
 }
 
 // Numbers that follow from the positions of rows.
@@ -1052,7 +1105,7 @@ ggml_tensor * Graph::mixture(const Experts & w, ggml_tensor * x, ggml_tensor * c
         ggml_tensor * one = ggml_view_2d(ctx0, down, down->ne[0], rows, down->nb[2], n * down->nb[1]);
         sum = sum ? ggml_add(ctx0, sum, one) : count == 1 ? ggml_cont(ctx0, one) : one;
     }
-    return sum;
+    return named(w, sum);
 }
 
 // recurrent states
@@ -1084,7 +1137,7 @@ ggml_tensor * Graph::conv(const Conv & w, ggml_tensor * x) {
     keep(w.layer, w.offset, ggml_cont(ctx0, last), w.channels * before);
     ggml_tensor * weight = ggml_reshape_2d(ctx0, w.weight, w.width, w.channels);
     ggml_tensor * y = ggml_reshape_2d(ctx0, ggml_ssm_conv(ctx0, all, weight), w.channels, rows * seqs);
-    return w.bias ? ggml_add(ctx0, y, w.bias) : y;
+    return named(w, w.bias ? ggml_add(ctx0, y, w.bias) : y);
 }
 
 ggml_tensor * Graph::previous(const State & state, ggml_tensor * x) {
@@ -1119,10 +1172,10 @@ ggml_tensor * Graph::ssd(const State & state, ggml_tensor * x, ggml_tensor * dt,
     keep(state.layer, state.offset, ggml_view_1d(ctx0, all, state.size * seqs, count * ggml_element_size(all)), state.size);
     ggml_tensor * y = ggml_view_3d(ctx0, all, size, heads, rows * seqs, size * all->nb[0], size * heads * all->nb[0], 0);
     y = ggml_add(ctx0, y, ggml_mul(ctx0, ggml_reshape_3d(ctx0, x, size, heads, rows * seqs), ggml_reshape_2d(ctx0, d, 1, heads)));
-    return ggml_reshape_2d(ctx0, y, size * heads, rows * seqs);
+    return named(state, ggml_reshape_2d(ctx0, y, size * heads, rows * seqs));
 }
 
-ggml_tensor * Graph::log_decay(ggml_tensor * x, ggml_tensor * a_log, ggml_tensor * bias, const Value & floor, int rank) {
+ggml_tensor * Graph::log_decay(ggml_tensor * x, ggml_tensor * a_log, ggml_tensor * bias, int rank, const Value & floor) {
     x = plus(x, bias);
     ggml_tensor * rate = ggml_exp(ctx0, a_log);
     if (rank > 1) {
@@ -1168,7 +1221,7 @@ ggml_tensor * Graph::delta(const State & state, ggml_tensor * q, ggml_tensor * k
     const int64_t count = size * heads * rows * seqs;
     keep(state.layer, state.offset, ggml_view_1d(ctx0, all, state.size * seqs, count * ggml_element_size(all)), state.size);
     ggml_tensor * y = ggml_view_3d(ctx0, all, size, heads, rows * seqs, size * all->nb[0], size * heads * all->nb[0], 0);
-    return ggml_cont(ctx0, y);
+    return named(state, ggml_cont(ctx0, y));
 }
 
 // families
@@ -1297,12 +1350,7 @@ struct FamilyModel : public llama_model_base {
 
     std::unique_ptr<llm_graph_context> build_arch_graph(const llm_graph_params & params) const override {
         auto g = std::make_unique<Graph>(params);
-        ggml_tensor * logits = (*own)(g->tokens(), *g);
-        if (ggml_tensor * rows = g->build_inp_out_ids()) {
-            logits = ggml_get_rows(g->ctx0, g->cont(logits), rows);
-        }
-        g->res->t_embd = logits;
-        g->res->t_logits = logits;
+        ggml_tensor * logits = g->logits((*own)(g->tokens(), *g));
         ggml_build_forward_expand(g->gf, logits);
         return g;
     }
