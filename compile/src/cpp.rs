@@ -42,9 +42,15 @@ enum MemberLine {
     Member(String, Vec<MemberValue>),
 }
 
+/// Types of members by their names, of each class.
+pub(crate) type CppMembers = BTreeMap<String, BTreeMap<String, String>>;
+
 /// Writes the lines of one class.
-#[derive(Default)]
-struct CppWriter {
+struct CppWriter<'c> {
+    /// Classes that are written already.
+    classes: &'c CppMembers,
+    /// The code of the whole config.
+    config: &'static str,
     /// Members by name, with their types.
     members: BTreeMap<String, String>,
     /// Attributes that are settings, by name.
@@ -60,23 +66,47 @@ struct CppWriter {
     unwritable: Vec<String>,
 }
 
-impl CppNames for CppWriter {
+impl CppNames for CppWriter<'_> {
     fn member(&self, path: &[&str]) -> String {
-        if let ([name], Some(setting)) = (path, path.first().and_then(|name| self.settings.get(*name)))
-            && !name.is_empty()
+        if let [name] = path
+            && let Some(setting) = self.settings.get(*name)
         {
             return format!("config.{setting}");
         }
-        // Attributes of a module, unless the class has made it by a line of its own.
-        let mut count = path.len();
-        while count > 1 && !self.members.contains_key(&path[..count].join("_")) {
-            count -= 1;
-        }
-        let member = path[..count].join("_");
+        let (member, mut left, mut ty) = longest(&self.members, path);
         let this = if self.locals.contains(&member) { "this->" } else { "" };
-        let attributes: String = path[count..].iter().flat_map(|name| [".", *name]).collect();
-        format!("{this}{member}{attributes}")
+        let mut text = format!("{this}{member}");
+        while !left.is_empty() {
+            let inside = ty.strip_prefix("OneOf<").and_then(|ty| ty.strip_suffix('>'));
+            text += if inside.is_some() { "->" } else { "." };
+            let Some(class) = self.classes.get(inside.unwrap_or(ty)) else {
+                return text + &left.join(".");
+            };
+            let (member, behind, inner) = longest(class, left);
+            text += &member;
+            (left, ty) = (behind, inner);
+        }
+        text
     }
+
+    fn config(&self) -> &'static str {
+        self.config
+    }
+}
+
+/// Returns the member that a path leads to, the path below it and its type. A path of several names is one member, if a class has made it
+/// by a line of its own.
+fn longest<'p, 't>(
+    members: &'t BTreeMap<String, String>,
+    path: &'p [&'p str],
+) -> (String, &'p [&'p str], &'t str) {
+    let mut count = path.len();
+    while count > 1 && !members.contains_key(&path[..count].join("_")) {
+        count -= 1;
+    }
+    let member = path[..count].join("_");
+    let ty = members.get(&member).map_or("", String::as_str);
+    (member, &path[count..], ty)
 }
 
 /// Returns the name of the class that an expression constructs; none if it is a value of the config.
@@ -151,7 +181,21 @@ fn joined(outer: Option<&CodeExpr>, inner: CodeExpr) -> CodeExpr {
     }
 }
 
-impl CppWriter {
+impl<'c> CppWriter<'c> {
+    fn new(classes: &'c CppMembers, config: &'static str) -> Self {
+        Self {
+            classes,
+            config,
+            members: BTreeMap::new(),
+            settings: BTreeMap::new(),
+            order: Vec::new(),
+            locals: BTreeSet::new(),
+            init: Vec::new(),
+            kinds: Vec::new(),
+            unwritable: Vec::new(),
+        }
+    }
+
     /// Notes code that has no form in C++, unless it has one.
     fn known<T>(&mut self, text: &str, form: Option<T>) -> Option<T> {
         if form.is_none() {
@@ -536,9 +580,9 @@ impl CppWriter {
     }
 }
 
-/// Writes a class, or returns code of it that has no form in C++.
-pub(crate) fn class(class: &Class) -> Result<CppClass, Vec<String>> {
-    let mut writer = CppWriter::default();
+/// Writes a class and adds it to those that are written, or returns code of it that has no form in C++.
+pub(crate) fn class(class: &Class, classes: &mut CppMembers) -> Result<CppClass, Vec<String>> {
+    let mut writer = CppWriter::new(classes, "config.config");
     writer.collect(&class.init, None);
     let members = writer.members();
     let methods = class.methods.iter().map(|method| writer.method(method)).collect();
@@ -547,12 +591,15 @@ pub(crate) fn class(class: &Class) -> Result<CppClass, Vec<String>> {
     }
     let params = class.params.iter().map(|name| crate::value::parameter(name));
     let params = params.filter(|name| name != "layer").collect();
-    Ok(CppClass { members, params, init: writer.init, methods })
+    let CppWriter { members: types, init, .. } = writer;
+    classes.insert(class.name.clone(), types);
+    Ok(CppClass { members, params, init, methods })
 }
 
 /// Writes the settings: members and how they are read.
 pub(crate) fn settings(lines: &[CodeLine]) -> Result<CppClass, Vec<String>> {
-    let mut writer = CppWriter::default();
+    let classes = CppMembers::new();
+    let mut writer = CppWriter::new(&classes, "config");
     writer.collect(lines, None);
     let members = writer.members();
     if !writer.unwritable.is_empty() {

@@ -258,6 +258,8 @@ impl CodeParser {
 pub(crate) trait CppNames {
     /// Returns the code of an attribute of the class.
     fn member(&self, path: &[&str]) -> String;
+    /// Returns the code of the whole config.
+    fn config(&self) -> &'static str;
 }
 
 /// Returns how tightly an operator of C++ binds.
@@ -489,7 +491,10 @@ fn call(
         let keys = listed(values.iter().skip(1).copied(), names);
         let default = arguments.iter().find(|(name, _)| name.is_some());
         let default = default.map(|(_, value)| format!(", {}", written(value, names)));
-        return format!("read(config, {{{keys}}}{})", default.unwrap_or_default());
+        return format!("read({}, {{{keys}}}{})", names.config(), default.unwrap_or_default());
+    }
+    if let ("has", [_, key]) = (name, values.as_slice()) {
+        return format!("has({}, {})", names.config(), written(key, names));
     }
     let renamed = match name {
         "int" => "integer".to_owned(),

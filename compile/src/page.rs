@@ -63,8 +63,9 @@ impl CodeWriter<'_, '_> {
         let helpers: Vec<String> = helpers.into_iter().map(|(_, text)| text).collect();
         let numbers = self.walk.layers.numbers();
         let mut written = Vec::new();
+        let mut known = cpp::CppMembers::new();
         for class in classes {
-            written.push(class_value(class, &numbers, target)?);
+            written.push(class_value(class, &numbers, target, &mut known)?);
         }
         let cpp_settings = match target.layout {
             Layout::Python => None,
@@ -90,7 +91,7 @@ impl CodeWriter<'_, '_> {
             inside => holds_encoders(spec),
             helpers,
             classes => written,
-            model => class_value(last, &numbers, target)?,
+            model => class_value(last, &numbers, target, &mut known)?,
             states => states.iter().map(StateCode::value).collect::<Vec<_>>(),
             layers => self.walk.layers.list.clone(),
             rules => rule_texts,
@@ -324,6 +325,7 @@ fn class_value(
     class: &Class,
     numbers: &[String],
     target: &Target,
+    known: &mut cpp::CppMembers,
 ) -> Result<minijinja::Value, Finding> {
     let width = target.width;
     let mut init = Vec::new();
@@ -369,7 +371,7 @@ fn class_value(
     }
     let cpp = match target.layout {
         Layout::Python => None,
-        Layout::Cpp => Some(cpp_value(cpp::class(class), &class.name, target)?),
+        Layout::Cpp => Some(cpp_value(cpp::class(class, known), &class.name, target)?),
     };
     let params = class.params.iter().map(|name| crate::value::parameter(name)).collect::<Vec<_>>();
     Ok(context! { name => class.name.clone(), about, head, init, methods, kept, cpp, params })

@@ -351,7 +351,8 @@ ggml_tensor * Prefix::tensor(const char * suffix, llm_tensor like, std::initiali
     if (loading->loader == nullptr || absent) {
         return nullptr;
     }
-    const std::string name = *suffix ? path + "." + suffix : path;
+    const std::string whole = *suffix ? path + "." + suffix : path;
+    const std::string name = whole.substr(whole.size() - std::min<size_t>(whole.size(), GGML_MAX_NAME - 1));
     ggml_tensor * meta = loading->loader->get_tensor_meta(name.c_str());
     loading->names.insert(name);
     if (!meta) {
@@ -675,8 +676,16 @@ ggml_tensor * Graph::result(ggml_tensor * x) {
     return res->t_embd;
 }
 
-ggml_tensor * Graph::logits(ggml_tensor * x) {
-    res->t_logits = rows(x);
+ggml_tensor * Graph::logits(ggml_tensor * x, int64_t vocabulary) {
+    x = rows(x);
+    // Tokens that the head has no rows for, and rows that no tokens have.
+    if (x->ne[0] < vocabulary) {
+        ggml_tensor * none = ggml_new_tensor_2d(ctx0, x->type, vocabulary - x->ne[0], x->ne[1]);
+        x = ggml_concat(ctx0, cont(x), ggml_fill(ctx0, none, -INFINITY), 0);
+    } else if (x->ne[0] > vocabulary) {
+        x = ggml_cont(ctx0, part(x, 0, vocabulary));
+    }
+    res->t_logits = x;
     cb(res->t_logits, "result_output", -1);
     return res->t_logits;
 }
@@ -1192,17 +1201,18 @@ ggml_tensor * Graph::delta(const State & state, ggml_tensor * q, ggml_tensor * k
     q = cont(q);
     k = cont(k);
     v = cont(v);
-    const int64_t size = k->ne[0], heads = v->ne[1], keys = k->ne[1];
-    if (size != v->ne[0]) {
-        throw failure("keys and values of different sizes in a delta rule");
-    }
+    const int64_t key = k->ne[0], value = v->ne[0], heads = v->ne[1], keys = k->ne[1];
+    // The rule of ggml has keys and values of one size; zeros behind the shorter ones change nothing.
+    const int64_t size = std::max(key, value);
     if (!eps.is_null()) {
         // x / sqrt(sum + eps) by the mean: rms_norm(x, eps / n) / sqrt(n).
-        const float n = (float) size;
+        const float n = (float) key;
         q = ggml_scale(ctx0, ggml_rms_norm(ctx0, q, eps.number() / n), 1.0f / std::sqrt(n));
         k = ggml_scale(ctx0, ggml_rms_norm(ctx0, k, eps.number() / n), 1.0f / std::sqrt(n));
     }
+    auto padded = [&](ggml_tensor * x) { return x->ne[0] == size ? x : ggml_pad(ctx0, x, size - x->ne[0], 0, 0, 0); };
     auto spread = [&](ggml_tensor * x) {
+        x = padded(x);
         if (keys == heads) {
             return ggml_reshape_4d(ctx0, x, size, heads, rows, seqs);
         }
@@ -1213,14 +1223,16 @@ ggml_tensor * Graph::delta(const State & state, ggml_tensor * q, ggml_tensor * k
     // The rule of ggml divides queries by the root of their size.
     q = ggml_scale(ctx0, spread(q), scale.number() * std::sqrt((float) size));
     g = cont(g);
-    const bool each = ggml_nelements(g) == ggml_nelements(v);
-    g = ggml_reshape_4d(ctx0, g, each ? size : 1, heads, rows, seqs);
+    const bool each = ggml_nelements(g) == key * heads * rows * seqs;
+    g = ggml_reshape_4d(ctx0, g, each ? key : 1, heads, rows, seqs);
+    g = each ? padded(g) : g;
+    v = padded(ggml_reshape_4d(ctx0, v, value, heads, rows, seqs));
     ggml_tensor * past = ggml_reshape_4d(ctx0, kept(state.layer, state.offset, state.size), size, size, heads, seqs);
-    ggml_tensor * all = ggml_gated_delta_net(ctx0, q, spread(k), ggml_reshape_4d(ctx0, v, size, heads, rows, seqs), g,
+    ggml_tensor * all = ggml_gated_delta_net(ctx0, q, spread(k), v, g,
             ggml_reshape_4d(ctx0, cont(beta), 1, heads, rows, seqs), past, 1);
     const int64_t count = size * heads * rows * seqs;
     keep(state.layer, state.offset, ggml_view_1d(ctx0, all, state.size * seqs, count * ggml_element_size(all)), state.size);
-    ggml_tensor * y = ggml_view_3d(ctx0, all, size, heads, rows * seqs, size * all->nb[0], size * heads * all->nb[0], 0);
+    ggml_tensor * y = ggml_view_3d(ctx0, all, value, heads, rows * seqs, size * all->nb[0], size * heads * all->nb[0], 0);
     return named(state, ggml_cont(ctx0, y));
 }
 
@@ -1350,7 +1362,7 @@ struct FamilyModel : public llama_model_base {
 
     std::unique_ptr<llm_graph_context> build_arch_graph(const llm_graph_params & params) const override {
         auto g = std::make_unique<Graph>(params);
-        ggml_tensor * logits = g->logits((*own)(g->tokens(), *g));
+        ggml_tensor * logits = g->logits((*own)(g->tokens(), *g), vocab.n_tokens());
         ggml_build_forward_expand(g->gf, logits);
         return g;
     }

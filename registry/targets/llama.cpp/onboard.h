@@ -226,7 +226,8 @@ struct Graph : public llm_graph_context {
     ggml_tensor * rows(ggml_tensor * x);
     // Rows that enter the head.
     ggml_tensor * result(ggml_tensor * x);
-    ggml_tensor * logits(ggml_tensor * x);
+    // Log-odds of the tokens of a vocabulary.
+    ggml_tensor * logits(ggml_tensor * x, int64_t vocabulary);
     void layer_input(ggml_tensor * x, int layer) { res->t_layer_inp[layer] = x; }
     ggml_tensor * layer_output(ggml_tensor * x, int layer);
     ggml_tensor * cont(ggml_tensor * x);
@@ -342,6 +343,9 @@ template <typename... T> struct OneOf : public std::variant<std::monostate, T...
             this->template emplace<2>(given...);
         }
     }
+
+    // The module, where there is one class.
+    auto * operator->() { return &std::get<1>(*this); }
 
     template <typename... A> auto operator()(A &&... given) {
         using Result = std::common_type_t<std::invoke_result_t<T, A...>...>;
