@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use registry::diag::Finding;
 
 use crate::classes::Class;
+use crate::page::mentions;
 use crate::places::{NameScope, Names, resolved_lines};
 use crate::python::expression;
 use crate::scalars::LayerSymbols;
 use crate::target::Target;
-use crate::page::mentions;
 use crate::value::{CodeLine, Method, OWN, assigned, each_text, parameter, segments};
 
 /// Names for places where no class has methods yet.

@@ -287,7 +287,8 @@ impl<'c> CppWriter<'c> {
     fn given(&self, made: &CodeExpr) -> String {
         let CodeExpr::Call(_, given) = made else { return String::new() };
         let number = is_class(made).then_some("layer");
-        let given = given.iter().filter(|(_, value)| number.is_none_or(|name| !value.is_name(name)));
+        let given =
+            given.iter().filter(|(_, value)| number.is_none_or(|name| !value.is_name(name)));
         given.map(|(_, value)| written(value, self)).collect::<Vec<_>>().join(", ")
     }
 
@@ -341,8 +342,7 @@ impl<'c> CppWriter<'c> {
         if let Some(items) = listed_modules(value) {
             if let Some(CodeExpr::Each { body, names, over, .. }) = items.first() {
                 let layers = self.layers(body, names, over);
-                let (ty, given) =
-                    self.known("a list of layers", layers).unwrap_or_default();
+                let (ty, given) = self.known("a list of layers", layers).unwrap_or_default();
                 let line = format!("{ty} {name}{{{given}}};");
                 return (ty, line);
             }
@@ -366,8 +366,10 @@ impl<'c> CppWriter<'c> {
     /// Returns the line of a setting whose values depend on conditions.
     fn chosen_value(&mut self, name: &str, values: &[MemberValue]) -> String {
         self.members.insert(name.to_owned(), "Value".to_owned());
-        if let [MemberValue { condition: None, value }, MemberValue { condition: Some(test), value: other }] =
-            values
+        if let [
+            MemberValue { condition: None, value },
+            MemberValue { condition: Some(test), value: other },
+        ] = values
             && let CodeExpr::Binary("is", left, right) = test
             && right.is_name("None")
             && condition(left, self) == name
@@ -377,8 +379,9 @@ impl<'c> CppWriter<'c> {
                 CodeExpr::Call(..) => written(value, self),
                 _ => format!("({})", written(value, self)),
             };
-            let line = format!("Value {name} = {value}.otherwise([&]() -> Value {{ return {other}; }});");
-            return indent(1, &line);
+            let head = indent(1, &format!("Value {name} = {value}.otherwise([&] {{"));
+            let body = indent(2, &format!("return {other};"));
+            return [head, body, indent(1, "});")].join("\n");
         }
         self.unwritable.push(format!("{name} = ..."));
         String::new()
@@ -386,7 +389,12 @@ impl<'c> CppWriter<'c> {
 
     /// Returns the type of a list of layers, and what makes it: the number of layers and, if there are several classes, the kinds of layers
     /// that have each, and the kind of each layer.
-    fn layers(&self, body: &CodeExpr, names: &[String], over: &CodeExpr) -> Option<(String, String)> {
+    fn layers(
+        &self,
+        body: &CodeExpr,
+        names: &[String],
+        over: &CodeExpr,
+    ) -> Option<(String, String)> {
         let number = names.first()?;
         let (count, kinds) = match over {
             CodeExpr::Call(_, given) => match (names.len(), &given.first()?.1) {
@@ -425,7 +433,10 @@ impl<'c> CppWriter<'c> {
         classes.extend(other.map(|class| (class, Vec::new())));
         let kinds = kinds.unwrap_or_else(|| {
             let each = format!("const Value & {number}");
-            format!("each(range({count}), [&]({each}) -> Value {{ return {}; }})", written(key, self))
+            format!(
+                "each(range({count}), [&]({each}) -> Value {{ return {}; }})",
+                written(key, self)
+            )
         });
         let named = classes.iter().map(|(_, kinds)| match kinds.as_slice() {
             [] => "nullptr".to_owned(),

@@ -1,5 +1,7 @@
 //! Expressions of written code, whose grammar is Python's, as expressions of C++.
 
+use crate::page::mentions;
+
 /// An expression of written code.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum CodeExpr {
@@ -431,9 +433,13 @@ fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
 
 /// Writes a function of C++ over the variables of a loop.
 fn lambda(variables: &[String], body: &CodeExpr, names: &impl CppNames) -> String {
-    let params: Vec<String> =
-        variables.iter().map(|name| format!("const Value & {name}")).collect();
-    format!("[&]({}) -> Value {{ return {}; }}", params.join(", "), written(body, names))
+    let body = written(body, names);
+    let param = |name: &String| match mentions(&body, name) {
+        true => format!("const Value & {name}"),
+        false => "const Value &".to_owned(),
+    };
+    let params: Vec<String> = variables.iter().map(param).collect();
+    format!("[&]({}) -> Value {{ return {body}; }}", params.join(", "))
 }
 
 /// Writes a call of a function for two sides.

@@ -488,7 +488,7 @@ Rotary & Rotary::behind(const Value & value) {
     return *this;
 }
 
-Rotary & Rotary::long_by_scale(const Value &) { throw failure("rotary tables that differ in scale alone"); }
+[[noreturn]] Rotary & Rotary::long_by_scale(const Value &) { throw failure("rotary tables that differ in scale alone"); }
 
 void Rotary::make() {
     const Value & p = parameters_given;

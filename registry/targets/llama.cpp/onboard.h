@@ -306,7 +306,7 @@ struct Rotary {
     Rotary & context(const Value & value);
     Rotary & original(const Value & value);
     Rotary & behind(const Value & value);
-    Rotary & long_by_scale(const Value & value);
+    [[noreturn]] Rotary & long_by_scale(const Value & value);
     Rope operator()(Graph & g) const;
     void make();
 };
@@ -434,7 +434,7 @@ template <typename Config, typename T> struct Owner : public Model {
     ggml_tensor * operator()(ggml_tensor * tokens, Graph & g) override { return model(tokens, g); }
 };
 
-template <typename Config, typename T> std::unique_ptr<Model> made(const Value & config, const Prefix & prefix) {
+template <typename Config, typename T> std::unique_ptr<Model> new_model(const Value & config, const Prefix & prefix) {
     return std::make_unique<Owner<Config, T>>(config, prefix);
 }
 
