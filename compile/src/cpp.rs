@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::classes::{Class, WrittenMethod};
 use crate::cpp_expression::{
-    CodeExpr, CppNames, all_of, condition, negated, parsed, tensors, written,
+    CodeExpr, CppNames, all_of, condition, enclosed, negated, parsed, tensors, written,
 };
+use crate::cpp_types::{CppType, meant_type, written_type};
 use crate::page::mentions;
 use crate::value::CodeLine;
 
@@ -42,6 +43,18 @@ enum MemberLine {
     Member(String, Vec<MemberValue>),
 }
 
+/// The class of the settings.
+const SETTINGS: &str = "Config";
+
+/// What the uses of settings say of their types.
+#[derive(Default)]
+pub(crate) struct SettingUses {
+    /// Those that are sizes: whole numbers.
+    pub(crate) sizes: BTreeSet<String>,
+    /// Those that may be texts.
+    pub(crate) compared: BTreeSet<String>,
+}
+
 /// Types of members by their names, of each class.
 pub(crate) type CppMembers = BTreeMap<String, BTreeMap<String, String>>;
 
@@ -49,8 +62,10 @@ pub(crate) type CppMembers = BTreeMap<String, BTreeMap<String, String>>;
 struct CppWriter<'c> {
     /// Classes that are written already.
     classes: &'c CppMembers,
-    /// The code of the whole config.
-    config: &'static str,
+    /// True for the class of the settings.
+    is_settings: bool,
+    /// What the uses of settings say of their types.
+    uses: &'c SettingUses,
     /// Members by name, with their types.
     members: BTreeMap<String, String>,
     /// Attributes that are settings, by name.
@@ -90,7 +105,18 @@ impl CppNames for CppWriter<'_> {
     }
 
     fn config(&self) -> &'static str {
-        self.config
+        if self.is_settings { "config" } else { "config.config" }
+    }
+
+    fn type_of(&self, member: &str) -> Option<CppType> {
+        match self.settings.get(member) {
+            Some(setting) => self.setting_type(setting),
+            None => CppType::of(self.members.get(member)?),
+        }
+    }
+
+    fn setting_type(&self, name: &str) -> Option<CppType> {
+        CppType::of(self.classes.get(SETTINGS)?.get(name)?)
     }
 }
 
@@ -169,6 +195,17 @@ fn path_of(prefix: &CodeExpr) -> Option<&CodeExpr> {
     }
 }
 
+/// False for a key that a config may lack, and for a list.
+fn may_be_size(value: &CodeExpr) -> bool {
+    match value {
+        CodeExpr::Call(name, given) if name.is_name("read") => {
+            given.iter().any(|(name, _)| name.is_some())
+        }
+        CodeExpr::List(_) | CodeExpr::Each { .. } | CodeExpr::Map(_) => false,
+        _ => true,
+    }
+}
+
 fn indent(depth: usize, text: &str) -> String {
     format!("{}{text}", "    ".repeat(depth))
 }
@@ -182,10 +219,11 @@ fn joined(outer: Option<&CodeExpr>, inner: CodeExpr) -> CodeExpr {
 }
 
 impl<'c> CppWriter<'c> {
-    fn new(classes: &'c CppMembers, config: &'static str) -> Self {
+    fn new(classes: &'c CppMembers, is_settings: bool, uses: &'c SettingUses) -> Self {
         Self {
             classes,
-            config,
+            is_settings,
+            uses,
             members: BTreeMap::new(),
             settings: BTreeMap::new(),
             order: Vec::new(),
@@ -254,7 +292,7 @@ impl<'c> CppWriter<'c> {
             let path: Vec<&str> = module.split('.').collect();
             let (module, other) = (self.member(&path), written(&value, self));
             let line = format!("tie(prefix, \"{member}\", {module}.weight, {other});");
-            self.under(under, line);
+            self.under(under, &line);
             return;
         }
         let one = MemberValue { condition: under.cloned(), value };
@@ -271,15 +309,15 @@ impl<'c> CppWriter<'c> {
     }
 
     /// Adds a line to the constructor, under a condition.
-    fn under(&mut self, test: Option<&CodeExpr>, line: String) {
+    fn under(&mut self, test: Option<&CodeExpr>, line: &str) {
         match test {
             Some(test) => {
                 let test = condition(test, self);
                 self.init.push(indent(2, &format!("if ({test}) {{")));
-                self.init.push(indent(3, &line));
+                self.init.push(indent(3, line));
                 self.init.push(indent(2, "}"));
             }
-            None => self.init.push(indent(2, &line)),
+            None => self.init.push(indent(2, line)),
         }
     }
 
@@ -332,7 +370,8 @@ impl<'c> CppWriter<'c> {
         for one in values {
             let class = constructed(&one.value).unwrap_or_default().to_owned();
             let given = self.given(&one.value);
-            self.under(one.condition.as_ref(), format!("{name}.emplace<{class}>({given});"));
+            let line = format!("{name}.emplace<{class}>({given});");
+            self.under(one.condition.as_ref(), &line);
         }
         indent(1, &format!("{ty} {name};"))
     }
@@ -359,8 +398,27 @@ impl<'c> CppWriter<'c> {
                 (ty.to_owned(), format!("{ty} {name}{{{}}};", self.given(value)))
             }
             Some(ty) => (ty.to_owned(), format!("{ty} {name} = {};", written(value, self))),
-            None => ("Value".to_owned(), format!("Value {name} = {};", written(value, self))),
+            None => self.setting(name, value),
         }
+    }
+
+    /// Returns the type and the line of a member that is no module.
+    fn setting(&self, name: &str, value: &CodeExpr) -> (String, String) {
+        let code = written(value, self);
+        if let Some(ty) = written_type(value, self) {
+            return (ty.name().to_owned(), format!("{} {name} = {code};", ty.name()));
+        }
+        let is_size = self.uses.sizes.contains(name) && may_be_size(value);
+        let ty = match meant_type(value, self) {
+            _ if !self.is_settings || self.uses.compared.contains(name) => None,
+            None => is_size.then_some(CppType::Int),
+            ty => ty,
+        };
+        let Some(ty) = ty else {
+            return ("Value".to_owned(), format!("Value {name} = {code};"));
+        };
+        let line = format!("{} {name} = {}.{}();", ty.name(), enclosed(value, self), ty.reader());
+        (ty.name().to_owned(), line)
     }
 
     /// Returns the line of a setting whose values depend on conditions.
@@ -593,7 +651,8 @@ impl<'c> CppWriter<'c> {
 
 /// Writes a class and adds it to those that are written, or returns code of it that has no form in C++.
 pub(crate) fn class(class: &Class, classes: &mut CppMembers) -> Result<CppClass, Vec<String>> {
-    let mut writer = CppWriter::new(classes, "config.config");
+    let uses = SettingUses::default();
+    let mut writer = CppWriter::new(classes, false, &uses);
     writer.collect(&class.init, None);
     let members = writer.members();
     let methods = class.methods.iter().map(|method| writer.method(method)).collect();
@@ -608,13 +667,18 @@ pub(crate) fn class(class: &Class, classes: &mut CppMembers) -> Result<CppClass,
 }
 
 /// Writes the settings: members and how they are read.
-pub(crate) fn settings(lines: &[CodeLine]) -> Result<CppClass, Vec<String>> {
-    let classes = CppMembers::new();
-    let mut writer = CppWriter::new(&classes, "config");
+pub(crate) fn settings(
+    lines: &[CodeLine],
+    uses: &SettingUses,
+    classes: &mut CppMembers,
+) -> Result<CppClass, Vec<String>> {
+    let mut writer = CppWriter::new(classes, true, uses);
     writer.collect(lines, None);
     let members = writer.members();
     if !writer.unwritable.is_empty() {
         return Err(writer.unwritable);
     }
-    Ok(CppClass { members, init: writer.init, ..CppClass::default() })
+    let CppWriter { members: types, init, .. } = writer;
+    classes.insert(SETTINGS.to_owned(), types);
+    Ok(CppClass { members, init, ..CppClass::default() })
 }

@@ -1,5 +1,6 @@
 //! Expressions of written code, whose grammar is Python's, as expressions of C++.
 
+use crate::cpp_types::{CppType, written_type};
 use crate::page::mentions;
 
 /// An expression of written code.
@@ -262,6 +263,10 @@ pub(crate) trait CppNames {
     fn member(&self, path: &[&str]) -> String;
     /// Returns the code of the whole config.
     fn config(&self) -> &'static str;
+    /// Returns the type of a member; none for a `Value` or a module.
+    fn type_of(&self, member: &str) -> Option<CppType>;
+    /// Returns the type of a setting; none for a `Value`.
+    fn setting_type(&self, name: &str) -> Option<CppType>;
 }
 
 /// Returns how tightly an operator of C++ binds.
@@ -278,7 +283,7 @@ fn strength(sign: &str) -> u8 {
 }
 
 /// True for an expression that is true or false in C++.
-fn is_truth(expr: &CodeExpr) -> bool {
+pub(crate) fn is_truth(expr: &CodeExpr) -> bool {
     match expr {
         Unary("!", _) => true,
         Binary("and" | "or", a, b) => is_truth(a) && is_truth(b),
@@ -333,6 +338,11 @@ fn truth(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
     }
 }
 
+/// Writes an expression so that a method of it can be called.
+pub(crate) fn enclosed(expr: &CodeExpr, names: &impl CppNames) -> String {
+    at(shown(expr, names), 9)
+}
+
 fn at((text, bound): (String, u8), least: u8) -> String {
     if bound < least { format!("({text})") } else { text }
 }
@@ -340,6 +350,9 @@ fn at((text, bound): (String, u8), least: u8) -> String {
 /// Writes one side of a choice, whose sides must have one type.
 fn side(expr: &CodeExpr, names: &impl CppNames) -> String {
     let text = shown(expr, names);
+    if written_type(expr, names).is_some() {
+        return format!("Value({})", text.0);
+    }
     match expr {
         Number(_) | Text(_) | List(_) | Unary(..) => format!("Value({})", text.0),
         Name(name) if name == "True" || name == "False" => format!("Value({})", text.0),
@@ -402,6 +415,10 @@ fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
         Binary(sign, a, b) => binary(sign, a, b, names),
         If(test, a, b) => {
             let test = at(truth(test, names), 2);
+            if written_type(expr, names).is_some() {
+                let sides = [a, b].map(|side| at(shown(side, names), 2));
+                return (format!("{test} ? {}", sides.join(" : ")), 1);
+            }
             (format!("{test} ? {} : {}", side(a, names), side(b, names)), 1)
         }
         Call(function, arguments) => (call(function, arguments, names), ATOM),
@@ -434,9 +451,9 @@ fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
 /// Writes a function of C++ over the variables of a loop.
 fn lambda(variables: &[String], body: &CodeExpr, names: &impl CppNames) -> String {
     let body = written(body, names);
-    let param = |name: &String| match mentions(&body, name) {
-        true => format!("const Value & {name}"),
-        false => "const Value &".to_owned(),
+    let param = |name: &String| {
+        let name = if mentions(&body, name) { name } else { "" };
+        format!("const Value & {name}").trim_end().to_owned()
     };
     let params: Vec<String> = variables.iter().map(param).collect();
     format!("[&]({}) -> Value {{ return {body}; }}", params.join(", "))
@@ -463,9 +480,13 @@ fn binary(sign: &'static str, a: &CodeExpr, b: &CodeExpr, names: &impl CppNames)
         other => other,
     };
     let bound = strength(sign);
-    // Two literals would be numbers of C++, not of the config.
-    let left = match (a, b) {
-        (Number(n), Number(_)) => format!("Value({n})"),
+    let types = [a, b].map(|side| written_type(side, names));
+    if types[0].is_some() && b.is_name("None") {
+        return ((word == "!=").to_string(), 10);
+    }
+    // Two numbers of C++ are divided otherwise than two of the config.
+    let left = match (sign, types) {
+        ("/" | "%", [Some(_), Some(_)]) => format!("Value({})", written(a, names)),
         _ => at(shown(a, names), bound),
     };
     (format!("{left} {word} {}", at(shown(b, names), bound + 1)), bound)

@@ -97,6 +97,7 @@ fn walked<'s>(
         evaluated: 0,
         kept: IndexMap::new(),
         used: BTreeSet::new(),
+        sizes: BTreeSet::new(),
         division,
     };
     let root = match root(&mut walk) {

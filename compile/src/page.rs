@@ -15,6 +15,7 @@ use crate::arguments::native;
 use crate::base::is_part;
 use crate::bodies::NoMethods;
 use crate::classes::Class;
+use crate::cpp_types::compared;
 use crate::file::{Code, CodeWriter};
 use crate::helpers::{ArgumentPresence, REFUSAL, variant_name};
 use crate::places::{NameScope, resolved_lines};
@@ -22,7 +23,7 @@ use crate::python::{expression, quoted};
 use crate::scalars::of_scalar;
 use crate::states::StateCode;
 use crate::target::{Layout, Target};
-use crate::value::{CodeLine, each_text};
+use crate::value::{CodeLine, each_text, variable};
 use crate::{comments, cpp, cpp_layout, layout, loader, settings};
 
 impl CodeWriter<'_, '_> {
@@ -64,13 +65,23 @@ impl CodeWriter<'_, '_> {
         let numbers = self.walk.layers.numbers();
         let mut written = Vec::new();
         let mut known = cpp::CppMembers::new();
+        let bodies = bodies_of(classes.iter().chain([last]));
+        let mut lines = Vec::new();
+        each_text(&settings, &mut |text| lines.push(text.to_owned()));
+        let uses = cpp::SettingUses {
+            sizes: self.walk.sizes.iter().map(|name| variable(name)).collect(),
+            compared: compared(lines.iter().map(String::as_str).chain(bodies.lines())),
+        };
+        let cpp_settings = match target.layout {
+            Layout::Python => None,
+            Layout::Cpp => {
+                let code = cpp::settings(&settings, &uses, &mut known);
+                Some(cpp_value(code, "Config", target)?)
+            }
+        };
         for class in classes {
             written.push(class_value(class, &numbers, target, &mut known)?);
         }
-        let cpp_settings = match target.layout {
-            Layout::Python => None,
-            Layout::Cpp => Some(cpp_value(cpp::settings(&settings), "Config", target)?),
-        };
         let mut setting_lines = Vec::new();
         layout::lines(&settings, 2, width, &mut setting_lines);
         let about = comments::first(&spec.source.text);

@@ -198,7 +198,11 @@ fn families_of_all_kinds_compile_for_llama_cpp() {
         ("gemma3_text", "x = graph.rows(x);\n        return graph.rms_norm(norm, x);"),
         ("gemma3_text", "ggml_tensor * x = graph.result(model(tokens, graph));"),
         // Settings are read where they are members.
-        ("gemma3_text", "    Value hidden = config[\"hidden_size\"];\n"),
+        ("gemma3_text", "    int64_t hidden = config[\"hidden_size\"].integer();\n"),
+        ("gemma3_text", "    double eps = read(config, {\"rms_norm_eps\"}, 1e-06).real();\n"),
+        ("gemma3_text", "    Value logit_cap = read(config, {\"final_logit_softcapping\"});\n"),
+        // `true`, or a text in some configs.
+        ("laguna", "    Value gating = read("),
     ];
     for (name, part) in parts {
         let code = written(name, &carried("llama.cpp")).expect("it compiles");

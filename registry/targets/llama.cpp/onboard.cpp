@@ -32,17 +32,26 @@ Value::operator bool() const {
 }
 
 int64_t Value::integer() const {
-    if (!is_number()) {
-        throw failure("a number is missing in the config");
+    if (!is_number() || (kind == FLOAT && x != std::floor(x))) {
+        throw failure(is_number() ? std::to_string(x) + " in the config is no whole number" : "a number is missing in the config");
     }
     return i;
 }
 
-float Value::number() const {
+float Value::number() const { return (float) real(); }
+
+double Value::real() const {
     if (!is_number()) {
         throw failure("a number is missing in the config");
     }
-    return (float) x;
+    return x;
+}
+
+bool Value::flag() const {
+    if (!is_number() || (x != 0.0 && x != 1.0)) {
+        throw failure("a truth value is missing in the config");
+    }
+    return x != 0.0;
 }
 
 Value Value::operator[](const Value & key) const {
@@ -589,38 +598,60 @@ void Rotary::make() {
     throw failure("rotary positions of kind `" + kind + "`");
 }
 
+static void fill(ggml_tensor * x, const std::vector<float> & values) {
+    if (x && x->buffer) { // which it has if something reads it
+        ggml_backend_tensor_set(x, values.data(), 0, ggml_nbytes(x));
+    }
+}
+
 struct PeriodsInput : public llm_graph_input_i {
     const Rotary * table;
-    ggml_tensor * x = nullptr;
+    Rope rope;
 
     explicit PeriodsInput(const Rotary * table) : table(table) {}
 
     void set_input(const llama_ubatch * ubatch) override {
-        if (!x->buffer) {
-            return; // nothing reads it
+        fill(rope.periods, table->periods);
+        if (!rope.is_long || !ubatch->pos) {
+            return;
         }
-        llama_pos last = 0;
-        for (uint32_t n = 0; ubatch->pos && n < ubatch->n_tokens; ++n) {
-            last = std::max(last, ubatch->pos[n]);
+        // The length of a sequence chooses the table of its rows.
+        std::map<llama_seq_id, llama_pos> last;
+        for (uint32_t n = 0; n < ubatch->n_tokens; ++n) {
+            llama_pos & pos = last[ubatch->seq_id[n][0]];
+            pos = std::max(pos, ubatch->pos[n]);
         }
-        const bool is_long = table->reach > 0 && last + 1 > table->reach;
-        const auto & periods = is_long ? table->long_periods : table->periods;
-        ggml_backend_tensor_set(x, periods.data(), 0, ggml_nbytes(x));
+        std::vector<float> is_long;
+        for (uint32_t n = 0; n < ubatch->n_tokens; ++n) {
+            is_long.push_back(last[ubatch->seq_id[n][0]] + 1 > table->reach ? 1.0f : 0.0f);
+        }
+        fill(rope.long_periods, table->long_periods);
+        fill(rope.is_long, is_long);
     }
 
-    bool can_reuse(const llm_graph_params &) override { return true; }
+    bool can_reuse(const llm_graph_params & params) override {
+        return !rope.is_long || rope.is_long->ne[2] == params.ubatch.n_tokens;
+    }
 };
 
 Rope Rotary::operator()(Graph & g) const {
     auto input = std::make_unique<PeriodsInput>(this);
-    input->x = ggml_new_tensor_1d(g.ctx0, GGML_TYPE_F32, periods.size());
-    ggml_set_input(input->x);
-    Rope rope;
+    auto filled_later = [&](int64_t size, int64_t rows) {
+        ggml_tensor * x = ggml_new_tensor_3d(g.ctx0, GGML_TYPE_F32, size, 1, rows);
+        ggml_set_input(x);
+        return x;
+    };
+    Rope & rope = input->rope;
     rope.table = this;
-    rope.periods = input->x;
     rope.factor = scale;
+    rope.periods = filled_later(periods.size(), 1);
+    if (reach > 0) {
+        rope.long_periods = filled_later(periods.size(), 1);
+        rope.is_long = filled_later(1, g.n_tokens);
+    }
+    const Rope result = rope;
     g.res->add_input(std::move(input));
-    return rope;
+    return result;
 }
 
 // graphs
@@ -889,7 +920,16 @@ ggml_tensor * Graph::concat(const tensors & parts) {
 
 ggml_tensor * Graph::rotate(ggml_tensor * x, const Rope & rope, bool interleaved) {
     const int mode = interleaved ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX;
-    return ggml_rope_ext(ctx0, cont(x), positions(), rope.periods, 2 * rope.periods->ne[0], mode, 0, 1.0f, 1.0f, 0.0f, rope.factor, 0.0f, 0.0f);
+    const int size = 2 * rope.periods->ne[0];
+    x = cont(x);
+    auto rotated = [&](ggml_tensor * periods) {
+        return ggml_rope_ext(ctx0, x, positions(), periods, size, mode, 0, 1.0f, 1.0f, 0.0f, rope.factor, 0.0f, 0.0f);
+    };
+    ggml_tensor * y = rotated(rope.periods);
+    if (!rope.is_long) {
+        return y;
+    }
+    return ggml_add(ctx0, y, ggml_mul(ctx0, ggml_sub(ctx0, rotated(rope.long_periods), y), rope.is_long));
 }
 
 void Graph::inputs() {

@@ -43,8 +43,11 @@ struct Value {
     explicit operator bool() const;
     bool is_null() const { return kind == NONE; }
     bool is_number() const { return kind == INT || kind == FLOAT || kind == BOOL; }
+    // The value as a type, or an error.
     int64_t integer() const;
     float number() const;
+    double real() const;
+    bool flag() const;
     Value operator[](const Value & key) const;
     Value otherwise(const std::function<Value()> & other) const; // if it is null
 };
@@ -211,6 +214,8 @@ struct Rotary;
 struct Rope {
     const Rotary * table = nullptr;
     ggml_tensor * periods = nullptr;
+    ggml_tensor * long_periods = nullptr; // of rows where `is_long` is 1
+    ggml_tensor * is_long = nullptr;
     float factor = 1.0f;
 };
 

@@ -70,6 +70,7 @@ int main(int argc, char ** argv) {
     }
     llama_context_params params = llama_context_default_params();
     params.n_seq_max = std::max<size_t>(1, prompts.size());
+    params.kv_unified = true; // or long prompts come in parts
     params.n_ctx = longest * params.n_seq_max;
     params.n_batch = params.n_ubatch = std::max(longest, all);
     params.n_threads = params.n_threads_batch = 1;

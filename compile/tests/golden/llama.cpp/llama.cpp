@@ -10,21 +10,21 @@ namespace onboard::family_llama {
 
 // Sizes and settings, read from the config of the checkpoint.
 struct Config : Settings {
-    Value hidden = config["hidden_size"];
-    Value layers = config["num_hidden_layers"];
-    Value vocab = config["vocab_size"];
-    Value heads = config["num_attention_heads"];
-    Value kv_heads = read(config, {"num_key_value_heads"}, heads);
-    Value head_dim = read(config, {"head_dim"}, floor_div(hidden, heads));
-    Value ffn = config["intermediate_size"];
-    Value eps = read(config, {"rms_norm_eps"}, 1e-06);
+    int64_t hidden = config["hidden_size"].integer();
+    int64_t layers = config["num_hidden_layers"].integer();
+    int64_t vocab = config["vocab_size"].integer();
+    int64_t heads = config["num_attention_heads"].integer();
+    int64_t kv_heads = read(config, {"num_key_value_heads"}, heads).integer();
+    int64_t head_dim = read(config, {"head_dim"}, floor_div(hidden, heads)).integer();
+    int64_t ffn = config["intermediate_size"].integer();
+    double eps = read(config, {"rms_norm_eps"}, 1e-06).real();
     Value act = read(config, {"hidden_act"}, "silu");
-    Value tied = read(config, {"tie_word_embeddings"}, false);
+    bool tied = read(config, {"tie_word_embeddings"}, false).flag();
     Value context = read(config, {"max_position_embeddings"}, 2048);
-    Value scale = power(head_dim, -0.5);
-    Value qkv_bias = read(config, {"attention_bias"}, false);
-    Value mlp_bias = read(config, {"mlp_bias"}, false);
-    Value rope_theta = read(config, {"rope_parameters.rope_theta", "rope_theta"}, 10000.0);
+    double scale = power(head_dim, -0.5).real();
+    bool qkv_bias = read(config, {"attention_bias"}, false).flag();
+    bool mlp_bias = read(config, {"mlp_bias"}, false).flag();
+    double rope_theta = read(config, {"rope_parameters.rope_theta", "rope_theta"}, 10000.0).real();
     Value rope_parameters = read(config, {"rope_parameters", "rope_scaling"});
 
     using Settings::Settings;

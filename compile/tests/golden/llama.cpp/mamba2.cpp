@@ -9,20 +9,20 @@ namespace onboard::family_mamba2 {
 
 // Sizes and settings, read from the config of the checkpoint.
 struct Config : Settings {
-    Value hidden = config["hidden_size"];
-    Value layers = config["num_hidden_layers"];
-    Value vocab = config["vocab_size"];
-    Value eps = read(config, {"layer_norm_epsilon"}, 1e-05);
-    Value tied = read(config, {"tie_word_embeddings"}, false);
-    Value ssm_heads = read(config, {"num_heads"}, 128);
+    int64_t hidden = config["hidden_size"].integer();
+    int64_t layers = config["num_hidden_layers"].integer();
+    int64_t vocab = config["vocab_size"].integer();
+    double eps = read(config, {"layer_norm_epsilon"}, 1e-05).real();
+    bool tied = read(config, {"tie_word_embeddings"}, false).flag();
+    int64_t ssm_heads = read(config, {"num_heads"}, 128).integer();
     Value ssm_dim = read(config, {"head_dim"}, 64);
-    Value ssm_inner = ssm_heads * ssm_dim;
-    Value ssm_groups = read(config, {"n_groups"}, 8);
-    Value ssm_size = read(config, {"state_size"}, 128);
+    int64_t ssm_inner = (ssm_heads * ssm_dim).integer();
+    int64_t ssm_groups = read(config, {"n_groups"}, 8).integer();
+    int64_t ssm_size = read(config, {"state_size"}, 128).integer();
     Value ssm_act = read(config, {"hidden_act"}, "silu");
     Value conv_width = read(config, {"conv_kernel"}, 4);
-    Value conv_bias = read(config, {"use_conv_bias"}, true);
-    Value ssm_bias = read(config, {"use_bias"}, false);
+    bool conv_bias = read(config, {"use_conv_bias"}, true).flag();
+    bool ssm_bias = read(config, {"use_bias"}, false).flag();
     Value dt_limit = read(config, {"time_step_limit"});
     Value dt_min = dt_limit ? dt_limit[0] : nullptr;
     Value dt_max = dt_limit ? (dt_limit[1] > 1e38 ? nullptr : dt_limit[1]) : nullptr;
