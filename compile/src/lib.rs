@@ -32,6 +32,7 @@ mod conditions;
 mod cpp;
 mod cpp_expression;
 mod cpp_layout;
+mod cpp_methods;
 mod cpp_types;
 mod division;
 mod file;

@@ -33,7 +33,8 @@ Value::operator bool() const {
 
 int64_t Value::integer() const {
     if (!is_number() || (kind == FLOAT && x != std::floor(x))) {
-        throw failure(is_number() ? std::to_string(x) + " in the config is no whole number" : "a number is missing in the config");
+        throw failure(is_number() ? std::to_string(x) + " in the config is no whole number"
+                                  : "a number is missing in the config");
     }
     return i;
 }
@@ -101,7 +102,8 @@ static Value arithmetic(const Value & a, const Value & b, char sign) {
         case '*': return whole ? Value(a.i * b.i) : Value(a.x * b.x);
         case '/': return a.x / b.x;
         case '%': return whole ? Value(((a.i % b.i) + b.i) % b.i) : Value(a.x - std::floor(a.x / b.x) * b.x);
-        default:  return whole ? Value((int64_t) std::floor((double) a.i / (double) b.i)) : Value(std::floor(a.x / b.x));
+        default:
+            return whole ? Value((int64_t)std::floor((double)a.i / (double)b.i)) : Value(std::floor(a.x / b.x));
     }
 }
 
@@ -194,7 +196,8 @@ Value map(std::initializer_list<std::pair<Value, Value>> entries) {
     return map;
 }
 
-Value each(const Value & list, const std::function<Value(const Value &)> & body, const std::function<bool(const Value &)> & filter) {
+Value each(const Value & list, const std::function<Value(const Value &)> & body,
+        const std::function<bool(const Value &)> & filter) {
     Value all;
     all.kind = Value::LIST;
     for (const Value & item : list.items) {
@@ -241,7 +244,9 @@ Value repeat(const Value & list, const Value & count) {
 }
 
 Value len_of(const Value & list) {
-    return (int64_t) (list.kind == Value::TEXT ? list.text.size() : list.kind == Value::MAP ? list.entries.size() : list.items.size());
+    return (int64_t)(list.kind == Value::TEXT  ? list.text.size()
+                     : list.kind == Value::MAP ? list.entries.size()
+                                               : list.items.size());
 }
 
 Value sum_of(const Value & list) {
@@ -272,12 +277,18 @@ Value abs_of(const Value & a) { return a < 0 ? -a : a; }
 Value round_of(const Value & a) { return (int64_t) std::nearbyint(a.x); }
 Value str_of(const Value & a) { return a.kind == Value::TEXT ? a.text : std::to_string(a.i); }
 Value list_of(const Value & a) { return a; }
-bool any_of(const Value & list) { return std::any_of(list.items.begin(), list.items.end(), [](const Value & v) { return bool(v); }); }
-bool all_of(const Value & list) { return std::all_of(list.items.begin(), list.items.end(), [](const Value & v) { return bool(v); }); }
+bool any_of(const Value & list) {
+    return std::any_of(list.items.begin(), list.items.end(), [](const Value & v) { return bool(v); });
+}
+bool all_of(const Value & list) {
+    return std::all_of(list.items.begin(), list.items.end(), [](const Value & v) { return bool(v); });
+}
 bool bool_of(const Value & a) { return bool(a); }
 bool is_list(const Value & a) { return a.kind == Value::LIST; }
 Value integer(const Value & a) { return (int64_t) std::trunc(a.x); }
-Value number(const Value & a) { return a.kind == Value::TEXT ? Value(a.text[0] == '-' ? -INFINITY : INFINITY) : Value(a.x); }
+Value number(const Value & a) {
+    return a.kind == Value::TEXT ? Value(a.text[0] == '-' ? -INFINITY : INFINITY) : Value(a.x);
+}
 Value f32(const Value & a) { return (double) (float) a.x; }
 
 Value bf16(const Value & a) {
@@ -356,7 +367,8 @@ Prefix Prefix::when(const Value & condition) const {
     return inner;
 }
 
-ggml_tensor * Prefix::tensor(const char * suffix, llm_tensor like, std::initializer_list<Value> sizes, bool required) const {
+ggml_tensor * Prefix::tensor(
+        const char * suffix, llm_tensor like, std::initializer_list<Value> sizes, bool required) const {
     if (loading->loader == nullptr || absent) {
         return nullptr;
     }
@@ -380,7 +392,9 @@ ggml_tensor * Prefix::tensor(const char * suffix, llm_tensor like, std::initiali
     // Matrices, tables and vectors lie where llama.cpp puts tensors of this kind.
     const bool in_layer = layer >= 0;
     const bool is_table = like == LLM_TENSOR_TOKEN_EMBD;
-    const llm_tensor kind = is_table || in_layer ? like : like == LLM_TENSOR_FFN_DOWN ? LLM_TENSOR_OUTPUT : LLM_TENSOR_OUTPUT_NORM;
+    const llm_tensor kind = is_table || in_layer          ? like
+                            : like == LLM_TENSOR_FFN_DOWN ? LLM_TENSOR_OUTPUT
+                                                          : LLM_TENSOR_OUTPUT_NORM;
     const char * word = std::strcmp(suffix, "bias") == 0 ? "bias" : "weight";
     const LLM_TN_IMPL tn(kind, name, word, is_table || !in_layer ? -1 : layer);
     return loading->model->create_tensor(*loading->loader, tn, {meta->ne[0], meta->ne[1], meta->ne[2], meta->ne[3]}, 0);
@@ -397,8 +411,12 @@ Embedding::Embedding(const Prefix & prefix, const Value & count, const Value & s
     weight = outside.tensor("weight", LLM_TENSOR_TOKEN_EMBD, {size, count});
 }
 
-Norm::Norm(const Prefix & prefix, const Value & size, const Value & eps, const Value & has_bias, const Value & plus_one, const Value & groups) :
-    Named(prefix), eps(prefix.absent ? 0.0f : eps.number()), plus_one(plus_one), groups(prefix.absent ? 1 : groups.integer()) {
+Norm::Norm(const Prefix & prefix, const Value & size, const Value & eps, const Value & has_bias, const Value & plus_one,
+        const Value & groups) :
+    Named(prefix),
+    eps(prefix.absent ? 0.0f : eps.number()),
+    plus_one(plus_one),
+    groups(prefix.absent ? 1 : groups.integer()) {
     weight = prefix.tensor("weight", LLM_TENSOR_ATTN_NORM, {size});
     bias = has_bias ? prefix.tensor("bias", LLM_TENSOR_ATTN_NORM, {size}) : nullptr;
 }
@@ -407,7 +425,9 @@ Parameter::Parameter(const Prefix & prefix, const Value & a, const Value & b, co
     weight = prefix.tensor("", LLM_TENSOR_ATTN_NORM, {a, b.is_null() ? Value(1) : b, c.is_null() ? Value(1) : c});
 }
 
-Experts::Experts(const Prefix & prefix, const Value & size, const Value & inner, const Value & count, const Value & gated, const Value & bias) : Named(prefix) {
+Experts::Experts(const Prefix & prefix, const Value & size, const Value & inner, const Value & count,
+        const Value & gated, const Value & bias) :
+    Named(prefix) {
     if (gated) {
         gate = prefix.at("gate_proj").tensor("weight", LLM_TENSOR_FFN_GATE_EXPS, {size, inner, count});
         gate_bias = bias ? prefix.at("gate_proj").tensor("bias", LLM_TENSOR_FFN_GATE_EXPS, {inner, count}) : nullptr;
@@ -438,7 +458,9 @@ State::State(const Prefix & prefix, const Value & size) : Named(prefix) {
     planned(prefix).kept += this->size;
 }
 
-Conv::Conv(const Prefix & prefix, const Value & channels, const Value & width, const Value & has_bias, const Value & dilation) : Named(prefix) {
+Conv::Conv(const Prefix & prefix, const Value & channels, const Value & width, const Value & has_bias,
+        const Value & dilation) :
+    Named(prefix) {
     if (prefix.absent) {
         return;
     }
@@ -454,7 +476,9 @@ Conv::Conv(const Prefix & prefix, const Value & channels, const Value & width, c
     planned(prefix).kept += this->channels * (this->width - 1);
 }
 
-Attend::Attend(const Prefix & prefix, const Value & kv_heads, const Value & key, const Value & value, const Value & window, const Value & chunk, const Value & softcap) : Named(prefix) {
+Attend::Attend(const Prefix & prefix, const Value & kv_heads, const Value & key, const Value & value,
+        const Value & window, const Value & chunk, const Value & softcap) :
+    Named(prefix) {
     if (prefix.absent) {
         return;
     }
@@ -485,7 +509,12 @@ void tie(const Prefix & prefix, const char * name, ggml_tensor *& weight, ggml_t
 
 // rotary positions
 
-Rotary::Rotary(const Value & dim, const Value & theta, const Value & parameters) : dim_given(dim), theta_given(theta), parameters_given(parameters) { make(); }
+Rotary::Rotary(const Value & dim, const Value & theta, const Value & parameters) :
+    dim_given(dim),
+    theta_given(theta),
+    parameters_given(parameters) {
+    make();
+}
 Rotary & Rotary::partial(const Value & value) { partial_given = value; make(); return *this; }
 Rotary & Rotary::context(const Value & value) { context_given = value; make(); return *this; }
 Rotary & Rotary::original(const Value & value) { original_given = value; make(); return *this; }
@@ -497,7 +526,9 @@ Rotary & Rotary::behind(const Value & value) {
     return *this;
 }
 
-[[noreturn]] Rotary & Rotary::long_by_scale(const Value &) { throw failure("rotary tables that differ in scale alone"); }
+[[noreturn]] Rotary & Rotary::long_by_scale(const Value &) {
+    throw failure("rotary tables that differ in scale alone");
+}
 
 void Rotary::make() {
     const Value & p = parameters_given;
@@ -548,7 +579,9 @@ void Rotary::make() {
         if (factor == 0.0) {
             factor = context_given.x / first.x;
         }
-        auto place = [&](double turns) { return dim * std::log(first.x / (turns * 2.0 * M_PI)) / (2.0 * std::log(theta)); };
+        auto place = [&](double turns) {
+            return dim * std::log(first.x / (turns * 2.0 * M_PI)) / (2.0 * std::log(theta));
+        };
         auto grown = [&](double m) { return factor <= 1.0 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; };
         double low = place(either(read(p, {"beta_fast"}), 32).x);
         double high = place(either(read(p, {"beta_slow"}), 1).x);
@@ -734,7 +767,9 @@ ggml_tensor * Graph::named(const Named & module, ggml_tensor * x) {
 
 ggml_tensor * Graph::cont(ggml_tensor * x) { return ggml_is_contiguous(x) ? x : ggml_cont(ctx0, x); }
 
-ggml_tensor * Graph::embed(const Embedding & w, ggml_tensor * tokens) { return named(w, ggml_get_rows(ctx0, w.weight, tokens)); }
+ggml_tensor * Graph::embed(const Embedding & w, ggml_tensor * tokens) {
+    return named(w, ggml_get_rows(ctx0, w.weight, tokens));
+}
 
 ggml_tensor * Graph::product(ggml_tensor * w, ggml_tensor * x) { return build_lora_mm(w, cont(x)); }
 
@@ -768,9 +803,13 @@ ggml_tensor * Graph::weighted(const Norm & w, ggml_tensor * y) {
     return named(w, w.bias ? with('+', scaled, w.bias) : scaled);
 }
 
-ggml_tensor * Graph::rms_norm(const Norm & w, ggml_tensor * x) { return weighted(w, ggml_rms_norm(ctx0, cont(x), w.eps)); }
+ggml_tensor * Graph::rms_norm(const Norm & w, ggml_tensor * x) {
+    return weighted(w, ggml_rms_norm(ctx0, cont(x), w.eps));
+}
 ggml_tensor * Graph::layer_norm(ggml_tensor * x, const Value & eps) { return ggml_norm(ctx0, cont(x), eps.number()); }
-ggml_tensor * Graph::layer_norm(const Norm & w, ggml_tensor * x) { return weighted(w, ggml_norm(ctx0, cont(x), w.eps)); }
+ggml_tensor * Graph::layer_norm(const Norm & w, ggml_tensor * x) {
+    return weighted(w, ggml_norm(ctx0, cont(x), w.eps));
+}
 
 ggml_tensor * Graph::gated_norm(const Norm & w, ggml_tensor * x, ggml_tensor * gate, bool gate_first, bool silu) {
     x = cont(x);
@@ -797,7 +836,8 @@ ggml_tensor * Graph::act(const Value & name, ggml_tensor * x) {
     if (word == "gelu_pytorch_tanh" || word == "gelu_tanh" || word == "gelu_new" || word == "gelu_fast") {
         // ggml's own reads a table of f16.
         ggml_tensor * cube = ggml_mul(ctx0, ggml_mul(ctx0, x, x), x);
-        ggml_tensor * inner = ggml_scale(ctx0, ggml_add(ctx0, x, ggml_scale(ctx0, cube, 0.044715f)), 0.79788456080286535588f);
+        ggml_tensor * inner =
+                ggml_scale(ctx0, ggml_add(ctx0, x, ggml_scale(ctx0, cube, 0.044715f)), 0.79788456080286535588f);
         return ggml_scale(ctx0, ggml_mul(ctx0, x, ggml_scale_bias(ctx0, ggml_tanh(ctx0, inner), 1.0f, 1.0f)), 0.5f);
     }
     if (word == "quick_gelu") { return ggml_mul(ctx0, x, ggml_sigmoid(ctx0, ggml_scale(ctx0, x, 1.702f))); }
@@ -853,16 +893,25 @@ ggml_tensor * Graph::binary(char op, ggml_tensor * x, ggml_tensor * y, int rank,
     }
 }
 
-ggml_tensor * Graph::add(ggml_tensor * x, ggml_tensor * y, int rank, int other) { return binary('+', x, y, rank, other); }
-ggml_tensor * Graph::sub(ggml_tensor * x, ggml_tensor * y, int rank, int other) { return binary('-', x, y, rank, other); }
-ggml_tensor * Graph::mul(ggml_tensor * x, ggml_tensor * y, int rank, int other) { return binary('*', x, y, rank, other); }
-ggml_tensor * Graph::div(ggml_tensor * x, ggml_tensor * y, int rank, int other) { return binary('/', x, y, rank, other); }
+ggml_tensor * Graph::add(ggml_tensor * x, ggml_tensor * y, int rank, int other) {
+    return binary('+', x, y, rank, other);
+}
+ggml_tensor * Graph::sub(ggml_tensor * x, ggml_tensor * y, int rank, int other) {
+    return binary('-', x, y, rank, other);
+}
+ggml_tensor * Graph::mul(ggml_tensor * x, ggml_tensor * y, int rank, int other) {
+    return binary('*', x, y, rank, other);
+}
+ggml_tensor * Graph::div(ggml_tensor * x, ggml_tensor * y, int rank, int other) {
+    return binary('/', x, y, rank, other);
+}
 
 ggml_tensor * Graph::clamp(ggml_tensor * x, const Value & low, const Value & high) {
     if (low.is_null() && high.is_null()) {
         return x;
     }
-    return ggml_clamp(ctx0, cont(x), low.is_null() ? -INFINITY : low.number(), high.is_null() ? INFINITY : high.number());
+    return ggml_clamp(
+            ctx0, cont(x), low.is_null() ? -INFINITY : low.number(), high.is_null() ? INFINITY : high.number());
 }
 
 ggml_tensor * Graph::heads(ggml_tensor * x, const Value & count, int rank) {
@@ -957,7 +1006,8 @@ void Graph::inputs() {
     }
 }
 
-ggml_tensor * Graph::attend(const Attend & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, const Value & scale, ggml_tensor * sinks) {
+ggml_tensor * Graph::attend(const Attend & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
+        const Value & scale, ggml_tensor * sinks) {
     inputs();
     q = cont(q);
     // Rows of one head count as contiguous wherever they lie.
@@ -975,7 +1025,8 @@ ggml_tensor * Graph::attend(const Attend & state, ggml_tensor * q, ggml_tensor *
     return build_attn(attn, nullptr, nullptr, nullptr, q, k, v, nullptr, sinks, nullptr, s, state.layer);
 }
 
-ggml_tensor * Graph::latent(const Attend & state, const Linear & w, ggml_tensor * q, ggml_tensor * c, ggml_tensor * r, const Value & v_dim, const Value & scale, ggml_tensor * sinks) {
+ggml_tensor * Graph::latent(const Attend & state, const Linear & w, ggml_tensor * q, ggml_tensor * c, ggml_tensor * r,
+        const Value & v_dim, const Value & scale, ggml_tensor * sinks) {
     ggml_tensor * x = linear(w, ggml_reshape_2d(ctx0, cont(c), ggml_nelements(c) / n_tokens, n_tokens));
     const int64_t count = q->ne[1], size = x->ne[0] / count, values = v_dim.integer();
     x = ggml_reshape_3d(ctx0, x, size, count, n_tokens);
@@ -1007,7 +1058,9 @@ struct PositionInput : public llm_graph_input_i {
         ggml_backend_tensor_set(x, row ? (const void *) all.data() : places.data(), 0, ggml_nbytes(x));
     }
 
-    bool can_reuse(const llm_graph_params & params) override { return x->ne[x->ne[1] > 1 || row ? 1 : 0] == params.ubatch.n_tokens; }
+    bool can_reuse(const llm_graph_params & params) override {
+        return x->ne[x->ne[1] > 1 || row ? 1 : 0] == params.ubatch.n_tokens;
+    }
 };
 
 ggml_tensor * Graph::places(const Value & offset) {
@@ -1028,7 +1081,8 @@ ggml_tensor * Graph::by_position(const std::function<std::vector<float>(int64_t)
     return x;
 }
 
-ggml_tensor * Graph::temperature(ggml_tensor * x, const Value & factor, const Value & every, const Value & shift, const char * form, int rank) {
+ggml_tensor * Graph::temperature(
+        ggml_tensor * x, const Value & factor, const Value & every, const Value & shift, const char * form, int rank) {
     const float s = factor.number(), e = every.number(), d = shift.number();
     const std::string word = form;
     ggml_tensor * grown = by_position([=](int64_t at) -> std::vector<float> {
@@ -1091,7 +1145,9 @@ ggml_tensor * Graph::xielu(ggml_tensor * x, ggml_tensor * p, ggml_tensor * n, gg
 
 // mixtures
 
-ggml_tensor * Graph::topk(ggml_tensor * x, const Value & count) { return ggml_argsort_top_k(ctx0, cont(x), count.integer()); }
+ggml_tensor * Graph::topk(ggml_tensor * x, const Value & count) {
+    return ggml_argsort_top_k(ctx0, cont(x), count.integer());
+}
 
 ggml_tensor * Graph::pick(ggml_tensor * x, ggml_tensor * chosen) {
     x = cont(x);
@@ -1117,7 +1173,8 @@ ggml_tensor * Graph::group_mask(ggml_tensor * x, const Value & groups, const Val
     return ggml_reshape_2d(ctx0, ggml_set_rows(ctx0, empty, taken, kept), x->ne[0], rows);
 }
 
-ggml_tensor * Graph::mixture(const Experts & w, ggml_tensor * x, ggml_tensor * chosen, ggml_tensor * weights, const Value & name, bool on_input, const Value & limit, const Value & alpha) {
+ggml_tensor * Graph::mixture(const Experts & w, ggml_tensor * x, ggml_tensor * chosen, ggml_tensor * weights,
+        const Value & name, bool on_input, const Value & limit, const Value & alpha) {
     x = cont(x);
     const int64_t count = chosen->ne[0], rows = x->ne[1];
     ggml_tensor * shares = ggml_reshape_3d(ctx0, cont(weights), 1, count, rows);
@@ -1173,7 +1230,8 @@ ggml_tensor * Graph::kept(int layer, int64_t offset, int64_t size) {
 void Graph::keep(int layer, int64_t offset, ggml_tensor * x, int64_t size) {
     ggml_tensor * all = recurrent_context->get_r_l(layer);
     const size_t row = hparams.n_embd_r() * ggml_element_size(all);
-    ggml_tensor * place = ggml_view_2d(ctx0, all, size, ubatch.n_seqs, row, recurrent_context->get_head() * row + offset * ggml_element_size(all));
+    ggml_tensor * place = ggml_view_2d(
+            ctx0, all, size, ubatch.n_seqs, row, recurrent_context->get_head() * row + offset * ggml_element_size(all));
     ggml_build_forward_expand(gf, ggml_cpy(ctx0, ggml_reshape_2d(ctx0, cont(x), size, ubatch.n_seqs), place));
 }
 
@@ -1200,7 +1258,8 @@ ggml_tensor * Graph::previous(const State & state, ggml_tensor * x) {
     return ggml_reshape_2d(ctx0, ggml_cont(ctx0, before), size, rows * seqs);
 }
 
-ggml_tensor * Graph::ssd(const State & state, ggml_tensor * x, ggml_tensor * dt, ggml_tensor * b, ggml_tensor * c, ggml_tensor * a_log, ggml_tensor * d, bool per_channel) {
+ggml_tensor * Graph::ssd(const State & state, ggml_tensor * x, ggml_tensor * dt, ggml_tensor * b, ggml_tensor * c,
+        ggml_tensor * a_log, ggml_tensor * d, bool per_channel) {
     const int64_t seqs = ubatch.n_seqs, rows = ubatch.n_seq_tokens;
     x = cont(x);
     b = cont(b);
@@ -1210,21 +1269,27 @@ ggml_tensor * Graph::ssd(const State & state, ggml_tensor * x, ggml_tensor * dt,
     ggml_tensor * past = ggml_reshape_4d(ctx0, kept(state.layer, state.offset, state.size), inner, size, heads, seqs);
     // The scan of ggml takes the softplus itself, so it is given the inverse: log(exp(dt) - 1) = dt + log(1 - exp(-dt)).
     ggml_tensor * steps = ggml_reshape_3d(ctx0, cont(dt), heads, rows, seqs);
-    steps = ggml_add(ctx0, steps, ggml_log(ctx0, ggml_scale(ctx0, ggml_expm1(ctx0, ggml_scale(ctx0, steps, -1.0f)), -1.0f)));
+    steps = ggml_add(
+            ctx0, steps, ggml_log(ctx0, ggml_scale(ctx0, ggml_expm1(ctx0, ggml_scale(ctx0, steps, -1.0f)), -1.0f)));
     ggml_tensor * rate = ggml_scale(ctx0, ggml_exp(ctx0, a_log), -1.0f);
     rate = per_channel ? ggml_reshape_2d(ctx0, rate, inner, heads) : ggml_reshape_2d(ctx0, rate, 1, heads);
     ggml_tensor * rows_in = ggml_reshape_4d(ctx0, x, size, heads, rows, seqs);
     ggml_tensor * ids = ggml_cast(ctx0, ggml_arange(ctx0, 0.0f, (float) seqs, 1.0f), GGML_TYPE_I32);
-    ggml_tensor * all = ggml_ssm_scan(ctx0, past, rows_in, steps, rate,
-            ggml_reshape_4d(ctx0, b, inner, groups, rows, seqs), ggml_reshape_4d(ctx0, c, inner, groups, rows, seqs), ids, 1);
+    ggml_tensor * all =
+            ggml_ssm_scan(ctx0, past, rows_in, steps, rate, ggml_reshape_4d(ctx0, b, inner, groups, rows, seqs),
+                    ggml_reshape_4d(ctx0, c, inner, groups, rows, seqs), ids, 1);
     const int64_t count = ggml_nelements(x);
-    keep(state.layer, state.offset, ggml_view_1d(ctx0, all, state.size * seqs, count * ggml_element_size(all)), state.size);
-    ggml_tensor * y = ggml_view_3d(ctx0, all, size, heads, rows * seqs, size * all->nb[0], size * heads * all->nb[0], 0);
-    y = ggml_add(ctx0, y, ggml_mul(ctx0, ggml_reshape_3d(ctx0, x, size, heads, rows * seqs), ggml_reshape_2d(ctx0, d, 1, heads)));
+    keep(state.layer, state.offset, ggml_view_1d(ctx0, all, state.size * seqs, count * ggml_element_size(all)),
+            state.size);
+    ggml_tensor * y =
+            ggml_view_3d(ctx0, all, size, heads, rows * seqs, size * all->nb[0], size * heads * all->nb[0], 0);
+    y = ggml_add(ctx0, y,
+            ggml_mul(ctx0, ggml_reshape_3d(ctx0, x, size, heads, rows * seqs), ggml_reshape_2d(ctx0, d, 1, heads)));
     return named(state, ggml_reshape_2d(ctx0, y, size * heads, rows * seqs));
 }
 
-ggml_tensor * Graph::log_decay(ggml_tensor * x, ggml_tensor * a_log, ggml_tensor * bias, int rank, const Value & floor) {
+ggml_tensor * Graph::log_decay(
+        ggml_tensor * x, ggml_tensor * a_log, ggml_tensor * bias, int rank, const Value & floor) {
     x = plus(x, bias);
     ggml_tensor * rate = ggml_exp(ctx0, a_log);
     if (rank > 1) {
@@ -1236,7 +1301,8 @@ ggml_tensor * Graph::log_decay(ggml_tensor * x, ggml_tensor * a_log, ggml_tensor
     return ggml_scale(ctx0, ggml_mul(ctx0, ggml_softplus(ctx0, x), rate), -1.0f);
 }
 
-ggml_tensor * Graph::delta(const State & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * g, ggml_tensor * beta, const Value & scale, const Value & eps) {
+ggml_tensor * Graph::delta(const State & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * g,
+        ggml_tensor * beta, const Value & scale, const Value & eps) {
     const int64_t seqs = ubatch.n_seqs, rows = ubatch.n_seq_tokens;
     q = cont(q);
     k = cont(k);
@@ -1271,8 +1337,10 @@ ggml_tensor * Graph::delta(const State & state, ggml_tensor * q, ggml_tensor * k
     ggml_tensor * all = ggml_gated_delta_net(ctx0, q, spread(k), v, g,
             ggml_reshape_4d(ctx0, cont(beta), 1, heads, rows, seqs), past, 1);
     const int64_t count = size * heads * rows * seqs;
-    keep(state.layer, state.offset, ggml_view_1d(ctx0, all, state.size * seqs, count * ggml_element_size(all)), state.size);
-    ggml_tensor * y = ggml_view_3d(ctx0, all, value, heads, rows * seqs, size * all->nb[0], size * heads * all->nb[0], 0);
+    keep(state.layer, state.offset, ggml_view_1d(ctx0, all, state.size * seqs, count * ggml_element_size(all)),
+            state.size);
+    ggml_tensor * y =
+            ggml_view_3d(ctx0, all, value, heads, rows * seqs, size * all->nb[0], size * heads * all->nb[0], 0);
     return named(state, ggml_cont(ctx0, y));
 }
 
@@ -1323,7 +1391,8 @@ struct FamilyModel : public llama_model_base {
         make(loading);
         const Plan & plan = loading.plan;
         hparams.n_layer_all = loading.layers;
-        hparams.n_ctx_train = read(config, {"max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len"}, 2048).i;
+        hparams.n_ctx_train =
+                read(config, {"max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len"}, 2048).i;
         hparams.n_embd = read(config, {"hidden_size", "n_embd", "d_model", "dim"}).integer();
         hparams.n_head_arr.fill(1);
         hparams.n_head_kv_arr.fill(0);
@@ -1395,7 +1464,8 @@ struct FamilyModel : public llama_model_base {
         for (const auto & [name, weight] : ml.weights_map) {
             if (loading.names.count(name) == 0) {
                 const auto & ne = weight.tensor->ne;
-                create_tensor(ml, LLM_TN_IMPL(LLM_TENSOR_OUTPUT_NORM, name, "weight", -1), {ne[0], ne[1], ne[2], ne[3]}, TENSOR_SKIP);
+                create_tensor(ml, LLM_TN_IMPL(LLM_TENSOR_OUTPUT_NORM, name, "weight", -1), {ne[0], ne[1], ne[2], ne[3]},
+                        TENSOR_SKIP);
             }
         }
     }

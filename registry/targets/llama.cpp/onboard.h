@@ -137,7 +137,8 @@ struct Prefix {
 
     Prefix at(const std::string & name) const;
     Prefix when(const Value & condition) const; // of a module that is there if the condition holds
-    ggml_tensor * tensor(const char * suffix, llm_tensor like, std::initializer_list<Value> sizes, bool required = true) const;
+    ggml_tensor * tensor(
+            const char * suffix, llm_tensor like, std::initializer_list<Value> sizes, bool required = true) const;
 };
 
 // A module of the library, after which the tensors that it computes are named.
@@ -168,7 +169,8 @@ struct Norm : Named {
     bool plus_one = false;
     int64_t groups = 1;
     Norm() {}
-    Norm(const Prefix & prefix, const Value & size, const Value & eps, const Value & bias = false, const Value & plus_one = false, const Value & groups = 1);
+    Norm(const Prefix & prefix, const Value & size, const Value & eps, const Value & bias = false,
+            const Value & plus_one = false, const Value & groups = 1);
 };
 
 struct Parameter : Named {
@@ -185,7 +187,8 @@ struct Experts : Named {
     ggml_tensor * up_bias = nullptr;
     ggml_tensor * down_bias = nullptr;
     Experts() {}
-    Experts(const Prefix & prefix, const Value & size, const Value & inner, const Value & count, const Value & gated = true, const Value & bias = false);
+    Experts(const Prefix & prefix, const Value & size, const Value & inner, const Value & count,
+            const Value & gated = true, const Value & bias = false);
 };
 
 struct Conv : Named {
@@ -193,7 +196,8 @@ struct Conv : Named {
     ggml_tensor * bias = nullptr;
     int64_t channels = 0, width = 0, offset = 0, dilation = 1;
     Conv() {}
-    Conv(const Prefix & prefix, const Value & channels, const Value & width, const Value & bias = false, const Value & dilation = 1);
+    Conv(const Prefix & prefix, const Value & channels, const Value & width, const Value & bias = false,
+            const Value & dilation = 1);
 };
 
 // A recurrent state of a layer.
@@ -206,7 +210,8 @@ struct State : Named {
 // What attention keeps of a layer.
 struct Attend : Named {
     Attend() {}
-    Attend(const Prefix & prefix, const Value & kv_heads, const Value & key, const Value & value, const Value & window = nullptr, const Value & chunk = false, const Value & softcap = nullptr);
+    Attend(const Prefix & prefix, const Value & kv_heads, const Value & key, const Value & value,
+            const Value & window = nullptr, const Value & chunk = false, const Value & softcap = nullptr);
 };
 
 struct Rotary;
@@ -265,11 +270,14 @@ struct Graph : public llm_graph_context {
     ggml_tensor * part(ggml_tensor * x, const Value & from, const Value & to);
     ggml_tensor * concat(const tensors & parts);
     ggml_tensor * rotate(ggml_tensor * x, const Rope & rope, bool interleaved);
-    ggml_tensor * attend(const Attend & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, const Value & scale, ggml_tensor * sinks = nullptr);
-    ggml_tensor * latent(const Attend & state, const Linear & w, ggml_tensor * q, ggml_tensor * c, ggml_tensor * r, const Value & v_dim, const Value & scale, ggml_tensor * sinks = nullptr);
+    ggml_tensor * attend(const Attend & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, const Value & scale,
+            ggml_tensor * sinks = nullptr);
+    ggml_tensor * latent(const Attend & state, const Linear & w, ggml_tensor * q, ggml_tensor * c, ggml_tensor * r,
+            const Value & v_dim, const Value & scale, ggml_tensor * sinks = nullptr);
     ggml_tensor * places(const Value & offset);
     ggml_tensor * by_position(const std::function<std::vector<float>(int64_t)> & row);
-    ggml_tensor * temperature(ggml_tensor * x, const Value & factor, const Value & every, const Value & shift, const char * form, int rank);
+    ggml_tensor * temperature(ggml_tensor * x, const Value & factor, const Value & every, const Value & shift,
+            const char * form, int rank);
     ggml_tensor * sinusoid(const Value & frequencies, const Value & offset);
     ggml_tensor * copies(ggml_tensor * x, const Value & count);
     ggml_tensor * heads_linear(ggml_tensor * w, ggml_tensor * x, bool in_out, bool shared);
@@ -277,14 +285,18 @@ struct Graph : public llm_graph_context {
     ggml_tensor * topk(ggml_tensor * x, const Value & count);
     ggml_tensor * group_mask(ggml_tensor * x, const Value & groups, const Value & keep, bool by_max, bool zero);
     ggml_tensor * pick(ggml_tensor * x, ggml_tensor * chosen);
-    ggml_tensor * mixture(const Experts & w, ggml_tensor * x, ggml_tensor * chosen, ggml_tensor * weights, const Value & act, bool on_input = false, const Value & limit = nullptr, const Value & alpha = nullptr);
+    ggml_tensor * mixture(const Experts & w, ggml_tensor * x, ggml_tensor * chosen, ggml_tensor * weights,
+            const Value & act, bool on_input = false, const Value & limit = nullptr, const Value & alpha = nullptr);
     ggml_tensor * conv(const Conv & w, ggml_tensor * x);
     ggml_tensor * previous(const State & state, ggml_tensor * x);
-    ggml_tensor * ssd(const State & state, ggml_tensor * x, ggml_tensor * dt, ggml_tensor * b, ggml_tensor * c, ggml_tensor * a_log, ggml_tensor * d, bool per_channel = false);
-    ggml_tensor * log_decay(ggml_tensor * x, ggml_tensor * a_log, ggml_tensor * bias, int rank, const Value & floor = nullptr);
-    ggml_tensor * delta(const State & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * g, ggml_tensor * beta, const Value & scale, const Value & eps);
+    ggml_tensor * ssd(const State & state, ggml_tensor * x, ggml_tensor * dt, ggml_tensor * b, ggml_tensor * c,
+            ggml_tensor * a_log, ggml_tensor * d, bool per_channel = false);
+    ggml_tensor * log_decay(
+            ggml_tensor * x, ggml_tensor * a_log, ggml_tensor * bias, int rank, const Value & floor = nullptr);
+    ggml_tensor * delta(const State & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * g,
+            ggml_tensor * beta, const Value & scale, const Value & eps);
 
-private:
+  private:
     llm_graph_input_attn_kv      * attn = nullptr;
     llm_graph_input_attn_kv_iswa * attn_iswa = nullptr;
     llm_graph_input_rs           * recurrent = nullptr;
@@ -319,7 +331,9 @@ struct Rotary {
 void tie(const Prefix & prefix, const char * name, ggml_tensor *& weight, ggml_tensor * other);
 
 // The values of a list of known length.
-template <size_t... N> auto unpacked(const tensors & all, std::index_sequence<N...>) { return std::make_tuple(all.at(N)...); }
+template <size_t... N> auto unpacked(const tensors & all, std::index_sequence<N...>) {
+    return std::make_tuple(all.at(N)...);
+}
 template <size_t count> auto unpacked(const tensors & all) { return unpacked(all, std::make_index_sequence<count>()); }
 
 // Base of the settings of a family.
@@ -393,7 +407,8 @@ private:
 // All layers. If there are several classes, each has a kind of layers or a list of kinds, and null stands for all other kinds.
 template <typename... T> struct Layers : public std::vector<LayerOf<T...>> {
     template <typename Config>
-    Layers(const Config & config, const Prefix & prefix, const char * path, const Value & count, const Value & kinds = nullptr, const Value & classes = nullptr) {
+    Layers(const Config & config, const Prefix & prefix, const char * path, const Value & count,
+            const Value & kinds = nullptr, const Value & classes = nullptr) {
         this->resize(count.integer());
         for (int n = 0; n < (int) this->size(); ++n) {
             (*this)[n].number = n;
@@ -413,7 +428,8 @@ private:
         unknown_kind(kind);
     }
 
-    template <size_t... N, typename... A> static void make(size_t place, OneOf<T...> & module, std::index_sequence<N...>, const A &... given) {
+    template <size_t... N, typename... A>
+    static void make(size_t place, OneOf<T...> & module, std::index_sequence<N...>, const A &... given) {
         ((void) (place == N ? (module.template emplace<N + 1>(given...), 0) : 0), ...);
     }
 };

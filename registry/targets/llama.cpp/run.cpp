@@ -28,7 +28,8 @@ static bool written(llama_context * ctx, const llama_batch & batch, int width, F
     return good;
 }
 
-static bool rows(llama_context * ctx, const std::vector<llama_token> & tokens, size_t from, size_t to, int width, FILE * out) {
+static bool rows(
+        llama_context * ctx, const std::vector<llama_token> & tokens, size_t from, size_t to, int width, FILE * out) {
     llama_batch batch = llama_batch_init(to - from, 0, 1);
     for (size_t n = from; n < to; ++n) {
         add(batch, tokens[n], n, 0);
