@@ -48,7 +48,7 @@ const SETTINGS: &str = "Config";
 /// What the uses of settings say of their types.
 #[derive(Default)]
 pub(crate) struct SettingUses {
-    /// Those that are sizes: whole numbers.
+    /// Those that are sizes, and so integers.
     pub(crate) sizes: BTreeSet<String>,
     /// Those that may be texts.
     pub(crate) compared: BTreeSet<String>,
@@ -289,8 +289,9 @@ impl<'c> CppWriter<'c> {
         }
         if let Some(module) = member.strip_suffix(".weight") {
             let path: Vec<&str> = module.split('.').collect();
-            let (module, other) = (self.member(&path), written(&value, self));
-            let line = format!("tie(prefix, \"{member}\", {module}.weight, {other});");
+            let weight = self.member(&path);
+            let other = written(&value, self);
+            let line = format!("tie(prefix, \"{member}\", {weight}.weight, {other});");
             self.under(under, &line);
             return;
         }
@@ -348,13 +349,18 @@ impl<'c> CppWriter<'c> {
             _ => values.len() == 1,
         };
         if !is_class(value) && values.len() == 1 {
-            let (ty, given) = (classes[0], self.given(value));
+            let ty = classes[0];
+            let given = self.given(value);
             self.members.insert(name.to_owned(), ty.to_owned());
             let (path, tail) = given.split_once(')').unwrap_or((&given, ""));
             return indent(1, &format!("{ty} {name}{{{path}).when({shown}){tail}}};"));
         }
-        let mut all = classes.clone();
-        all.dedup();
+        let mut all: Vec<&str> = Vec::new();
+        for class in &classes {
+            if !all.contains(class) {
+                all.push(class);
+            }
+        }
         if !is_class(value) && all.len() == 1 && is_else {
             let ty = classes[0];
             let sides: Vec<String> = values.iter().map(|one| written(&one.value, self)).collect();
@@ -363,7 +369,7 @@ impl<'c> CppWriter<'c> {
         }
         let ty = format!("OneOf<{}>", all.join(", "));
         self.members.insert(name.to_owned(), ty.clone());
-        if alike && is_else {
+        if alike && is_else && all.len() == values.len() {
             return indent(1, &format!("{ty} {name}{{{shown}, {}}};", self.given(value)));
         }
         for one in values {
@@ -373,6 +379,11 @@ impl<'c> CppWriter<'c> {
             self.under(one.condition.as_ref(), &line);
         }
         indent(1, &format!("{ty} {name};"))
+    }
+
+    /// Writes a module of a list, or a gap.
+    fn list_item(&self, item: &CodeExpr) -> String {
+        if is_gap(item) { "{}".to_owned() } else { written(item, self) }
     }
 
     /// Returns the type and the line of a member that has one value.
@@ -386,9 +397,7 @@ impl<'c> CppWriter<'c> {
             }
             let class = items.iter().find(|item| !is_gap(item)).and_then(constructed);
             let ty = format!("std::vector<{}>", class.unwrap_or_default());
-            let module =
-                |item: &CodeExpr| if is_gap(item) { "{}".to_owned() } else { written(item, self) };
-            let all: Vec<String> = items.iter().map(module).collect();
+            let all: Vec<String> = items.iter().map(|item| self.list_item(item)).collect();
             let line = format!("{ty} {name} = {{{}}};", all.join(", "));
             return (ty, line);
         }

@@ -448,14 +448,16 @@ fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
     }
 }
 
+/// Writes a parameter, without its name if a body does not read it.
+fn parameter(name: &str, body: &str) -> String {
+    let name = if mentions(body, name) { name } else { "" };
+    format!("const Value & {name}").trim_end().to_owned()
+}
+
 /// Writes a function of C++ over the variables of a loop.
 fn lambda(variables: &[String], body: &CodeExpr, names: &impl CppNames) -> String {
     let body = written(body, names);
-    let param = |name: &String| {
-        let name = if mentions(&body, name) { name } else { "" };
-        format!("const Value & {name}").trim_end().to_owned()
-    };
-    let params: Vec<String> = variables.iter().map(param).collect();
+    let params: Vec<String> = variables.iter().map(|name| parameter(name, &body)).collect();
     format!("[&]({}) -> Value {{ return {body}; }}", params.join(", "))
 }
 

@@ -81,7 +81,7 @@ pub(crate) fn meant_type(expr: &CodeExpr, names: &impl CppNames) -> Option<CppTy
     match expr {
         Call(function, given) if function.is_name("read") => {
             let (_, default) = given.iter().find(|(name, _)| name.is_some())?;
-            // A whole number by default may be another in a config.
+            // Where the default is an integer, a config may have a fraction.
             part(default).filter(|ty| *ty != CppType::Int)
         }
         Call(function, _) if function.is_name("int") || function.is_name("len") => {

@@ -33,7 +33,7 @@ Value::operator bool() const {
 
 int64_t Value::integer() const {
     if (!is_number() || (kind == FLOAT && x != std::floor(x))) {
-        throw failure(is_number() ? std::to_string(x) + " in the config is no whole number"
+        throw failure(is_number() ? std::to_string(x) + " in the config is no integer"
                                   : "a number is missing in the config");
     }
     return i;
