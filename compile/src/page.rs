@@ -66,19 +66,7 @@ impl CodeWriter<'_, '_> {
         let mut written = Vec::new();
         let mut known = cpp::CppMembers::new();
         let bodies = bodies_of(classes.iter().chain([last]));
-        let mut lines = Vec::new();
-        each_text(&settings, &mut |text| lines.push(text.to_owned()));
-        let uses = cpp::SettingUses {
-            sizes: self.walk.sizes.iter().map(|name| variable(name)).collect(),
-            compared: compared(lines.iter().map(String::as_str).chain(bodies.lines())),
-        };
-        let cpp_settings = match target.layout {
-            Layout::Python => None,
-            Layout::Cpp => {
-                let code = cpp::settings(&settings, &uses, &mut known);
-                Some(cpp_value(code, "Config", target)?)
-            }
-        };
+        let cpp_settings = self.cpp_settings(&settings, &bodies, &mut known)?;
         for class in classes {
             written.push(class_value(class, &numbers, target, &mut known)?);
         }
@@ -131,6 +119,27 @@ impl CodeWriter<'_, '_> {
         };
         let extra_files = self.extra_files(&context)?;
         Ok(Code { name, text, extra_files, ops, helpers: names_of_helpers, rounds })
+    }
+
+    /// Returns the settings as a struct of C++, for a target that has such.
+    fn cpp_settings(
+        &self,
+        settings: &[CodeLine],
+        bodies: &str,
+        known: &mut cpp::CppMembers,
+    ) -> Result<Option<minijinja::Value>, Finding> {
+        let target = self.walk.target;
+        if target.layout == Layout::Python {
+            return Ok(None);
+        }
+        let mut lines = Vec::new();
+        each_text(settings, &mut |text| lines.push(text.to_owned()));
+        let uses = cpp::SettingUses {
+            sizes: self.walk.sizes.iter().map(|name| variable(name)).collect(),
+            compared: compared(lines.iter().map(String::as_str).chain(bodies.lines())),
+        };
+        let code = cpp::settings(settings, &uses, known);
+        cpp_value(code, "Config", target).map(Some)
     }
 
     /// Fills the templates of the other files, and copies those that are no templates. Python is laid out like the file of the model.
