@@ -210,3 +210,32 @@ pub(super) fn bind_mask(reader: &mut Reader<'_>, out: &serde_json::Value, name: 
         );
     }
 }
+
+/// A triangle over tokens and keys is the mask of causal attention.
+pub(super) fn triangle(reader: &mut Reader<'_>, event: &Event) {
+    let Some(out) = Operand::parse(&event.out).value() else { return };
+    if !bind_square(reader, out) {
+        reader.hole(event, "a triangle that is no mask");
+    }
+}
+
+/// Binds a square over tokens and keys to the mask of causal attention; false if it is none.
+pub(super) fn bind_square(reader: &mut Reader<'_>, out: usize) -> bool {
+    let shape = &reader.record.values[out].shape;
+    let tokens = reader.sizes.tokens;
+    let Some((inner, outer)) =
+        shape.split_last_chunk::<2>().map(|(outer, inner)| (inner, outer.len()))
+    else {
+        return false;
+    };
+    if *inner != [tokens, tokens] {
+        return false;
+    }
+    let mut term = reader.graph.step("mask", &[], Vec::new(), reader.kind(out));
+    term.set("kind", Number::Word("create_causal_mask".to_owned()));
+    let id = reader.graph.add(term);
+    let mut axes = vec![Axis::One; outer];
+    axes.extend([Axis::Tokens, Axis::Keys]);
+    reader.values.insert(out, Value { id, axes });
+    true
+}

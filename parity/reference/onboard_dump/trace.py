@@ -307,8 +307,8 @@ def attribute(owner, name, *default):
     """`getattr` that notes which key of a config the default stands in for."""
     if not default or not type(owner).__name__.endswith("Config") or hasattr(owner, name):
         return getattr(owner, name, *default)
-    value = plain(default[0])
-    if isinstance(value, (bool, int, float, str)):
+    value, path = plain(default[0]), vars(owner).get("_onboard_path", "").removeprefix("text_config.")
+    if isinstance(value, (bool, int, float, str)) and not path:
         MISSING.setdefault(name, (value, expression(default[0])))
         return symbol(value, ["config", name])
     return default[0]
@@ -385,8 +385,7 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust)
     load = reader(config)
     recorder = Recorder(None)
-    kind = load.__self__ if hasattr(load, "__self__") else type(config)
-    modeling = modeling_module(config, kind)
+    modeling = modeling_module(config, folder, trust)
     files = {modeling.__name__: modeling}
     for inner in (config.get_text_config(decoder=True), *(value for value in vars(config).values() if type(value).__name__.endswith("Config"))):
         for mapping in (MODEL_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING):
@@ -401,7 +400,7 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
         patch_modeling(module, recorder)
     keep_expressions(importlib.import_module("transformers.modeling_rope_utils"))
     patch_cache(recorder)
-    with Reads(type(config), {"transformers.modeling_rope_utils", "transformers.masking_utils"}) as reads, torch.no_grad():
+    with Reads(type(config), {"transformers.modeling_rope_utils", "transformers.masking_utils", *files}) as reads, torch.no_grad():
         with Construction() as construction, bias_switches():
             model = without_meta(folder, torch.bfloat16, load, trust).eval()
         recorder.know(model)
@@ -617,14 +616,19 @@ def explained(name: str, base: dict, causes: dict[str, dict]) -> list | None:
     return None
 
 
-def modeling_module(config, kind) -> types.ModuleType:
-    """File of the class that the config names."""
+def modeling_module(config, folder: Path, trust: bool) -> types.ModuleType:
+    """File of the class that reads this config."""
     import importlib
 
     import transformers
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    name = (config.architectures or [None])[0]
-    chosen = getattr(transformers, name, None) if name else None
-    if chosen is None and kind is not None:
-        chosen = kind
-    return importlib.import_module(chosen.__module__)
+    remote = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
+    if remote and trust:
+        from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+        return importlib.import_module(get_class_from_dynamic_module(remote, str(folder)).__module__)
+    chosen = getattr(transformers, (config.architectures or [""])[0], None)
+    if chosen is None and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        chosen = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return importlib.import_module((chosen or type(config)).__module__)
