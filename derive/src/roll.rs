@@ -46,6 +46,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     let transposed = RefCell::new(Vec::new());
     let squeezed = RefCell::new(Vec::new());
     let inner = RefCell::new(Vec::new());
+    let bare = RefCell::new(Vec::new());
     let outputs = module_outputs(&reader);
     let states = RefCell::new(Vec::new());
     let activations = activation_keys(record);
@@ -77,6 +78,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         can_tie: true,
         outputs: &outputs,
         inner: &inner,
+        bare: &bare,
         kept_in_half: &record.kept_in_half,
         transposed: &transposed,
         squeezed: &squeezed,
@@ -117,6 +119,14 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         states: states.into_inner(),
     }
     .text(name);
+    let mut bare = bare.into_inner();
+    bare.sort();
+    bare.dedup();
+    let spec = if bare.is_empty() {
+        spec
+    } else {
+        format!("# Sizes that no config key gives: {}.\n{spec}", bare.join(", "))
+    };
     Derived { spec, holes }
 }
 

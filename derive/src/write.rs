@@ -33,6 +33,8 @@ pub struct Writer<'w> {
     pub cache_layers: Vec<i64>,
     /// Number of the layer.
     pub layer: Option<i64>,
+    /// Modules with a size that no config key gives.
+    pub bare: &'w RefCell<Vec<String>>,
     /// Weights whose axes of size 1 are dropped.
     pub squeezed: &'w RefCell<Vec<String>>,
     /// Path of the module that gives the logits.

@@ -84,7 +84,8 @@ impl Sheet<'_> {
             "piece" => return self.joined_rule(weight),
             _ => {}
         }
-        if source.part == "whole" && self.is_stack(weight) {
+        let shared = source.part == "whole" && self.record.weights.contains_key(&source.disk);
+        if shared || source.part == "whole" && self.is_stack(weight) {
             return None;
         }
         let gated = matches!(source.part.as_str(), "first" | "second" | "even" | "odd");

@@ -85,6 +85,9 @@ impl Program<'_, '_> {
                 .push(self.writer.graph.weight(term.inputs[1]).unwrap_or_default().to_owned());
         }
         let width = self.number(&term.width().number);
+        if let Number::Int(size) = term.width().number {
+            self.writer.bare.borrow_mut().push(format!("{weight} ({size})"));
+        }
         format!("linear({x}, {module}, {width}{}{tap})", self.bias(term))
     }
 
