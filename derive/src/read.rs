@@ -235,11 +235,12 @@ impl<'r> Reader<'r> {
         let facts = &self.record.values[number];
         let kind = self.kind(number);
         if facts.weight.as_ref().is_some_and(|path| path.ends_with("position_ids"))
-            && facts.shape.len() == 2
+            && (1..=2).contains(&facts.shape.len())
         {
+            let batch = vec![Axis::One; facts.shape.len() - 1];
             let term = self.graph.step("positions", &[], Vec::new(), Kind::Int);
             let id = self.graph.add(term);
-            let value = Value { id, axes: vec![Axis::One, Axis::Tokens] };
+            let value = Value { id, axes: [batch, vec![Axis::Tokens]].concat() };
             self.values.insert(number, value.clone());
             return value;
         }

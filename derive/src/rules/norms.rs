@@ -13,6 +13,7 @@ pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
         "sub" => centred(graph, term),
         "cast" => rounded(graph, term),
         "add" => shifted(graph, term),
+        "layer_norm" if has_weight(term) => one_and_weight(graph, term),
         "rms_norm" if !has_weight(term) => {
             let mut joined =
                 Term { op: "unit".to_owned(), inputs: vec![term.inputs[0]], ..term.clone() };
@@ -21,6 +22,18 @@ pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
         }
         _ => None,
     }
+}
+
+/// A weight to which 1 is added before the norm takes it.
+fn one_and_weight(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let sum = graph.is(graph.bare(term.inputs[1]), "offset")?;
+    let one = matches!(sum.attribute("s"), Some(Number::Int(1)))
+        || sum.attribute("s") == Some(&Number::Real(1.0));
+    graph.weight(sum.inputs[0])?;
+    let mut joined = term.clone();
+    joined.inputs[1] = graph.weight_root(sum.inputs[0]);
+    joined.set("plus_one", Number::Bool(true));
+    one.then_some(Joined::Term(joined))
 }
 
 fn has_weight(term: &Term) -> bool {
