@@ -2,6 +2,7 @@
 
 pub mod calls;
 pub mod graph;
+pub mod holes;
 pub mod layout;
 pub mod number;
 pub mod operand;

@@ -20,6 +20,19 @@ pub struct Derived {
     pub spec: String,
     /// Calls and terms that no op explains.
     pub holes: Vec<String>,
+    /// Where its functions and the programs of its layers come from.
+    pub origins: Vec<Origin>,
+}
+
+/// The modules of a class that a function or a layer program of a spec describes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// Name of the function, or of the kind of layers.
+    pub name: String,
+    /// Paths of the modules.
+    pub modules: Vec<String>,
+    /// The Python class of the modules.
+    pub class: String,
 }
 
 /// Names of activations in configs, and the ops.
@@ -32,6 +45,9 @@ const ACTIVATION_WORDS: &[(&str, &str)] = &[
 struct Layer {
     program: String,
     functions: BTreeMap<String, String>,
+    /// Path of the layer's module, and of the module of each function.
+    path: String,
+    modules: BTreeMap<String, String>,
 }
 
 /// Derives a spec from a record.
@@ -46,7 +62,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     let tables = table_names(&reader);
     let Some((list, layers)) = repeated(&reader) else {
         holes.push("no list of layers runs in the forward".to_owned());
-        return Derived { spec: String::new(), holes };
+        return Derived { spec: String::new(), holes, origins: Vec::new() };
     };
     name_sizes(&reader, &names, layers.len());
     let embedding = reader.graph.terms.iter().find(|term| term.op == "embed").and_then(|term| reader.graph.weight(term.inputs[1]))
@@ -64,14 +80,15 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     }
     widen_first(&mut written);
     if written.len() < layers.len() {
-        return Derived { spec: String::new(), holes };
+        return Derived { spec: String::new(), holes, origins: Vec::new() };
     }
     let model = write_model(&reader, &writer(""), &layers);
     holes.extend(faults.borrow().iter().cloned());
     holes.sort();
     holes.dedup();
-    let spec = Sheet { record, reader: &reader, names: &names, tables: &tables, list: &list, written, model, transposed: transposed.into_inner(), squeezed: squeezed.into_inner() }.text(name);
-    Derived { spec, holes }
+    let origins = RefCell::new(Vec::new());
+    let spec = Sheet { origins: &origins, record, reader: &reader, names: &names, tables: &tables, list: &list, written, model, transposed: transposed.into_inner(), squeezed: squeezed.into_inner() }.text(name);
+    Derived { spec, holes, origins: origins.into_inner() }
 }
 
 /// Config keys that name an activation which the class looked up.
@@ -206,6 +223,7 @@ fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Res
         }
     }
     let mut functions = BTreeMap::new();
+    let mut modules = BTreeMap::new();
     let mut calls: Vec<(Id, String, Vec<Id>)> = Vec::new();
     for (child, members) in groups {
         let weights = members.iter().flat_map(|&id| reader.graph.term(id).inputs.iter()).filter(|&&id| reader.graph.term(id).op == "weight").count();
@@ -231,6 +249,7 @@ fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Res
         let function = if attends { "attention".to_owned() } else { function_name(&child) };
         let program = Program::new(writer, &named, &[result]).finish(&[result]);
         let header: Vec<String> = named.iter().map(|(_, name)| name.clone()).collect();
+        modules.insert(format!("{function}({})", header.join(", ")), format!("{}{child}", writer.prefix));
         functions.insert(format!("{function}({})", header.join(", ")), program);
         calls.push((result, function, parameters));
     }
@@ -240,7 +259,7 @@ fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Res
         let arguments: Vec<String> = parameters.iter().map(|&id| program.value(id)).collect();
         program.call(result, format!("{function}({})", arguments.join(", ")));
     }
-    Ok(Layer { program: program.finish(&[output]), functions })
+    Ok(Layer { program: program.finish(&[output]), functions, path: layer.path.clone(), modules })
 }
 
 /// Gives the first layer the program of a later one, if they differ by casts of their input alone: rows that layers widen to f32 are wide from the first on.
@@ -290,6 +309,7 @@ fn write_model(reader: &Reader<'_>, writer: &Writer<'_>, layers: &[&Forward]) ->
 
 /// The parts of a spec before they are text.
 struct Sheet<'s> {
+    origins: &'s RefCell<Vec<Origin>>,
     record: &'s Record,
     reader: &'s Reader<'s>,
     names: &'s Names<'s>,
@@ -318,6 +338,9 @@ impl Sheet<'_> {
                 if chosen != function {
                     program = program.replace(&format!("{function}("), &format!("{chosen}("));
                 }
+                if let Some(module) = layer.modules.get(header) {
+                    self.note_origin(&chosen, module);
+                }
                 functions.insert(format!("{chosen}({parameters}"), body.clone());
             }
             match programs.iter_mut().find(|(known, _)| *known == program) {
@@ -326,6 +349,10 @@ impl Sheet<'_> {
             }
         }
         let kinds = self.kinds(&programs);
+        for (label, program) in &kinds.programs {
+            let layers = programs.iter().filter(|(known, _)| known == program).flat_map(|(_, layers)| layers);
+            layers.for_each(|&index| self.note_origin(&format!("layers.{}", label.trim_matches('"')), &self.written[index].path));
+        }
         let ropes = self.ropes();
         let states = self.states();
         let head = self.model.clone();
@@ -387,6 +414,16 @@ impl Sheet<'_> {
             if !ignored.is_empty() { let _ = writeln!(body, "  config: [{}]", ignored.join(", ")); }
         }
         text + &body
+    }
+
+    /// Notes that a function or a layer program describes a module.
+    fn note_origin(&self, name: &str, module: &str) {
+        let class = self.record.modules.get(module).map_or_else(String::new, |facts| facts.class.clone());
+        let mut origins = self.origins.borrow_mut();
+        match origins.iter_mut().find(|origin| origin.name == name && origin.class == class) {
+            Some(origin) => origin.modules.push(module.to_owned()),
+            None => origins.push(Origin { name: name.to_owned(), modules: vec![module.to_owned()], class }),
+        }
     }
 
     /// Tensors of the checkpoint that the class has no weight for.
