@@ -53,6 +53,11 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         "arange" => arange(reader, event),
         "layer_norm" | "rms_norm" => norm(reader, event, &args, name),
         "clamp" | "clip" | "clamp_min" | "clamp_max" | "clamp_" => clamp(reader, event, &args, name),
+        "view_as_complex" => complex(reader, event, first),
+        "view_as_real" => real(reader, event, first),
+        "logsumexp" => log_sum(reader, event, first),
+        "where" if args.len() == 3 => choice(reader, event, &args),
+        "baddbmm" => products::added(reader, event, &args),
         "cumsum" => counted(reader, event, first),
         "conv1d" => convolution(reader, event, &args),
         "copy_" => index::copied(reader, event, &args),
@@ -242,6 +247,58 @@ fn clamp(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {
     reader.give(&event.out, step, value.axes);
 }
 
+/// Pairs of numbers as complex ones.
+fn complex(reader: &mut Reader<'_>, event: &Event, first: Option<usize>) {
+    let Some(first) = first else { return reader.hole(event, "operand is no tensor") };
+    let value = reader.value(first);
+    let mut shape = shape(reader, value.id);
+    shape.pop();
+    let term = reader.graph.step("complex", &[value.id], shape, Kind::Float);
+    let mut axes = value.axes;
+    axes.pop();
+    reader.give(&event.out, term, axes);
+}
+
+/// Complex numbers as pairs.
+fn real(reader: &mut Reader<'_>, event: &Event, first: Option<usize>) {
+    let Some(first) = first else { return reader.hole(event, "operand is no tensor") };
+    let value = reader.value(first);
+    let mut shape = shape(reader, value.id);
+    shape.push(Dim::plain(2));
+    let mut axes = value.axes;
+    axes.push(Axis::Row(shape.len() - 1));
+    let term = reader.graph.step("real", &[value.id], shape, Kind::Float);
+    reader.give(&event.out, term, axes);
+}
+
+/// The logarithm of the sum of exponentials of scores.
+fn log_sum(reader: &mut Reader<'_>, event: &Event, first: Option<usize>) {
+    let Some(first) = first else { return reader.hole(event, "operand is no tensor") };
+    let value = reader.value(first);
+    if value.axes.last() != Some(&Axis::Keys) { return reader.hole(event, "a logarithm of a sum over an axis that is not the keys"); }
+    let out = Operand::parse(&event.out).value();
+    let keeps = out.is_some_and(|out| reader.record.values[out].shape.len() == value.axes.len());
+    let mut axes = value.axes;
+    axes.pop();
+    if keeps { axes.push(Axis::One); }
+    let kind = out.map_or(Kind::Float, |out| reader.kind(out));
+    let shape = shape(reader, value.id);
+    let term = reader.graph.step("lse", &[value.id], shape, kind);
+    reader.give(&event.out, term, axes);
+}
+
+/// One of two values by a test; tokens stay what they are.
+fn choice(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    let values = tensors(reader, args);
+    if let Some(tokens) = values.iter().skip(1).find(|value| reader.graph.term(value.id).op == "tokens").cloned() {
+        return reader.bind(&event.out, tokens.id, tokens.axes);
+    }
+    let Some((inputs, shape, axes)) = (if values.len() == 3 { binary::broadcast(reader, &values) } else { None }) else { return reader.hole(event, "a choice by a test") };
+    let kind = Operand::parse(&event.out).value().map_or(Kind::Activation, |out| reader.kind(out));
+    let term = reader.graph.step("where", &inputs, shape, kind);
+    reader.give(&event.out, term, axes);
+}
+
 /// A running sum of a mask of ones counts positions from 1.
 fn counted(reader: &mut Reader<'_>, event: &Event, first: Option<usize>) {
     let Some(first) = first else { return reader.hole(event, "operand is no tensor") };
@@ -349,6 +406,9 @@ fn scatter(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
 
 fn masked_fill(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let values = tensors(reader, args);
+    if let Some(tokens) = values.first().filter(|value| reader.graph.term(value.id).op == "tokens").cloned() {
+        return reader.bind(&event.out, tokens.id, tokens.axes);
+    }
     let [value, mask, ..] = values.as_slice() else { return reader.hole(event, "operands are no tensors") };
     let number = match argument(event, args, 2, "value") {
         Operand::Number(number) => number,
@@ -394,6 +454,24 @@ fn maximum(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     reader.values.insert(outs[0], Value { id, axes });
 }
 
+/// Rows of a table of sines and cosines, one for each position; false if the source is none.
+pub(crate) fn rotary_rows(reader: &mut Reader<'_>, event: &Event, source: &Value) -> bool {
+    let Some(path) = reader.graph.weight(source.id).filter(|path| path.ends_with("embed_positions") && reader.record.buffers.contains_key(*path)).map(str::to_owned) else { return false };
+    let Some(out) = Operand::parse(&event.out).value() else { return false };
+    let name = "embed_positions".to_owned();
+    let _ = path;
+    if !reader.tables.contains(&name) {
+        reader.tables.push(name.clone());
+    }
+    let width = Dim::plain(reader.record.values[out].shape.last().copied().unwrap_or(1));
+    let mut term = reader.graph.step("rope_both", &[], vec![width], reader.kind(out));
+    term.set("table", Number::Word(name));
+    let mut axes = vec![Axis::Batch, Axis::Tokens, Axis::Row(0)];
+    if reader.record.values[out].shape.first() == Some(&1) { axes[0] = Axis::One; }
+    reader.give(&event.out, term, axes);
+    true
+}
+
 /// Keys and values as a cache gives them back.
 fn cached(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {
     if name == "cache.update_conv_state" || name == "cache.update_recurrent_state" {
@@ -409,6 +487,9 @@ fn cached(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) 
         let term = reader.graph.term(value.id);
         let mut step = reader.graph.step("cached", &[value.id], term.shape.clone(), term.kind);
         step.set("part", Number::Word((*part).to_owned()));
+        if let Some(layer) = args.get(2).and_then(Operand::int) {
+            step.set("layer", Number::Int(layer));
+        }
         let id = reader.graph.add(step);
         let axes = value.axes.iter().map(|axis| if *axis == Axis::Tokens { Axis::Keys } else { axis.clone() }).collect();
         reader.values.insert(*out, Value { id, axes });

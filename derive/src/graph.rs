@@ -26,7 +26,7 @@ impl Kind {
     pub fn of(dtype: &str) -> Self {
         match dtype {
             "bfloat16" | "float16" => Self::Activation,
-            "float32" | "float64" => Self::Float,
+            "float32" | "float64" | "complex64" => Self::Float,
             "bool" => Self::Bool,
             _ => Self::Int,
         }
@@ -158,6 +158,12 @@ impl Graph {
         if term.op == "weight" { term.word("path") } else { None }
     }
 
+    /// Returns what casts of any kind and axes of size 1 were put around.
+    pub fn bare(&self, id: Id) -> Id {
+        let term = self.term(id);
+        if term.op == "with_ones" || term.op == "cast" { self.bare(term.inputs[0]) } else { id }
+    }
+
     /// Returns what axes of size 1 were put around.
     pub fn weightless(&self, id: Id) -> Id {
         let term = self.term(id);
@@ -174,10 +180,11 @@ impl Graph {
         }
     }
 
-    /// Returns what a cast, if a term is one, reads.
+    /// Returns what a cast, if a term is one and rounds nothing, reads.
     pub fn uncast(&self, id: Id) -> Id {
         let term = self.term(id);
-        if term.op == "cast" { self.uncast(term.inputs[0]) } else { id }
+        let rounds = term.op == "cast" && term.kind == Kind::Activation && self.term(term.inputs[0]).kind == Kind::Float;
+        if term.op == "cast" && !rounds { self.uncast(term.inputs[0]) } else { id }
     }
 
     /// Returns a term if its op has this name.

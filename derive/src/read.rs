@@ -206,6 +206,13 @@ impl<'r> Reader<'r> {
         }
         let facts = &self.record.values[number];
         let kind = self.kind(number);
+        if facts.weight.as_ref().is_some_and(|path| path.ends_with("position_ids")) && facts.shape.len() == 2 {
+            let term = self.graph.step("positions", &[], Vec::new(), Kind::Int);
+            let id = self.graph.add(term);
+            let value = Value { id, axes: vec![Axis::One, Axis::Tokens] };
+            self.values.insert(number, value.clone());
+            return value;
+        }
         let mut row: Vec<Dim> = facts.shape.iter().map(|&size| Dim::plain(size)).collect();
         let mut term = self.graph.step("constant", &[], Vec::new(), kind);
         if let Some(path) = &facts.weight {

@@ -58,6 +58,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     let faults = RefCell::new(Vec::new());
     let transposed = RefCell::new(Vec::new());
     let squeezed = RefCell::new(Vec::new());
+    let states = RefCell::new(Vec::new());
     let activations = activation_keys(record);
     let tables = table_names(&reader);
     let Some((list, layers)) = repeated(&reader) else {
@@ -67,27 +68,28 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     name_sizes(&reader, &names, layers.len());
     let embedding = reader.graph.terms.iter().find(|term| term.op == "embed").and_then(|term| reader.graph.weight(term.inputs[1]))
         .and_then(|path| path.strip_suffix(".weight")).map(crate::write::text_model);
-    let writer = |prefix: &str| Writer {
+    let writer = |prefix: &str, layer: Option<i64>, cache_layers: Vec<i64>| Writer {
+        states: &states, layer, cache_layers,
         graph: &reader.graph, names: &names, tables: &tables, prefix: prefix.to_owned(), faults: &faults,
         output: record.output.clone(), embedding: embedding.clone(), can_tie: record.config.get("tie_word_embeddings").is_some(), transposed: &transposed, squeezed: &squeezed, activations: &activations,
     };
     let mut written = Vec::new();
-    for layer in &layers {
-        match write_layer(&reader, &writer(&format!("{}.", layer.path)), layer) {
+    for (number, layer) in layers.iter().enumerate() {
+        match write_layer(&reader, &writer(&format!("{}.", layer.path), Some(number as i64), cache_layers(&reader, layer)), layer) {
             Ok(program) => written.push(program),
             Err(reason) => holes.push(reason),
         }
     }
-    widen_first(&mut written);
+    let wide = widen_first(&mut written);
     if written.len() < layers.len() {
         return Derived { spec: String::new(), holes, origins: Vec::new() };
     }
-    let model = write_model(&reader, &writer(""), &layers);
+    let model = write_model(&reader, &writer("", None, Vec::new()), &layers, wide);
     holes.extend(faults.borrow().iter().cloned());
     holes.sort();
     holes.dedup();
     let origins = RefCell::new(Vec::new());
-    let spec = Sheet { origins: &origins, record, reader: &reader, names: &names, tables: &tables, list: &list, written, model, transposed: transposed.into_inner(), squeezed: squeezed.into_inner() }.text(name);
+    let spec = Sheet { origins: &origins, record, reader: &reader, names: &names, tables: &tables, list: &list, written, model, transposed: transposed.into_inner(), squeezed: squeezed.into_inner(), states: states.into_inner() }.text(name);
     Derived { spec, holes, origins: origins.into_inner() }
 }
 
@@ -139,10 +141,15 @@ fn repeated<'r>(reader: &'r Reader<'_>) -> Option<(String, Vec<&'r Forward>)> {
 
 /// Gives the sizes that every spec names their names.
 fn name_sizes(reader: &Reader<'_>, names: &Names<'_>, count: usize) {
+    let logits = reader.record.runs[0].logits.and_then(|number| reader.values.get(&number)).map(|value| reader.graph.term(value.id).width().number);
+    if let Some(Number::Config(key)) = &logits {
+        names.give(key, "vocab");
+    }
     for term in &reader.graph.terms {
         if term.op == "embed" && term.inputs.first().is_some_and(|&id| reader.graph.term(id).op == "tokens") {
             if let Some(Number::Config(key)) = term.attribute("rows") {
                 names.give(key, "vocab");
+                names.give(key, "input_vocab");
             }
             if let Number::Config(key) = &term.width().number {
                 names.give(key, "hidden");
@@ -151,11 +158,12 @@ fn name_sizes(reader: &Reader<'_>, names: &Names<'_>, count: usize) {
         }
     }
     let keys = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
-    let lists = reader.record.config.as_object().into_iter().flatten().find(|(_, value)| value.as_array().is_some_and(|items| items.len() == count && items[0].is_string()));
-    if let (None, Some((list, _))) = (keys.iter().find(|key| reader.record.config.get(**key).is_some()), lists) {
+    let inner = reader.record.config.get("text_config").unwrap_or(&reader.record.config);
+    let lists = inner.as_object().into_iter().flatten().find(|(_, value)| value.as_array().is_some_and(|items| items.len() == count && items[0].is_string()));
+    if let (None, Some((list, _))) = (keys.iter().find(|key| inner.get(**key).is_some()), lists) {
         names.compute("layers", &format!("= len({})", names.name(list)));
     }
-    let key = keys.iter().find(|key| reader.record.config.get(**key).and_then(Json::as_u64) == Some(count as u64));
+    let key = keys.iter().find(|key| inner.get(**key).and_then(Json::as_u64) == Some(count as u64));
     names.give(key.copied().unwrap_or("num_hidden_layers"), "layers");
     for key in ["hidden_size", "vocab_size"] {
         names.name(key);
@@ -177,7 +185,7 @@ fn stream(reader: &Reader<'_>, layer: &Forward) -> Option<(Id, Id)> {
 }
 
 /// Terms from the outputs down to the parameters, in order of their making.
-fn reach(reader: &Reader<'_>, outputs: &[Id], parameters: &[Id]) -> Vec<Id> {
+fn reach(reader: &Reader<'_>, outputs: &[Id], parameters: &[Id], own_layers: Option<&[i64]>) -> Vec<Id> {
     let mut open = outputs.to_vec();
     let mut reached = Vec::new();
     while let Some(id) = open.pop() {
@@ -185,10 +193,22 @@ fn reach(reader: &Reader<'_>, outputs: &[Id], parameters: &[Id]) -> Vec<Id> {
             continue;
         }
         reached.push(id);
-        open.extend(reader.graph.term(id).inputs.iter().copied());
+        let term = reader.graph.term(id);
+        let borrows = matches!((term.op.as_str(), term.attribute("layer")), ("attend", Some(Number::Int(layer))) if own_layers.is_some_and(|own| !own.contains(layer)));
+        open.extend(term.inputs.iter().take(if borrows { 1 } else { usize::MAX }).copied());
     }
     reached.sort_unstable();
     reached
+}
+
+/// Layers of the cache that a layer of the model writes.
+fn cache_layers(reader: &Reader<'_>, layer: &Forward) -> Vec<i64> {
+    let prefix = format!("{}.", layer.path);
+    let mut layers: Vec<i64> = reader.graph.terms.iter().filter(|term| term.op == "cached" && (term.owner == layer.path || term.owner.starts_with(&prefix)))
+        .filter_map(|term| match term.attribute("layer") { Some(Number::Int(layer)) => Some(*layer), _ => None }).collect();
+    layers.sort_unstable();
+    layers.dedup();
+    layers
 }
 
 /// Which terms depend on the tokens' embeddings.
@@ -202,7 +222,7 @@ fn varying(reader: &Reader<'_>) -> Vec<bool> {
 
 fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Result<Layer, String> {
     let (input, output) = stream(reader, layer).ok_or_else(|| format!("{}: no rows go through the layer", layer.path))?;
-    let reached = reach(reader, &[output], &[input]);
+    let reached = reach(reader, &[output], &[input], Some(&writer.cache_layers));
     let varies = varying(reader);
     let list = layer.path.rsplit_once('.').map_or("", |(list, _)| list);
     let other = reached.iter().map(|&id| (id, reader.graph.term(id))).find(|&(id, term)| varies[id] && term.owner.starts_with(&format!("{list}.")) && term.owner != layer.path && !term.owner.starts_with(&writer.prefix));
@@ -234,7 +254,9 @@ fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Res
         let [result] = outputs[..] else { continue };
         let mut parameters: Vec<Id> = Vec::new();
         for &id in &members {
-            for &source in &reader.graph.term(id).inputs {
+            let term = reader.graph.term(id);
+            let borrows = matches!((term.op.as_str(), term.attribute("layer")), ("attend", Some(Number::Int(layer))) if !writer.cache_layers.contains(layer));
+            for &source in term.inputs.iter().take(if borrows { 1 } else { usize::MAX }) {
                 let op = reader.graph.term(source).op.as_str();
                 if !members.contains(&source) && !parameters.contains(&source) && op != "weight" && op != "constant" {
                     parameters.push(source);
@@ -295,15 +317,17 @@ fn function_name(child: &str) -> String {
     if taken.contains(&child) { format!("{child}_block") } else { child.to_owned() }
 }
 
-fn write_model(reader: &Reader<'_>, writer: &Writer<'_>, layers: &[&Forward]) -> String {
+fn write_model(reader: &Reader<'_>, writer: &Writer<'_>, layers: &[&Forward], wide: bool) -> String {
     let Some(logits) = reader.record.runs[0].logits.and_then(|number| reader.values.get(&number)) else { return "hole_logits".to_owned() };
     let (Some((first, _)), Some((_, last))) = (layers.first().and_then(|layer| stream(reader, layer)), layers.last().and_then(|layer| stream(reader, layer))) else { return "hole_layers".to_owned() };
     let mut before = Program::new(writer, &[], &[first]);
     let embedded = before.value(first);
     let mut lines = before.into_lines();
-    lines.push(format!("x = layers({embedded})"));
-    let after = Program::new(writer, &[(last, "x".to_owned())], &[logits.id]);
-    lines.push(after.finish(&[logits.id]));
+    lines.push(if wide { format!("x = layers(cast({embedded}, 'f32'))") } else { format!("x = layers({embedded})") });
+    let head = reader.graph.term(logits.id);
+    let output = if head.op == "cast" { head.inputs[0] } else { logits.id };
+    let after = Program::new(writer, &[(last, "x".to_owned())], &[output]);
+    lines.push(after.finish(&[output]));
     lines.join("\n")
 }
 
@@ -319,6 +343,7 @@ struct Sheet<'s> {
     model: String,
     transposed: Vec<String>,
     squeezed: Vec<String>,
+    states: Vec<(String, String)>,
 }
 
 impl Sheet<'_> {
@@ -388,6 +413,9 @@ impl Sheet<'_> {
         text.push_str(&ropes);
         text.push_str(&states);
         let (mut assumptions, ignored) = self.other_keys(&format!("{text}{body}"));
+        if body.contains("attend_to(") {
+            assumptions.push((format!("there are {} layers", self.written.len()), format!("layers == {}", self.written.len())));
+        }
         let kind = kinds.expression.clone().unwrap_or_default();
         if kind.contains(" if ") {
             let inner = self.record.config.get("text_config").unwrap_or(&self.record.config);
@@ -452,11 +480,14 @@ impl Sheet<'_> {
             if read || structural || self.record.attribute_map.contains_key(key) && !aliases.contains(&key) {
                 continue;
             }
-            let branches = decided.contains(key) || self.record.attribute_map.iter().any(|(alias, saved)| saved == key && decided.contains(alias));
+            let harmless = ["initializer_range", "output_attentions", "output_hidden_states", "output_router_logits", "router_aux_loss_coef", "is_encoder_decoder", "chunk_size_feed_forward", "problem_type", "max_position_embeddings", "pretraining_tp"].contains(&key.as_str())
+                || key.contains("dropout") || key.ends_with("_pdrop") || key.contains("aux_loss");
+            let branches = (!harmless && self.record.reads.contains(key)) || decided.contains(key) || self.record.attribute_map.iter().any(|(alias, saved)| saved == key && decided.contains(alias));
             match (branches, crate::names::literal(value)) {
                 (true, Some(written)) if !value.is_array() => {
                     let default = number::look_up(&self.record.defaults, key).and_then(crate::names::literal).unwrap_or_else(|| "null".to_owned());
-                    assumptions.push((format!("{key} is {written}").replace(['\'', ':'], ""), format!("config('{key}', {default}) == {written}")));
+                    let test = if value.is_null() { format!("has('{key}') and config('{key}', null) == null") } else { format!("config('{key}', {default}) == {written}") };
+                    assumptions.push((format!("{key} is {written}").replace(['\'', ':'], ""), test));
                 }
                 _ => ignored.push(key.clone()),
             }
@@ -465,26 +496,7 @@ impl Sheet<'_> {
     }
 
     fn states(&self) -> String {
-        let terms = &self.reader.graph.terms;
-        let mut lines = Vec::new();
-        if let Some(attend) = terms.iter().find(|term| term.op == "attend") {
-            let shape = |place: usize| -> String {
-                let sizes: Vec<String> = terms[attend.inputs[place]].shape.iter().map(|dim| self.names.written(&dim.number)).collect();
-                format!("[{}]", sizes.join(", "))
-            };
-            lines.push(format!("  kv: {{ kind: attention, k: {}, v: {}, dtype: activation }}\n", shape(1), shape(2)));
-        }
-        if let Some(attend) = terms.iter().find(|term| term.op == "latent_attend") {
-            let size = |place: usize| self.names.written(&terms[attend.inputs[place]].width().number);
-            lines.push(format!("  latent: {{ kind: latent, k: [1, {}], v: [1, {}], dtype: activation }}\n", size(1), size(2)));
-        }
-        if let Some(conv) = terms.iter().find(|term| term.op == "causal_conv") {
-            let width = Number::apply("-", vec![conv.attribute("width").cloned().unwrap_or(Number::Int(1)), Number::Int(1)]);
-            lines.push(format!("  conv: {{ kind: conv, shape: [{}, {}], dtype: activation }}\n", self.names.written(&conv.width().number), self.names.written(&width)));
-        }
-        if let Some(state) = terms.iter().find_map(|term| term.attribute("state")) {
-            lines.push(format!("  recurrent: {{ kind: recurrent, shape: {}, dtype: f32 }}\n", self.names.written(state)));
-        }
+        let lines: Vec<String> = self.states.iter().map(|(name, declaration)| format!("  {name}: {{ {declaration} }}\n")).collect();
         if lines.is_empty() { String::new() } else { format!("\nstates:\n{}", lines.concat()) }
     }
 
@@ -507,6 +519,7 @@ impl Sheet<'_> {
             let class = self.record.modules.get(module).map_or("", |facts| facts.class.as_str());
             let rotated = self.record.built.iter().filter(|call| call.call == "arange" && call.inside.contains(class) && !class.is_empty())
                 .find_map(|call| call.args.get(1).map(Number::parse));
+            let rotated = rotated.or_else(|| rope.attribute("rotated").cloned());
             if let Some(partial) = rotated.and_then(|number| partial_share(&number, &width.number, &self.record.config)) {
                 let _ = writeln!(text, "    partial: {}", self.names.written(&partial));
             }
@@ -569,9 +582,6 @@ impl Sheet<'_> {
             ("matrix", name) => format!("{}.{{e}}.{name}.weight", general(module)),
             _ => return None,
         };
-        if source.part == "rows" {
-            return self.fused_rule(weight, source);
-        }
         let disk = expert_general(&crate::write::text_model(&source.disk), source.part != "whole");
         if gated && source.turned || disk == target { return None; }
         let step = if source.turned { ", do: [transpose]" } else { "" };
@@ -585,8 +595,18 @@ impl Sheet<'_> {
         self.record.weights.get(name).is_some_and(|facts| facts.shape.len() == ranks) && self.reader.graph.terms.iter().any(|term| term.op == "experts" && term.word("path") == Some(module))
     }
 
+    /// The rule for a weight that the checkpoint has in pieces.
+    fn joined_rule(&self, weight: &str) -> Option<String> {
+        let pieces: Vec<Vec<String>> = self.record.sources.get(weight)?.iter().map(|source| general(&crate::write::text_model(&source.disk)).split('.').map(str::to_owned).collect()).collect();
+        let place = (0..pieces[0].len()).find(|&place| pieces.iter().any(|piece| piece.get(place) != pieces[0].get(place)))?;
+        let words: Vec<&str> = pieces.iter().filter_map(|piece| piece.get(place).map(String::as_str)).collect();
+        let mut path = pieces[0].clone();
+        path[place] = format!("{{{}}}", words.join("|"));
+        Some(format!("  - {{ disk: \"{}\", weight: \"{}\", do: concat(0) }}", path.join("."), general(&crate::write::text_model(weight))))
+    }
+
     /// The rule for weights that lie side by side in a tensor of the checkpoint.
-    fn fused_rule(&self, _: &str, source: &crate::record::Source) -> Option<String> {
+    fn fused_rule(&self, source: &crate::record::Source) -> Option<String> {
         let mut parts: Vec<(usize, usize, String)> = self.record.sources.iter().flat_map(|(name, sources)| sources.iter().map(move |other| (name, other)))
             .filter(|(_, other)| other.part == "rows" && other.disk == source.disk)
             .map(|(name, other)| (other.from, other.to, general(&crate::write::text_model(name)))).collect();

@@ -13,6 +13,7 @@ mod rotary;
 mod router;
 mod shapes;
 mod temperature;
+mod pairs;
 
 /// What a rule makes of a term.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub enum Joined {
 
 /// Returns what the first rule that knows a term makes of it.
 pub fn join(graph: &mut Graph, term: &Term) -> Joined {
-    let rules: &[fn(&mut Graph, &Term) -> Option<Joined>] = &[casts, shapes::join, numbers, norms::join, rotary::join, attention::join, router::join, gates::join, temperature::join, activations];
+    let rules: &[fn(&mut Graph, &Term) -> Option<Joined>] = &[casts, shapes::join, numbers, norms::join, rotary::join, attention::join, router::join, gates::join, temperature::join, pairs::join, activations];
     rules.iter().find_map(|rule| rule(graph, term)).unwrap_or(Joined::None)
 }
 
@@ -46,6 +47,10 @@ fn casts(graph: &mut Graph, term: &Term) -> Option<Joined> {
             return Some(Joined::Known(source.inputs[0]));
         }
     }
+    let counts = source.op == "positions" || (source.op == "offset" && graph.term(source.inputs[0]).op == "positions");
+    if counts {
+        return Some(Joined::Known(term.inputs[0]));
+    }
     if source.op == "mask" || source.op == "constant" {
         let mut moved = source.clone();
         moved.kind = term.kind;
@@ -56,8 +61,9 @@ fn casts(graph: &mut Graph, term: &Term) -> Option<Joined> {
 
 /// Arithmetic with numbers that changes nothing, and sums of offsets.
 fn numbers(graph: &mut Graph, term: &Term) -> Option<Joined> {
-    if term.op == "offset" && term.kind == Kind::Int {
-        if let Some(inner) = graph.is(term.inputs[0], "offset") {
+    if term.op == "offset" {
+        let inner = graph.term(term.inputs[0]);
+        if inner.op == "offset" && graph.term(inner.inputs[0]).op == "positions" {
             let sum = Number::apply("+", vec![inner.attribute("s")?.clone(), term.attribute("s")?.clone()]);
             let mut joined = Term { inputs: inner.inputs.clone(), ..term.clone() };
             joined.set("s", sum);
@@ -83,6 +89,15 @@ fn activations(graph: &mut Graph, term: &Term) -> Option<Joined> {
                 let joined = Term { op: "silu".to_owned(), inputs: vec![term.inputs[one]], ..term.clone() };
                 return Some(Joined::Term(joined));
             }
+        }
+    }
+    // Where x is large, log(1 + exp(x)) is x.
+    if term.op == "where" && term.inputs.len() == 3 {
+        let test = graph.term(term.inputs[0]);
+        let sum = graph.term(term.inputs[2]);
+        if test.op == "gt" && test.inputs[0] == term.inputs[1] && sum.op == "log" {
+            let joined = Term { op: "softplus".to_owned(), inputs: vec![term.inputs[1]], attributes: Vec::new(), ..term.clone() };
+            return Some(Joined::Term(joined));
         }
     }
     // square(relu(x)) is an op where both round; so are two steps.

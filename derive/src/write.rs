@@ -22,6 +22,12 @@ pub struct Writer<'w> {
     pub prefix: String,
     /// Terms that cannot be written.
     pub faults: &'w RefCell<Vec<String>>,
+    /// States so far, by what they are: name and declaration.
+    pub states: &'w RefCell<Vec<(String, String)>>,
+    /// Layers of the cache that the layer writes, in order.
+    pub cache_layers: Vec<i64>,
+    /// Number of the layer.
+    pub layer: Option<i64>,
     /// Weights whose axes of size 1 are dropped.
     pub squeezed: &'w RefCell<Vec<String>>,
     /// Path of the module that gives the logits.
@@ -207,7 +213,9 @@ impl<'p, 'w> Program<'p, 'w> {
             "clamp" => self.clamp(term),
             "causal_conv" => {
                 let x = self.operand(term, 0);
-                format!("causal_conv({x}, {}, {}, conv{})", self.module(term.inputs[1], term), self.attribute(term, "width"), self.bias(term))
+                let before = Number::apply("-", vec![term.attribute("width").cloned().unwrap_or(Number::Int(1)), Number::Int(1)]);
+                let state = self.state("conv", &format!("kind: conv, shape: [{}, {}], dtype: activation", self.number(&term.width().number), self.number(&before)), term);
+                format!("causal_conv({x}, {}, {}, {state}{})", self.module(term.inputs[1], term), self.attribute(term, "width"), self.bias(term))
             }
             "temperature" => {
                 let mut text = format!("temperature({}, {}, {}", self.operand(term, 0), self.attribute(term, "scale"), self.attribute(term, "every"));
@@ -222,9 +230,13 @@ impl<'p, 'w> Program<'p, 'w> {
             "delta_rule" => {
                 let parts: Vec<String> = (0..5).map(|place| self.operand(term, place)).collect();
                 let eps = if term.attribute("eps").is_some() { format!(", eps={}", self.attribute(term, "eps")) } else { String::new() };
-                format!("delta_rule({}, recurrent, {}{eps})", parts.join(", "), self.attribute(term, "scale"))
+                let state = self.state("recurrent", &format!("kind: recurrent, shape: {}, dtype: f32", self.attribute(term, "state")), term);
+                format!("delta_rule({}, {state}, {}{eps})", parts.join(", "), self.attribute(term, "scale"))
             }
-            "log_decay" => format!("log_decay({}, {}, {})", self.operand(term, 0), self.operand(term, 1), self.operand(term, 2)),
+            "log_decay" => {
+                let floor = if term.attribute("floor").is_some() { format!(", floor={}", self.attribute(term, "floor")) } else { String::new() };
+                format!("log_decay({}, {}, {}{floor})", self.operand(term, 0), self.operand(term, 1), self.operand(term, 2))
+            }
             "gated_norm" => self.gated_norm(term),
             "square" => { let x = self.operand(term, 0); format!("{x} * {x}") }
             "with_ones" if term.shape.len() == 2 && term.shape[1].size == 1 => { let size = self.number(&term.shape[0].number); format!("heads({}, {size})", self.operand(term, 0)) }
@@ -296,7 +308,8 @@ impl<'p, 'w> Program<'p, 'w> {
     fn scan(&mut self, term: &Term) -> String {
         let parts: Vec<String> = (0..4).map(|place| self.operand(term, place)).collect();
         let path = term.word("path").unwrap_or_default().to_owned();
-        let mut text = format!("{}({}, {}, recurrent", term.op, parts.join(", "), self.path(&path));
+        let state = self.state("recurrent", &format!("kind: recurrent, shape: {}, dtype: f32", self.attribute(term, "state")), term);
+        let mut text = format!("{}({}, {}, {state}", term.op, parts.join(", "), self.path(&path));
         for name in ["dt_min", "dt_max"] {
             if term.attribute(name).is_some() { text.push_str(&format!(", {name}={}", self.attribute(term, name))); }
         }
@@ -363,7 +376,53 @@ impl<'p, 'w> Program<'p, 'w> {
         text
     }
 
+    /// Name of the state of this kind and shape; the first has the usual name.
+    fn state(&self, usual: &str, declaration: &str, term: &Term) -> String {
+        let place = match term.attribute("layer") {
+            Some(Number::Int(layer)) if self.writer.cache_layers.len() > 1 => self.writer.cache_layers.iter().position(|known| known == layer),
+            _ => None,
+        };
+        let layers = self.writer.cache_layers.len();
+        let declaration = match place {
+            Some(0) => format!("{declaration}, layer: {layers} * i"),
+            Some(place) => format!("{declaration}, layer: {layers} * i + {place}"),
+            None => declaration.to_owned(),
+        };
+        let mut states = self.writer.states.borrow_mut();
+        if let Some((name, _)) = states.iter().find(|(_, known)| *known == declaration) {
+            return name.clone();
+        }
+        let mut name = usual.to_owned();
+        let mut number = 2;
+        while states.iter().any(|(known, _)| *known == name) {
+            name = format!("{usual}_{number}");
+            number += 1;
+        }
+        states.push((name.clone(), declaration));
+        name
+    }
+
+    fn row(&self, id: Id) -> String {
+        let sizes: Vec<String> = self.writer.graph.term(id).shape.iter().map(|dim| self.number(&dim.number)).collect();
+        format!("[{}]", sizes.join(", "))
+    }
+
+    /// The layer whose keys attention reads, if it is an earlier one.
+    fn borrowed_layer(&self, term: &Term) -> Option<i64> {
+        match (term.attribute("layer"), self.writer.layer) {
+            (Some(Number::Int(layer)), Some(own)) if *layer < own && !self.writer.cache_layers.contains(layer) => Some(*layer),
+            _ => None,
+        }
+    }
+
     fn attend(&mut self, term: &Term) -> String {
+        let declaration = format!("kind: attention, k: {}, v: {}, dtype: activation", self.row(term.inputs[1]), self.row(term.inputs[2]));
+        if let Some(layer) = self.borrowed_layer(term) {
+            let q = self.operand(term, 0);
+            let mut text = format!("attend_to({q}, {}, {layer}, {}", self.state("kv", &declaration, term), self.scale(term));
+            self.attention_options(term, &mut text);
+            return self.as_heads(term, text);
+        }
         let mut operands = Vec::new();
         for (place, name) in ["q", "k", "v"].iter().enumerate() {
             let text = self.operand(term, place);
@@ -378,12 +437,24 @@ impl<'p, 'w> Program<'p, 'w> {
             self.bound.insert(id, (*name).to_owned());
             operands.push((*name).to_owned());
         }
-        let scale = match (term.attribute("scale"), term.attribute("divided")) {
+        let mut text = format!("attend({}, {}, {}", operands.join(", "), self.state("kv", &declaration, term), self.scale(term));
+        self.attention_options(term, &mut text);
+        self.as_heads(term, text)
+    }
+
+    fn as_heads(&self, term: &Term, text: String) -> String {
+        if term.attribute("flat").is_some() { text } else { format!("heads({text}, {})", self.number(&term.shape[0].number)) }
+    }
+
+    fn scale(&self, term: &Term) -> String {
+        match (term.attribute("scale"), term.attribute("divided")) {
             (Some(scale), _) => self.number(scale),
             (None, Some(divisor)) => self.number(&Number::apply("/", vec![Number::Real(1.0), divisor.clone()])),
             _ => "1.0".to_owned(),
-        };
-        let mut text = format!("attend({}, kv, {scale}", operands.join(", "));
+        }
+    }
+
+    fn attention_options(&mut self, term: &Term, text: &mut String) {
         match term.word("mask") {
             Some("create_sliding_window_causal_mask") => text.push_str(&format!(", window={}", self.writer.names.name("sliding_window"))),
             Some("create_chunked_causal_mask") => text.push_str(&format!(", window={}, chunked=true", self.writer.names.name("attention_chunk_size"))),
@@ -393,11 +464,11 @@ impl<'p, 'w> Program<'p, 'w> {
         if term.attribute("sinks").is_some() {
             let sinks = self.operand(term, 3);
             text.push_str(&format!(", sinks={sinks}"));
+            if term.word("sink_form").is_some() { text.push_str(", sink_form='gate'"); }
         }
-        if term.word("soft") == Some("activation") { text.push_str(", softmax='activation'"); }
-        if term.word("scores") == Some("f32") { text.push_str(", scores='f32'"); }
+        if term.attribute("highest").is_some() && term.word("soft") == Some("activation") { text.push_str(", softmax='activation'"); }
+        if let Some(rounding) = term.word("scores").filter(|rounding| *rounding != "rounded") { text.push_str(&format!(", scores='{rounding}'")); }
         text.push(')');
-        if term.attribute("flat").is_some() { text } else { format!("heads({text}, {})", self.number(&term.shape[0].number)) }
     }
 
     fn latent(&mut self, term: &Term) -> String {
@@ -412,7 +483,9 @@ impl<'p, 'w> Program<'p, 'w> {
             operands.push((*name).to_owned());
         }
         let module = self.module(term.inputs[3], term);
-        let mut text = format!("latent_attend({}, {module}, latent, {}, {}", operands.join(", "), self.attribute(term, "scale"), self.attribute(term, "v_dim"));
+        let size = |place: usize| self.number(&self.writer.graph.term(term.inputs[place]).width().number);
+        let state = self.state("latent", &format!("kind: latent, k: [1, {}], v: [1, {}], dtype: activation", size(1), size(2)), term);
+        let mut text = format!("latent_attend({}, {module}, {state}, {}, {}", operands.join(", "), self.attribute(term, "scale"), self.attribute(term, "v_dim"));
         if term.word("mask") == Some("create_sliding_window_causal_mask") { text.push_str(&format!(", window={}", self.writer.names.name("sliding_window"))); }
         text.push(')');
         if term.attribute("flat").is_some() { text } else { format!("heads({text}, {})", self.number(&term.shape[0].number)) }

@@ -15,6 +15,8 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]
     match name {
         "__getitem__" => {
             let value = reader.value(*first);
+            let by_tensor = super::axes::flat(&args[1..]).iter().any(|item| matches!(item, Operand::Value(_)));
+            if by_tensor && super::rotary_rows(reader, event, &value) { return true; }
             indexed(reader, event, value, &args[1..]);
         }
         "__setitem__" => part_set(reader, event, *first, &args[1..]),
@@ -168,6 +170,10 @@ pub fn copied(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
 
 /// A part of a tensor that was made empty: when all parts are there, they lie side by side.
 fn part_set(reader: &mut Reader<'_>, event: &Event, base: usize, args: &[Operand]) {
+    let whole = reader.value(base);
+    if reader.graph.term(whole.id).op == "tokens" {
+        return reader.bind(&event.out, whole.id, whole.axes);
+    }
     let (Some(index), Some(value)) = (args.first(), args.get(1).and_then(Operand::value)) else { return reader.hole(event, "sets something else than a part") };
     let items = super::axes::flat(std::slice::from_ref(index));
     let Some(Operand::Slice(ends)) = items.last().cloned() else { return reader.hole(event, "sets something else than a part") };

@@ -93,6 +93,7 @@ fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) 
         term.set("bias", Number::Bool(false));
         return reader.give(&event.out, term, right.axes.clone());
     }
+    let (left, right) = (&flattened(left), &flattened(right));
     let rank = left.axes.len();
     if rank < 3 || right.axes.len() != rank {
         return reader.hole(event, "a product of these axes");
@@ -126,4 +127,30 @@ fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) 
 /// Attention that torch computes in one call.
 pub fn fused_attention(reader: &mut Reader<'_>, event: &Event, _: &[Operand]) {
     reader.hole(event, "attention in one call");
+}
+
+/// A value whose merged axes stand one by one.
+fn flattened(value: &Value) -> Value {
+    let axes = value.axes.iter().flat_map(|axis| match axis {
+        Axis::Merged(parts) => parts.clone(),
+        other => vec![other.clone()],
+    }).collect();
+    Value { id: value.id, axes }
+}
+
+/// A product that is scaled and added to a bias of zeros.
+pub fn added(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    let values = super::tensors(reader, args);
+    let [bias, left, right] = values.as_slice() else { return reader.hole(event, "operands are no tensors") };
+    let zeros = reader.graph.term(bias.id).op == "filled";
+    if !zeros { return reader.hole(event, "a product with a bias"); }
+    product(reader, event, left, right);
+    let Some(out) = Operand::parse(&event.out).value() else { return };
+    let (Some(value), Some(Operand::Number(alpha))) = (reader.values.get(&out).cloned(), event.named.get("alpha").map(Operand::parse)) else { return };
+    if reader.graph.term(value.id).op != "scores" { return; }
+    let mut term = reader.graph.term(value.id).clone();
+    term.set("scale", alpha);
+    term.set("scores", Number::Word("once".to_owned()));
+    let id = reader.graph.add(term);
+    reader.values.insert(out, Value { id, axes: value.axes });
 }

@@ -11,6 +11,7 @@ pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
         "scale" | "divide" => scaled(graph, term),
         "add" => masked(graph, term).or_else(|| biased(graph, term)),
         "tanh" | "cast" | "softmax_keys" | "slice" => passed(graph, term),
+        "masked_fill" | "where" => hidden(graph, term),
         "sub" => highest(graph, term),
         "with_sinks" => sinks(graph, term),
         "max_keys" => None,
@@ -27,7 +28,7 @@ fn scaled(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let mut joined = scores.clone();
     joined.kind = term.kind;
     match (term.op.as_str(), scores.word("open")) {
-        ("divide", None) if scores.attribute("mask").is_none() && scores.attribute("divided").is_none() => {
+        ("divide", None) if scores.attribute("divided").is_none() => {
             joined.set("divided", factor);
         }
         ("scale", Some("tanh")) if scores.attribute("divided") == Some(&factor) => {
@@ -49,6 +50,31 @@ fn masked(graph: &mut Graph, term: &Term) -> Option<Joined> {
         return Some(Joined::Term(joined));
     }
     None
+}
+
+/// Scores whose hidden places are filled with the lowest number.
+fn hidden(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let scores = term.inputs.iter().copied().find(|&id| graph.term(id).op == "scores")?;
+    let mask = term.inputs.iter().copied().find(|&id| is_mask(graph, id))?;
+    let mut joined = graph.term(scores).clone();
+    joined.kind = term.kind;
+    let kind = mask_kind(graph, mask)?;
+    joined.set("mask", kind);
+    Some(Joined::Term(joined))
+}
+
+fn is_mask(graph: &Graph, id: Id) -> bool {
+    mask_kind(graph, id).is_some()
+}
+
+/// The kind of mask behind casts and tests.
+fn mask_kind(graph: &Graph, id: Id) -> Option<Number> {
+    let term = graph.term(id);
+    match term.op.as_str() {
+        "mask" => term.attribute("kind").cloned(),
+        "cast" | "not" | "ne" | "eq" | "lt" | "with_ones" | "slice" => mask_kind(graph, *term.inputs.first()?),
+        _ => None,
+    }
 }
 
 fn biased(_: &mut Graph, _: &Term) -> Option<Joined> {
@@ -94,6 +120,16 @@ fn sinks(graph: &mut Graph, term: &Term) -> Option<Joined> {
     Some(Joined::Term(joined))
 }
 
+/// The layer of the cache that holds keys.
+fn cache_layer(graph: &Graph, id: Id) -> Option<Number> {
+    let term = graph.term(id);
+    match term.op.as_str() {
+        "cached" => term.attribute("layer").cloned(),
+        "repeat_each" | "cast" | "expand" | "with_ones" | "merge_axes" => cache_layer(graph, term.inputs[0]),
+        _ => None,
+    }
+}
+
 /// Keys or values as they were before heads shared them, and the term that is kept.
 fn kept(graph: &Graph, id: Id) -> Option<Id> {
     let mut id = id;
@@ -132,12 +168,14 @@ fn latent(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
     let mut shared = rotated;
     while ["expand", "repeat_each", "with_ones", "merge_axes"].contains(&graph.term(shared).op.as_str()) { shared = graph.term(shared).inputs[0]; }
     let kept_rotated = graph.is(shared, "cached")?.inputs[0];
+    let layer = cache_layer(graph, shared);
     let latent = with_heads(graph, kept_latent);
     let rotated = with_heads(graph, kept_rotated);
     let mut joined = Term { op: "latent_attend".to_owned(), inputs: vec![graph.uncast(scores.inputs[0]), latent, rotated, expanded.inputs[1]], attributes: Vec::new(), ..term.clone() };
     joined.set("scale", scores.attribute("scale").cloned().unwrap_or(Number::Real(1.0)));
     joined.set("v_dim", value.width().number);
     if let Some(mask) = scores.attribute("mask") { joined.set("mask", mask.clone()); }
+    if let Some(layer) = layer { joined.set("layer", layer); }
     Some(joined)
 }
 
@@ -147,6 +185,7 @@ fn attended(graph: &mut Graph, term: &Term) -> Option<Joined> {
     if let Some(latent) = latent(graph, term, &scores) {
         return Some(Joined::Term(latent));
     }
+    let layer = cache_layer(graph, scores.inputs[1]);
     let key = kept(graph, scores.inputs[1])?;
     let value = kept(graph, term.inputs[1])?;
     let key = with_heads(graph, key);
@@ -156,6 +195,9 @@ fn attended(graph: &mut Graph, term: &Term) -> Option<Joined> {
     joined.shape = term.shape.clone();
     for (name, value) in &scores.attributes {
         joined.set(name, value.clone());
+    }
+    if let Some(layer) = layer {
+        joined.set("layer", layer);
     }
     Some(Joined::Term(joined))
 }

@@ -9,6 +9,7 @@ use super::{Joined, both};
 pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
     match term.op.as_str() {
         "mul" => gate_first(graph, term).or_else(|| decay(graph, term)),
+        "scale" => bounded_decay(graph, term),
         "cast" => norm_first(graph, term).or_else(|| rounded(graph, term)),
         _ => None,
     }
@@ -83,17 +84,47 @@ fn rounded(graph: &mut Graph, term: &Term) -> Option<Joined> {
     Some(Joined::Term(Term { kind: Kind::Activation, ..norm.clone() }))
 }
 
+/// The operands of a decay: rows, with the axes that they have behind the sum, the rate and the bias.
+fn decayed(graph: &mut Graph, sum: Id, rate: Id) -> Option<Vec<Id>> {
+    let outer = graph.term(sum).clone();
+    let split = (outer.op == "split_axis").then(|| outer.clone());
+    let sum = if split.is_some() { graph.is(outer.inputs[0], "add")?.clone() } else { graph.is(sum, "add")?.clone() };
+    let (bias, rows) = both(&sum).into_iter().find(|(bias, _)| graph.weight(*bias).is_some())?;
+    let mut rows = graph.uncast(rows);
+    let bias = graph.weight_root(bias);
+    let rate = graph.weight_root(rate);
+    if let Some(split) = split {
+        let kind = graph.term(rows).kind;
+        rows = graph.add(Term { inputs: vec![rows], kind, ..split });
+    }
+    Some(vec![rows, rate, bias])
+}
+
+/// `floor * sigmoid(exp(A) * (x + dt))` in f32.
+fn bounded_decay(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let gate = graph.is(term.inputs[0], "sigmoid")?.clone();
+    if gate.kind != Kind::Float { return None; }
+    let product = graph.is(gate.inputs[0], "mul")?.clone();
+    for (rate, sum) in both(&product) {
+        let Some(power) = graph.is(graph.weightless(rate), "exp").cloned() else { continue };
+        if graph.weight(power.inputs[0]).is_none() { continue; }
+        let inputs = decayed(graph, sum, power.inputs[0])?;
+        let mut joined = Term { op: "log_decay".to_owned(), inputs, attributes: Vec::new(), ..term.clone() };
+        joined.set("floor", term.attribute("s")?.clone());
+        return Some(Joined::Term(joined));
+    }
+    None
+}
+
 /// `-exp(A) * softplus(x + dt)` in f32.
 fn decay(graph: &mut Graph, term: &Term) -> Option<Joined> {
     if term.kind != Kind::Float { return None; }
     for (rate, step) in both(term) {
-        let Some(negative) = graph.is(graph.weightless(rate), "neg") else { continue };
-        let Some(power) = graph.is(negative.inputs[0], "exp") else { continue };
+        let Some(negative) = graph.is(graph.weightless(rate), "neg").cloned() else { continue };
+        let Some(power) = graph.is(graph.weightless(negative.inputs[0]), "exp").cloned() else { continue };
         if graph.weight(power.inputs[0]).is_none() { continue; }
-        let Some(soft) = graph.is(step, "softplus") else { continue };
-        let sum = graph.is(soft.inputs[0], "add")?;
-        let (bias, rows) = both(sum).into_iter().find(|(bias, _)| graph.weight(*bias).is_some())?;
-        let inputs = vec![graph.uncast(rows), graph.weight_root(power.inputs[0]), graph.weight_root(bias)];
+        let Some(soft) = graph.is(step, "softplus").cloned() else { continue };
+        let inputs = decayed(graph, soft.inputs[0], power.inputs[0])?;
         return Some(Joined::Term(Term { op: "log_decay".to_owned(), inputs, attributes: Vec::new(), ..term.clone() }));
     }
     None

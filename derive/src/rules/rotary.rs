@@ -57,6 +57,10 @@ fn widened(graph: &mut Graph, term: &Term) -> Option<Joined> {
 fn narrowed(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let source = graph.term(term.inputs[0]);
     if !source.op.starts_with("rope_") || term.op == "split_axis" || term.op == "with_ones" { return None; }
+    if source.op == "rope_both" {
+        let first = term.attribute("start") == Some(&Number::Int(0));
+        return Some(Joined::Term(Term { op: if first { "rope_sin" } else { "rope_cos" }.to_owned(), shape: term.shape.clone(), ..source.clone() }));
+    }
     Some(Joined::Term(Term { shape: term.shape.clone(), ..source.clone() }))
 }
 

@@ -105,7 +105,7 @@ fn same_sizes(one: &Term, other: &Term) -> bool {
 
 /// A merge that undoes a split, or that makes a repeat of an expansion.
 fn merged(graph: &mut Graph, term: &Term) -> Option<Joined> {
-    let source = graph.term(term.inputs[0]);
+    let source = graph.term(term.inputs[0]).clone();
     if source.op == "split_axis" {
         let origin = graph.term(source.inputs[0]);
         if same_sizes(origin, term) {
@@ -120,6 +120,33 @@ fn merged(graph: &mut Graph, term: &Term) -> Option<Joined> {
             let mut joined = Term { op: "split_axis".to_owned(), inputs: source.inputs.clone(), attributes: Vec::new(), ..term.clone() };
             joined.set("at", Number::Int(*first));
             joined.set("count", Number::Int(2));
+            return Some(Joined::Term(joined));
+        }
+    }
+    let two = term.attribute("at") == Some(&Number::Int(0)) && term.attribute("count") == Some(&Number::Int(2));
+    if two && source.op == "split_axis" && source.attribute("at") == Some(&Number::Int(1)) && source.shape.len() == 3 {
+        // Parts of heads, side by side, are heads of the whole.
+        let inner = graph.term(source.inputs[0]).clone();
+        let mut flat = Term { op: "merge_axes".to_owned(), inputs: source.inputs.clone(), attributes: Vec::new(), shape: vec![crate::graph::Dim::product(&inner.shape)], ..term.clone() };
+        flat.set("at", Number::Int(0));
+        flat.set("count", Number::Int(2));
+        let flat = graph.add(flat);
+        let mut joined = Term { op: "split_axis".to_owned(), inputs: vec![flat], attributes: Vec::new(), ..term.clone() };
+        joined.set("at", Number::Int(0));
+        joined.set("count", Number::Int(2));
+        return Some(Joined::Term(joined));
+    }
+    if two && source.op == "repeat_each" && source.attribute("axis") == Some(&Number::Int(1)) {
+        let single = graph.term(source.inputs[0]).clone();
+        if single.shape.len() == 3 && single.shape[1].size == 1 {
+            let count = source.attribute("n")?.clone();
+            let mut dropped = Term { op: "merge_axes".to_owned(), inputs: source.inputs.clone(), attributes: Vec::new(), shape: vec![single.shape[0].clone(), single.shape[2].clone()], ..term.clone() };
+            dropped.set("at", Number::Int(0));
+            dropped.set("count", Number::Int(2));
+            let dropped = graph.add(dropped);
+            let mut joined = Term { op: "repeat_each".to_owned(), inputs: vec![dropped], attributes: Vec::new(), ..term.clone() };
+            joined.set("axis", Number::Int(0));
+            joined.set("n", count);
             return Some(Joined::Term(joined));
         }
     }

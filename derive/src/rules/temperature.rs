@@ -21,13 +21,8 @@ pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
     both(term).into_iter().find(|(_, ones)| graph.term(graph.uncast(*ones)).word("with") == Some("ones")).map(|(rows, _)| Joined::Known(rows))
 }
 
-fn bare(graph: &Graph, id: Id) -> Id {
-    let term = graph.term(id);
-    if term.op == "cast" || term.op == "with_ones" { bare(graph, term.inputs[0]) } else { id }
-}
-
 fn step<'g>(graph: &'g Graph, id: Id, op: &str) -> Option<(&'g Term, Id)> {
-    let term = graph.is(bare(graph, id), op)?;
+    let term = graph.is(graph.bare(id), op)?;
     Some((term, term.inputs[0]))
 }
 
@@ -40,10 +35,10 @@ fn growth(graph: &Graph, factor: Id) -> Option<(Number, Number, Number)> {
     let (_, quotient) = step(graph, floored, "floor")?;
     let (division, position) = step(graph, quotient, "divide")?;
     if !one(outer) || !one(inner) { return None; }
-    let place = graph.term(bare(graph, position));
+    let place = graph.term(graph.bare(position));
     let shift = match place.op.as_str() {
         "positions" => Number::Real(0.0),
-        "offset" if graph.term(bare(graph, place.inputs[0])).op == "positions" => place.attribute("s")?.clone(),
+        "offset" if graph.term(graph.bare(place.inputs[0])).op == "positions" => place.attribute("s")?.clone(),
         _ => return None,
     };
     Some((product.attribute("s")?.clone(), division.attribute("s")?.clone(), shift))

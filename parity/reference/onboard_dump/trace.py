@@ -204,6 +204,8 @@ def caller_name() -> str:
     frame = sys._getframe(2)
     while frame is not None and (frame.f_code.co_filename.startswith("<") or "/torch/" in frame.f_code.co_filename or "onboard_dump" in frame.f_code.co_filename):
         frame = frame.f_back
+    while frame is not None and frame.f_code.co_filename.endswith("modeling_rope_utils.py"):
+        frame = frame.f_back
     return "" if frame is None else getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
 
 
@@ -291,13 +293,19 @@ class Reads:
 MASKS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_chunked_causal_mask", "create_bidirectional_mask", "create_masks_for_generate")
 
 
-def patch_modeling(module: types.ModuleType, recorder: Recorder) -> None:
-    """Frames the functions of a class's file, and lets its numbers keep their expressions."""
+def keep_expressions(module: types.ModuleType) -> None:
+    """Lets numbers keep their expressions in the functions of Python that the code of a file calls."""
     names = vars(module)
     names["int"], names["float"] = symbols.integers, symbols.reals
     names["min"], names["max"] = symbols.extreme("min"), symbols.extreme("max")
     if "math" in names:
         names["math"] = types.SimpleNamespace(**{**vars(math), "sqrt": symbols.root, "log": symbols.logarithm})
+
+
+def patch_modeling(module: types.ModuleType, recorder: Recorder) -> None:
+    """Frames the functions of a class's file, and lets its numbers keep their expressions."""
+    keep_expressions(module)
+    names = vars(module)
     for name, value in list(names.items()):
         if not isinstance(value, types.FunctionType):
             continue
@@ -369,6 +377,7 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
             files[origin] = importlib.import_module(origin)
     for module in files.values():
         patch_modeling(module, recorder)
+    keep_expressions(importlib.import_module("transformers.modeling_rope_utils"))
     patch_cache(recorder)
     with Reads(type(config), {"transformers.modeling_rope_utils", "transformers.masking_utils"}) as reads, torch.no_grad():
         with Construction() as construction, bias_switches():
@@ -483,9 +492,26 @@ def sources(folder: Path, model) -> dict[str, list]:
         rows = [{"disk": disk, "part": "rows", "from": start, "to": start + weight.shape[0]} for disk, tensor in larger.items()
                 if weight.dim() and tensor.shape[1:] == weight.shape[1:] and tensor.shape[0] > weight.shape[0]
                 for start in range(tensor.shape[0] - weight.shape[0] + 1) if torch.equal(tensor[start:start + weight.shape[0]], weight.detach().to(tensor.dtype))]
+        pieces = pieces_of(weight.detach(), larger)
         if rows:
             found[name] = rows[:1]
+        elif pieces:
+            found[name] = pieces
     return found
+
+
+def pieces_of(weight: torch.Tensor, tensors: dict[str, torch.Tensor]) -> list[dict]:
+    """Tensors that, one below the other, are the weight; empty if there are none."""
+    pieces, row = [], 0
+    while weight.dim() and row < weight.shape[0]:
+        fitting = [(name, tensor) for name, tensor in tensors.items() if tensor.dim() == weight.dim() and tensor.shape[1:] == weight.shape[1:]
+                   and 0 < tensor.shape[0] <= weight.shape[0] - row and torch.equal(tensor, weight[row:row + tensor.shape[0]].to(tensor.dtype))]
+        if not fitting:
+            return []
+        name, tensor = fitting[0]
+        pieces.append({"disk": name, "part": "piece", "from": row, "to": row + tensor.shape[0]})
+        row += tensor.shape[0]
+    return pieces if len(pieces) > 1 else []
 
 
 def fingerprint(tensor: torch.Tensor) -> tuple:
