@@ -170,7 +170,7 @@ pub(super) fn holes_screen(record: &Record, derived: &Derived, path: &Path, mode
     let holes = Hole::list(&derived.holes);
     let draft = path.display();
     let mut text = format!(
-        "{} of `{}` have no counterpart in the spec language; the draft `{draft}` is not proven and cannot run\n",
+        "no op explains {} of `{}`; the draft `{draft}` is not proven and cannot run\n",
         plural(holes.len(), "step"),
         record.class
     );
@@ -223,9 +223,37 @@ pub(super) fn lines(specs: &Specs, name: &str, model: &Model) -> Vec<(&'static s
 pub(super) fn explained(origins: &[Origin]) -> Vec<String> {
     let width = origins.iter().map(|origin| origin.name.len()).max().unwrap_or_default();
     let line = |origin: &Origin| {
-        let mut modules: Vec<String> = origin.modules.iter().map(|path| starred(path)).collect();
-        modules.dedup();
-        format!("{:<width$}  {} ({})", origin.name, modules.join(", "), origin.class)
+        format!("{:<width$}  {} ({})", origin.name, joined(&origin.modules), origin.class)
     };
     origins.iter().map(line).collect()
+}
+
+/// Joins the paths of modules that differ by one number alone: `model.layers.{0,2}.mlp`.
+fn joined(paths: &[String]) -> String {
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+    for path in paths {
+        let number = path.split('.').find(|part| part.parse::<usize>().is_ok()).unwrap_or_default();
+        let general = starred(path);
+        match groups.iter_mut().find(|(known, _)| *known == general) {
+            Some((_, numbers)) => numbers.push(number),
+            None => groups.push((general, vec![number])),
+        }
+    }
+    let shown = groups.iter().map(|(general, numbers)| match numbers.as_slice() {
+        [number] => general.replacen('*', number, 1),
+        _ => general.replacen('*', &format!("{{{}}}", numbers.join(",")), 1),
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_of_several_layers_are_one_path() {
+        let paths = ["model.layers.0.mlp", "model.layers.2.mlp", "model.norm"].map(str::to_owned);
+        assert_eq!(joined(&paths), "model.layers.{0,2}.mlp, model.norm");
+        assert_eq!(joined(&paths[..1]), "model.layers.0.mlp");
+    }
 }
