@@ -7,9 +7,10 @@ use std::process::Stdio;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
-use derive::holes::{Hole, starred};
+use derive::hole::Hole;
+use derive::origin::{Origin, starred};
 use derive::record::Record;
-use derive::roll::{Derived, Origin};
+use derive::roll::Derived;
 use models::specs::Specs;
 use parity::reference_script;
 use registry::file;
@@ -130,7 +131,7 @@ pub(super) fn derived(record: &Record, name: &str) -> Result<Derived> {
     let derived = catch_unwind(|| derive::roll::derive(record, name)).map_err(|_| {
         anyhow!("the record of `{class}` cannot be lifted to a spec; --like SPEC drafts one from a known spec")
     })?;
-    let reasons = Hole::list(&derived.holes).iter().map(ToString::to_string).collect::<Vec<_>>();
+    let reasons = listed(&derived.holes).iter().map(ToString::to_string).collect::<Vec<_>>();
     ensure!(
         !derived.spec.is_empty(),
         "no spec can be derived from `{class}`: {}; --like SPEC drafts one from a known spec",
@@ -139,9 +140,21 @@ pub(super) fn derived(record: &Record, name: &str) -> Result<Derived> {
     Ok(derived)
 }
 
+/// Lists holes by place, one for all layers that have it.
+fn listed(holes: &[Hole]) -> Vec<Hole> {
+    let mut list: Vec<Hole> = holes.to_vec();
+    for hole in &mut list {
+        hole.module = starred(&hole.module);
+        hole.tree.clear();
+    }
+    list.sort();
+    list.dedup();
+    list
+}
+
 /// Returns the text of a derived spec with comments on its origin and its holes.
 pub(super) fn commented(record: &Record, derived: &Derived) -> String {
-    let holes = Hole::list(&derived.holes);
+    let holes = listed(&derived.holes);
     let mut text = String::new();
     let class = class_of(record);
     if holes.is_empty() {
@@ -167,7 +180,7 @@ pub(super) fn class_of(record: &Record) -> String {
 
 /// Returns what a user has to know about a draft with holes.
 pub(super) fn holes_screen(record: &Record, derived: &Derived, path: &Path, model: &Path) -> String {
-    let holes = Hole::list(&derived.holes);
+    let holes = listed(&derived.holes);
     let draft = path.display();
     let mut text = format!(
         "no op explains {} of `{}`; the draft `{draft}` is not proven and cannot run\n",

@@ -1,6 +1,6 @@
 //! Terms: what a row goes through, in ops of the spec language and in smaller steps that rules join to ops.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::number::Number;
 use crate::rules;
@@ -50,10 +50,13 @@ impl Dim {
 
     /// The product of sizes.
     pub fn product(dims: &[Self]) -> Self {
-        dims.iter().skip(1).fold(dims.first().cloned().unwrap_or_else(|| Self::plain(1)), |product, dim| Self {
-            size: product.size * dim.size,
-            number: Number::apply("*", vec![product.number, dim.number.clone()]),
-        })
+        dims.iter().skip(1).fold(
+            dims.first().cloned().unwrap_or_else(|| Self::plain(1)),
+            |product, dim| Self {
+                size: product.size * dim.size,
+                number: Number::apply("*", vec![product.number, dim.number.clone()]),
+            },
+        )
     }
 }
 
@@ -107,7 +110,7 @@ impl Term {
 pub struct Graph {
     /// Terms in order of their making.
     pub terms: Vec<Term>,
-    known: HashMap<String, Id>,
+    known: BTreeMap<String, Id>,
     /// Module whose forward is read now.
     pub owner: String,
     /// Place in the class that is read now.
@@ -122,7 +125,15 @@ impl Graph {
 
     /// Begins a term.
     pub fn step(&self, op: &str, inputs: &[Id], shape: Vec<Dim>, kind: Kind) -> Term {
-        Term { op: op.to_owned(), inputs: inputs.to_vec(), attributes: Vec::new(), shape, kind, owner: self.owner.clone(), at: self.at.clone() }
+        Term {
+            op: op.to_owned(),
+            inputs: inputs.to_vec(),
+            attributes: Vec::new(),
+            shape,
+            kind,
+            owner: self.owner.clone(),
+            at: self.at.clone(),
+        }
     }
 
     /// Adds a term, joined with what it reads where a rule knows their sum.
@@ -136,7 +147,14 @@ impl Graph {
 
     /// Adds a term as it is.
     pub fn intern(&mut self, term: Term) -> Id {
-        let key = format!("{} {:?} {:?} {:?} {:?}", term.op, term.inputs, term.attributes, term.kind, term.shape.iter().map(|dim| dim.size).collect::<Vec<_>>());
+        let key = format!(
+            "{} {:?} {:?} {:?} {:?}",
+            term.op,
+            term.inputs,
+            term.attributes,
+            term.kind,
+            term.shape.iter().map(|dim| dim.size).collect::<Vec<_>>()
+        );
         if let Some(&id) = self.known.get(&key) {
             return id;
         }
@@ -175,7 +193,17 @@ impl Graph {
         let term = self.term(id);
         match term.op.as_str() {
             "cast" | "with_ones" => self.weight_root(term.inputs[0]),
-            "merge_axes" | "split_axis" if term.shape.iter().filter(|dim| dim.size > 1).count() == self.term(term.inputs[0]).shape.iter().filter(|dim| dim.size > 1).count() => self.weight_root(term.inputs[0]),
+            "merge_axes" | "split_axis"
+                if term.shape.iter().filter(|dim| dim.size > 1).count()
+                    == self
+                        .term(term.inputs[0])
+                        .shape
+                        .iter()
+                        .filter(|dim| dim.size > 1)
+                        .count() =>
+            {
+                self.weight_root(term.inputs[0])
+            }
             _ => id,
         }
     }
@@ -183,7 +211,9 @@ impl Graph {
     /// Returns what a cast, if a term is one and rounds nothing, reads.
     pub fn uncast(&self, id: Id) -> Id {
         let term = self.term(id);
-        let rounds = term.op == "cast" && term.kind == Kind::Activation && self.term(term.inputs[0]).kind == Kind::Float;
+        let rounds = term.op == "cast"
+            && term.kind == Kind::Activation
+            && self.term(term.inputs[0]).kind == Kind::Float;
         if term.op == "cast" && !rounds { self.uncast(term.inputs[0]) } else { id }
     }
 
@@ -197,12 +227,32 @@ impl Graph {
     pub fn tree(&self, id: Id, depth: usize) -> String {
         let term = self.term(id);
         if term.op == "weight" {
-            return term.word("path").unwrap_or_default().rsplit('.').take(2).collect::<Vec<_>>().join("<");
+            return term
+                .word("path")
+                .unwrap_or_default()
+                .rsplit('.')
+                .take(2)
+                .collect::<Vec<_>>()
+                .join("<");
         }
-        let attributes: Vec<String> = term.attributes.iter().filter(|(key, _)| key != "path" && key != "reason").map(|(key, value)| format!("{key}={value}")).collect();
+        let attributes: Vec<String> = term
+            .attributes
+            .iter()
+            .filter(|(key, _)| key != "path" && key != "reason")
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         let shape: Vec<usize> = term.shape.iter().map(|dim| dim.size).collect();
-        let inputs: Vec<String> = if depth == 0 { vec!["..".to_owned()] } else { term.inputs.iter().map(|&input| self.tree(input, depth - 1)).collect() };
-        let kind = match term.kind { Kind::Activation => "", Kind::Float => ":f", Kind::Int => ":i", Kind::Bool => ":b" };
+        let inputs: Vec<String> = if depth == 0 {
+            vec!["..".to_owned()]
+        } else {
+            term.inputs.iter().map(|&input| self.tree(input, depth - 1)).collect()
+        };
+        let kind = match term.kind {
+            Kind::Activation => "",
+            Kind::Float => ":f",
+            Kind::Int => ":i",
+            Kind::Bool => ":b",
+        };
         format!("{}{kind}{shape:?}{{{}}}({})", term.op, attributes.join(" "), inputs.join(", "))
     }
 }

@@ -16,7 +16,7 @@ pub enum Axis {
     /// An axis of the row.
     Row(usize),
     /// Several axes in one.
-    Merged(Vec<Axis>),
+    Merged(Vec<Self>),
 }
 
 /// Sizes that axes which are not of a row have.
@@ -51,15 +51,6 @@ impl Axis {
             _ => true,
         }
     }
-}
-
-/// A change of the axes of a row.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Change {
-    /// Axis `at` becomes several.
-    Split { at: usize, into: Vec<Dim> },
-    /// `count` axes from `at` on become one.
-    Merge { at: usize, count: usize },
 }
 
 /// Groups of old and new axes that hold the same numbers; sizes of 1 join the group that is open.

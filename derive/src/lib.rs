@@ -2,14 +2,16 @@
 
 pub mod calls;
 pub mod graph;
-pub mod holes;
+pub mod hole;
 pub mod layout;
+pub mod names;
 pub mod number;
 pub mod operand;
+pub mod origin;
 pub mod read;
 pub mod record;
-pub mod rules;
-pub mod wholes;
-pub mod names;
 pub mod roll;
+pub mod rules;
+mod sheet;
+pub mod wholes;
 pub mod write;

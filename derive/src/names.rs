@@ -9,14 +9,57 @@ use crate::record::Record;
 
 /// Usual config keys and the dims that specs make of them.
 const USUAL: &[(&str, &str)] = &[
-    ("hidden_size", "hidden"), ("n_embd", "hidden"), ("d_model", "hidden"), ("num_hidden_layers", "layers"), ("n_layer", "layers"), ("n_layers", "layers"), ("num_layers", "layers"),
-    ("vocab_size", "vocab"), ("num_attention_heads", "heads"), ("n_head", "heads"), ("n_heads", "heads"), ("num_key_value_heads", "kv_heads"), ("intermediate_size", "ffn"), ("n_inner", "ffn"),
-    ("rms_norm_eps", "eps"), ("layer_norm_eps", "eps"), ("norm_eps", "eps"), ("layer_norm_epsilon", "eps"), ("layernorm_epsilon", "eps"), ("hidden_act", "act_name"),
-    ("hidden_activation", "act_name"), ("activation_function", "act_name"), ("tie_word_embeddings", "tied"), ("max_position_embeddings", "context"), ("n_positions", "context"),
+    ("hidden_size", "hidden"),
+    ("n_embd", "hidden"),
+    ("d_model", "hidden"),
+    ("num_hidden_layers", "layers"),
+    ("n_layer", "layers"),
+    ("n_layers", "layers"),
+    ("num_layers", "layers"),
+    ("vocab_size", "vocab"),
+    ("num_attention_heads", "heads"),
+    ("n_head", "heads"),
+    ("n_heads", "heads"),
+    ("num_key_value_heads", "kv_heads"),
+    ("intermediate_size", "ffn"),
+    ("n_inner", "ffn"),
+    ("rms_norm_eps", "eps"),
+    ("layer_norm_eps", "eps"),
+    ("norm_eps", "eps"),
+    ("layer_norm_epsilon", "eps"),
+    ("layernorm_epsilon", "eps"),
+    ("hidden_act", "act_name"),
+    ("hidden_activation", "act_name"),
+    ("activation_function", "act_name"),
+    ("tie_word_embeddings", "tied"),
+    ("max_position_embeddings", "context"),
+    ("n_positions", "context"),
 ];
 
 /// Names that the language gives to something else.
-const TAKEN: &[&str] = &["scale", "softmax", "act", "split", "heads_linear", "i", "kind", "x", "tokens", "merge", "slice", "copies", "add", "mul", "sub", "div", "offset", "divide", "inverse", "mean", "total"];
+const TAKEN: &[&str] = &[
+    "scale",
+    "softmax",
+    "act",
+    "split",
+    "heads_linear",
+    "i",
+    "kind",
+    "x",
+    "tokens",
+    "merge",
+    "slice",
+    "copies",
+    "add",
+    "mul",
+    "sub",
+    "div",
+    "offset",
+    "divide",
+    "inverse",
+    "mean",
+    "total",
+];
 
 /// Names that were given to config keys so far.
 pub struct Names<'r> {
@@ -39,9 +82,12 @@ impl<'r> Names<'r> {
         if let Some((_, name)) = self.used.borrow().iter().find(|(known, _)| known == key) {
             return name.clone();
         }
-        let usual = USUAL.iter().find(|(known, _)| *known == key).map(|(_, name)| (*name).to_owned());
+        let usual =
+            USUAL.iter().find(|(known, _)| *known == key).map(|(_, name)| (*name).to_owned());
         let mut name = usual.unwrap_or_else(|| key.replace('.', "_").to_lowercase());
-        while TAKEN.contains(&name.as_str()) || self.used.borrow().iter().any(|(_, other)| *other == name) {
+        while TAKEN.contains(&name.as_str())
+            || self.used.borrow().iter().any(|(_, other)| *other == name)
+        {
             name.push_str("_value");
         }
         self.used.borrow_mut().push((key.to_owned(), name.clone()));
@@ -74,7 +120,10 @@ impl<'r> Names<'r> {
     pub fn dims(&self) -> Vec<(String, String)> {
         let used = self.used.borrow().clone();
         let computed = self.computed.borrow();
-        let by_key = used.iter().filter(|(_, name)| !computed.iter().any(|(other, _)| other == name)).map(|(key, name)| (name.clone(), self.source(key)));
+        let by_key = used
+            .iter()
+            .filter(|(_, name)| !computed.iter().any(|(other, _)| other == name))
+            .map(|(key, name)| (name.clone(), self.source(key)));
         by_key.chain(computed.iter().cloned()).collect()
     }
 
@@ -91,7 +140,11 @@ impl<'r> Names<'r> {
             (_, None) => format!("[{}]", keys.join(", ")),
             (_, Some(default)) => {
                 let quoted = default.contains(['[', ',', '{', ']', ':', '#', '\'']);
-                if quoted { format!("[{}, \"= {default}\"]", keys.join(", ")) } else { format!("[{}, = {default}]", keys.join(", ")) }
+                if quoted {
+                    format!("[{}, \"= {default}\"]", keys.join(", "))
+                } else {
+                    format!("[{}, = {default}]", keys.join(", "))
+                }
             }
         }
     }
@@ -101,7 +154,22 @@ impl<'r> Names<'r> {
             let number = Number::parse(written);
             return Some(self.written(&number));
         }
-        let value = number::look_up(&self.record.defaults, key).or_else(|| self.record.attribute_map.get(key).and_then(|saved| number::look_up(&self.record.defaults, saved)))?;
+        if key == "tie_word_embeddings" && number::look_up(&self.record.defaults, key).is_none() {
+            return Some(
+                (self
+                    .record
+                    .disk
+                    .keys()
+                    .all(|name| !name.starts_with(&format!("{}.", self.record.output))))
+                .to_string(),
+            );
+        }
+        let value = number::look_up(&self.record.defaults, key).or_else(|| {
+            self.record
+                .attribute_map
+                .get(key)
+                .and_then(|saved| number::look_up(&self.record.defaults, saved))
+        })?;
         literal(value)
     }
 }
@@ -110,10 +178,15 @@ impl<'r> Names<'r> {
 pub fn literal(value: &Json) -> Option<String> {
     Some(match value {
         Json::Bool(truth) => truth.to_string(),
-        Json::Number(number) => number.as_i64().map_or_else(|| number::real(number.as_f64().unwrap_or_default()), |whole| whole.to_string()),
+        Json::Number(number) => number.as_i64().map_or_else(
+            || number::real(number.as_f64().unwrap_or_default()),
+            |whole| whole.to_string(),
+        ),
         Json::String(word) => format!("'{word}'"),
         Json::Null => "null".to_owned(),
-        Json::Array(items) => format!("[{}]", items.iter().map(literal).collect::<Option<Vec<_>>>()?.join(", ")),
+        Json::Array(items) => {
+            format!("[{}]", items.iter().map(literal).collect::<Option<Vec<_>>>()?.join(", "))
+        }
         Json::Object(_) => return None,
     })
 }

@@ -20,7 +20,7 @@ pub enum Number {
     /// A key of the config, with dots between nested ones.
     Config(String),
     /// An operator or function with its operands.
-    Apply(String, Vec<Number>),
+    Apply(String, Vec<Self>),
     /// Something the record does not explain.
     Unknown(String),
 }
@@ -29,17 +29,23 @@ impl Number {
     /// Reads the form that the recorder writes: `["config", key]`, `["value", literal]`, `[operator, operands..]`.
     pub fn parse(json: &Json) -> Self {
         let Some(items) = json.as_array() else { return Self::literal(json) };
-        let Some(head) = items.first().and_then(Json::as_str) else { return Self::Unknown("list".to_owned()) };
+        let Some(head) = items.first().and_then(Json::as_str) else {
+            return Self::Unknown("list".to_owned());
+        };
         match (head, items.get(1)) {
             // Keys are looked up in the config of the text model first.
-            ("config", Some(Json::String(key))) => Self::Config(key.strip_prefix("text_config.").unwrap_or(key).to_owned()),
+            ("config", Some(Json::String(key))) => {
+                Self::Config(key.strip_prefix("text_config.").unwrap_or(key).to_owned())
+            }
             ("value", Some(literal)) => Self::literal(literal),
-            ("key", Some(inner)) => match (Self::parse(inner), items.get(2).and_then(Json::as_str)) {
+            ("key", Some(inner)) => match (Self::parse(inner), items.get(2).and_then(Json::as_str))
+            {
                 (Self::Config(path), Some(key)) => Self::Config(format!("{path}.{key}")),
                 _ => Self::Unknown("key".to_owned()),
             },
             ("unknown", Some(kind)) => Self::Unknown(kind.as_str().unwrap_or_default().to_owned()),
-            _ => Self::Apply(head.to_owned(), items.iter().skip(1).map(Self::parse).collect()).simplified(),
+            _ => Self::Apply(head.to_owned(), items.iter().skip(1).map(Self::parse).collect())
+                .simplified(),
         }
     }
 
@@ -52,7 +58,9 @@ impl Number {
                 "-inf" => Self::Real(f64::NEG_INFINITY),
                 _ => Self::Word(word.clone()),
             },
-            Json::Number(number) => number.as_i64().map_or_else(|| Self::Real(number.as_f64().unwrap_or(f64::NAN)), Self::Int),
+            Json::Number(number) => number
+                .as_i64()
+                .map_or_else(|| Self::Real(number.as_f64().unwrap_or(f64::NAN)), Self::Int),
             _ => Self::Unknown("literal".to_owned()),
         }
     }
@@ -69,19 +77,35 @@ impl Number {
             return constant;
         }
         if operator == "+" || operator == "-" {
-            return sum(&operator, operands);
+            return sum(&operator, &operands);
         }
         match (operator.as_str(), operands.as_slice()) {
-            ("//", [numerator, Self::Apply(quotient, parts)]) if quotient == "//" && parts.len() == 2 && parts[0] == *numerator => parts[1].clone(),
+            ("//", [numerator, Self::Apply(quotient, parts)])
+                if quotient == "//" && parts.len() == 2 && parts[0] == *numerator =>
+            {
+                parts[1].clone()
+            }
             ("int", [inner]) if inner.is_whole() => inner.clone(),
-            ("*", [Self::Int(1), other]) | ("*" | "//" | "**", [other, Self::Int(1)]) => other.clone(),
+            ("*", [Self::Int(1), other]) | ("*" | "//" | "**", [other, Self::Int(1)]) => {
+                other.clone()
+            }
             ("+", [Self::Int(0), other]) | ("+" | "-", [other, Self::Int(0)]) => other.clone(),
-            ("//", [Self::Apply(product, factors), divisor]) if product == "*" && factors.len() == 2 && factors.contains(divisor) => {
+            ("//", [Self::Apply(product, factors), divisor])
+                if product == "*" && factors.len() == 2 && factors.contains(divisor) =>
+            {
                 if factors[1] == *divisor { factors[0].clone() } else { factors[1].clone() }
             }
             ("//", [numerator, divisor]) if numerator == divisor => Self::Int(1),
-            ("*", [Self::Apply(quotient, parts), factor]) if quotient == "//" && parts.len() == 2 && parts[1] == *factor => parts[0].clone(),
-            ("*", [factor, Self::Apply(quotient, parts)]) if quotient == "//" && parts.len() == 2 && parts[1] == *factor => parts[0].clone(),
+            ("*", [Self::Apply(quotient, parts), factor])
+                if quotient == "//" && parts.len() == 2 && parts[1] == *factor =>
+            {
+                parts[0].clone()
+            }
+            ("*", [factor, Self::Apply(quotient, parts)])
+                if quotient == "//" && parts.len() == 2 && parts[1] == *factor =>
+            {
+                parts[0].clone()
+            }
             _ => Self::Apply(operator, operands),
         }
     }
@@ -89,8 +113,14 @@ impl Number {
     fn is_whole(&self) -> bool {
         match self {
             Self::Int(_) | Self::Config(_) => true,
-            Self::Apply(operator, _) if ["//", "int", "floor", "ceil"].contains(&operator.as_str()) => true,
-            Self::Apply(operator, operands) => ["+", "-", "%"].contains(&operator.as_str()) && operands.iter().all(Self::is_whole),
+            Self::Apply(operator, _)
+                if ["//", "int", "floor", "ceil"].contains(&operator.as_str()) =>
+            {
+                true
+            }
+            Self::Apply(operator, operands) => {
+                ["+", "-", "%"].contains(&operator.as_str()) && operands.iter().all(Self::is_whole)
+            }
             _ => false,
         }
     }
@@ -105,9 +135,16 @@ impl Number {
                 Json::Bool(truth) => Some(f64::from(u8::from(*truth))),
                 other => other.as_f64(),
             },
-            Self::Apply(operator, operands) if ["in", "item", "==", "!="].contains(&operator.as_str()) => compare(operator, operands, config),
+            Self::Apply(operator, operands)
+                if ["in", "item", "==", "!="].contains(&operator.as_str()) =>
+            {
+                compare(operator, operands, config)
+            }
             Self::Apply(operator, operands) => {
-                let values: Vec<f64> = operands.iter().map(|operand| operand.evaluate(config)).collect::<Option<_>>()?;
+                let values: Vec<f64> = operands
+                    .iter()
+                    .map(|operand| operand.evaluate(config))
+                    .collect::<Option<_>>()?;
                 compute(operator, &values)
             }
             Self::Word(_) | Self::None | Self::Unknown(_) => None,
@@ -129,19 +166,28 @@ impl Number {
     }
 
     /// Puts another number in the place of each whole number literal that a test accepts.
+    #[must_use]
     pub fn replaced(&self, literal: i64, with: &Self) -> Self {
         match self {
             Self::Int(value) if *value == literal => with.clone(),
-            Self::Apply(operator, operands) => Self::Apply(operator.clone(), operands.iter().map(|operand| operand.replaced(literal, with)).collect()),
+            Self::Apply(operator, operands) => Self::Apply(
+                operator.clone(),
+                operands.iter().map(|operand| operand.replaced(literal, with)).collect(),
+            ),
             other => other.clone(),
         }
     }
 
     /// The test of one layer.
+    #[must_use]
     pub fn at_layer(&self, layer: i64) -> Self {
         match self {
             Self::Config(key) if key == "i" => Self::Int(layer),
-            Self::Apply(operator, operands) => Self::Apply(operator.clone(), operands.iter().map(|operand| operand.at_layer(layer)).collect()).simplified(),
+            Self::Apply(operator, operands) => Self::Apply(
+                operator.clone(),
+                operands.iter().map(|operand| operand.at_layer(layer)).collect(),
+            )
+            .simplified(),
             other => other.clone(),
         }
     }
@@ -150,7 +196,11 @@ impl Number {
     pub fn literals(&self, literals: &mut Vec<i64>) {
         match self {
             Self::Int(value) if !literals.contains(value) => literals.push(*value),
-            Self::Apply(_, operands) => operands.iter().for_each(|operand| operand.literals(literals)),
+            Self::Apply(_, operands) => {
+                for operand in operands {
+                    operand.literals(literals);
+                }
+            }
             _ => {}
         }
     }
@@ -180,7 +230,9 @@ fn compare(operator: &str, operands: &[Number], config: &Json) -> Option<f64> {
         "in" => {
             let value = left.evaluate(config)?;
             let Number::Config(path) = right else { return None };
-            truth(look_up(config, path)?.as_array()?.iter().any(|item| item.as_f64() == Some(value)))
+            truth(
+                look_up(config, path)?.as_array()?.iter().any(|item| item.as_f64() == Some(value)),
+            )
         }
         "item" => {
             let place = right.evaluate(config)?;
@@ -205,41 +257,67 @@ pub fn look_up<'j>(config: &'j Json, path: &str) -> Option<&'j Json> {
 }
 
 /// A sum with equal terms joined.
-fn sum(operator: &str, operands: Vec<Number>) -> Number {
+fn sum(operator: &str, operands: &[Number]) -> Number {
     let mut terms: Vec<(i64, Number)> = Vec::new();
     for (place, operand) in operands.iter().enumerate() {
         collect_terms(operand, if place > 0 && operator == "-" { -1 } else { 1 }, &mut terms);
     }
-    let literal: i64 = terms.iter().filter_map(|(factor, term)| match term { Number::Int(value) => Some(factor * value), _ => None }).sum();
+    let literal: i64 = terms
+        .iter()
+        .filter_map(|(factor, term)| match term {
+            Number::Int(value) => Some(factor * value),
+            _ => None,
+        })
+        .sum();
     terms.retain(|(factor, term)| *factor != 0 && !matches!(term, Number::Int(_)));
     terms.sort_by_key(|(factor, _)| *factor < 0);
     let mut result: Option<Number> = None;
     for (factor, term) in terms {
         let size = factor.abs();
-        let scaled = if size == 1 { term } else { Number::Apply("*".to_owned(), vec![Number::Int(size), term]) };
+        let scaled = if size == 1 {
+            term
+        } else {
+            Number::Apply("*".to_owned(), vec![Number::Int(size), term])
+        };
         result = Some(match result {
             None if factor < 0 => Number::Apply("neg".to_owned(), vec![scaled]),
             None => scaled,
-            Some(sum) => Number::Apply(if factor < 0 { "-" } else { "+" }.to_owned(), vec![sum, scaled]),
+            Some(sum) => {
+                Number::Apply(if factor < 0 { "-" } else { "+" }.to_owned(), vec![sum, scaled])
+            }
         });
     }
     match (result, literal) {
         (None, value) => Number::Int(value),
         (Some(sum), 0) => sum,
-        (Some(sum), value) => Number::Apply(if value < 0 { "-" } else { "+" }.to_owned(), vec![sum, Number::Int(value.abs())]),
+        (Some(sum), value) => Number::Apply(
+            if value < 0 { "-" } else { "+" }.to_owned(),
+            vec![sum, Number::Int(value.abs())],
+        ),
     }
 }
 
 fn collect_terms(number: &Number, factor: i64, terms: &mut Vec<(i64, Number)>) {
     match number {
-        Number::Apply(operator, operands) if (operator == "+" || operator == "-") && operands.len() == 2 => {
+        Number::Apply(operator, operands)
+            if (operator == "+" || operator == "-") && operands.len() == 2 =>
+        {
             collect_terms(&operands[0], factor, terms);
             collect_terms(&operands[1], if operator == "-" { -factor } else { factor }, terms);
         }
-        Number::Apply(operator, operands) if operator == "*" && matches!(operands.first(), Some(Number::Int(_))) && operands.len() == 2 => {
-            if let Number::Int(times) = operands[0] { collect_terms(&operands[1], factor * times, terms); }
+        Number::Apply(operator, operands)
+            if operator == "*"
+                && matches!(operands.first(), Some(Number::Int(_)))
+                && operands.len() == 2 =>
+        {
+            if let Number::Int(times) = operands[0] {
+                collect_terms(&operands[1], factor * times, terms);
+            }
         }
-        other => match terms.iter_mut().find(|(_, known)| known == other && !matches!(known, Number::Int(_))) {
+        other => match terms
+            .iter_mut()
+            .find(|(_, known)| known == other && !matches!(known, Number::Int(_)))
+        {
             Some((known, _)) => *known += factor,
             None => terms.push((factor, other.clone())),
         },
@@ -247,13 +325,19 @@ fn collect_terms(number: &Number, factor: i64, terms: &mut Vec<(i64, Number)>) {
 }
 
 fn fold(operator: &str, operands: &[Number]) -> Option<Number> {
-    let values: Vec<f64> = operands.iter().map(|operand| match operand {
-        Number::Int(number) => Some(*number as f64),
-        Number::Real(number) => Some(*number),
-        _ => None,
-    }).collect::<Option<_>>()?;
+    let values: Vec<f64> = operands
+        .iter()
+        .map(|operand| match operand {
+            Number::Int(number) => Some(*number as f64),
+            Number::Real(number) => Some(*number),
+            _ => None,
+        })
+        .collect::<Option<_>>()?;
     let value = compute(operator, &values)?;
-    let whole = operands.iter().all(|operand| matches!(operand, Number::Int(_))) && value.fract() == 0.0 && operator != "/" && operator != "float";
+    let whole = operands.iter().all(|operand| matches!(operand, Number::Int(_)))
+        && value.fract() == 0.0
+        && operator != "/"
+        && operator != "float";
     Some(if whole { Number::Int(value as i64) } else { Number::Real(value) })
 }
 
@@ -301,7 +385,11 @@ fn applied(operator: &str, operands: &[Number], name: &dyn Fn(&str) -> String) -
         ("neg", [inner]) => format!("-{inner}"),
         ("item", [list, index]) => format!("{list}[{index}]"),
         ("list", items) => format!("[{}]", items.join(", ")),
-        ("+" | "-" | "*" | "/" | "//" | "%" | "**" | "in" | "==" | "!=" | "<" | "<=" | ">" | ">=", [_, _]) => {
+        (
+            "+" | "-" | "*" | "/" | "//" | "%" | "**" | "in" | "==" | "!=" | "<" | "<=" | ">"
+            | ">=",
+            [_, _],
+        ) => {
             let left = bracketed(&operands[0], &texts[0], operator, false);
             let right = bracketed(&operands[1], &texts[1], operator, true);
             format!("{left} {operator} {right}")
@@ -329,8 +417,12 @@ fn bracketed(operand: &Number, text: &str, around: &str, right: bool) -> String 
         _ => 9,
     };
     let outer = strength(around);
-    let loose = inner < outer || (inner == outer && (right != (around == "**"))) ;
-    if loose && !(around == "**" && right && inner == 3) { format!("({text})") } else { text.to_owned() }
+    let loose = inner < outer || (inner == outer && (right != (around == "**")));
+    if loose && !(around == "**" && right && inner == 3) {
+        format!("({text})")
+    } else {
+        text.to_owned()
+    }
 }
 
 /// Writes a real number as the spec language reads it.
@@ -339,7 +431,12 @@ pub fn real(value: f64) -> String {
         return format!("{value:.1}");
     }
     let plain = format!("{value}");
-    if plain.len() <= 12 { plain } else { let short = format!("{value:e}"); if short.len() < plain.len() { short } else { plain } }
+    if plain.len() <= 12 {
+        plain
+    } else {
+        let short = format!("{value:e}");
+        if short.len() < plain.len() { short } else { plain }
+    }
 }
 
 impl fmt::Display for Number {

@@ -10,11 +10,11 @@ pub enum Operand {
     /// A recorded tensor.
     Value(usize),
     /// Several.
-    List(Vec<Operand>),
+    List(Vec<Self>),
     /// A number or word.
     Number(Number),
     /// A slice with its ends and step.
-    Slice(Box<[Operand; 3]>),
+    Slice(Box<[Self; 3]>),
     /// All axes that are not named.
     Ellipsis,
     /// A dtype of torch.
@@ -27,7 +27,6 @@ impl Operand {
     /// Reads an argument.
     pub fn parse(json: &Json) -> Self {
         match json {
-            Json::Null => Self::None,
             Json::Array(items) => Self::List(items.iter().map(Self::parse).collect()),
             Json::Object(map) => {
                 if let Some(number) = map.get("v").and_then(Json::as_u64) {
@@ -46,7 +45,9 @@ impl Operand {
                 if map.contains_key("ellipsis") {
                     return Self::Ellipsis;
                 }
-                map.get("dtype").and_then(Json::as_str).map_or(Self::None, |dtype| Self::Dtype(dtype.to_owned()))
+                map.get("dtype")
+                    .and_then(Json::as_str)
+                    .map_or(Self::None, |dtype| Self::Dtype(dtype.to_owned()))
             }
             _ => Self::None,
         }

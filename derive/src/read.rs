@@ -1,6 +1,6 @@
 //! Reads a record: follows the axes of each tensor and makes a term of each call.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
@@ -53,7 +53,7 @@ pub struct Reader<'r> {
     /// Terms so far.
     pub graph: Graph,
     /// Values by their number in the record.
-    pub values: HashMap<usize, Value>,
+    pub values: BTreeMap<usize, Value>,
     /// Sizes of axes outside of rows.
     pub sizes: Sizes,
     /// Calls without a term.
@@ -66,7 +66,7 @@ pub struct Reader<'r> {
     pub forwards: Vec<Forward>,
     open: Vec<Forward>,
     /// Parts of tensors that a class fills one after the other.
-    pub(crate) parts: HashMap<usize, Vec<(i64, i64, Value)>>,
+    pub(crate) parts: BTreeMap<usize, Vec<(i64, i64, Value)>>,
     pub(crate) skipping: Option<wholes::Whole>,
 }
 
@@ -75,7 +75,17 @@ impl<'r> Reader<'r> {
     pub fn read(record: &'r Record) -> Self {
         let sizes = Sizes { batch: 2, tokens: record.tokens, keys: record.tokens };
         let mut reader = Self {
-            record, graph: Graph::default(), values: HashMap::new(), sizes, holes: Vec::new(), tables: Vec::new(), stack: Vec::new(), skipping: None, forwards: Vec::new(), open: Vec::new(), parts: HashMap::new(),
+            record,
+            graph: Graph::default(),
+            values: BTreeMap::new(),
+            sizes,
+            holes: Vec::new(),
+            tables: Vec::new(),
+            stack: Vec::new(),
+            skipping: None,
+            forwards: Vec::new(),
+            open: Vec::new(),
+            parts: BTreeMap::new(),
         };
         if let Some(ids) = record.runs[0].ids {
             let term = reader.graph.step("tokens", &[], Vec::new(), Kind::Int);
@@ -108,7 +118,8 @@ impl<'r> Reader<'r> {
             if let Some(whole) = wholes::enter(self, event) {
                 self.skipping = Some(whole);
             }
-            let owner = if event.module.is_some() { path.clone() } else { self.graph.owner.clone() };
+            let owner =
+                if event.module.is_some() { path.clone() } else { self.graph.owner.clone() };
             self.stack.push(owner.clone());
             self.graph.owner = owner;
         } else if event.leave.is_some() {
@@ -128,7 +139,12 @@ impl<'r> Reader<'r> {
                 inputs.push(self.value(number).id);
             }
         }
-        self.open.push(Forward { path: path.to_owned(), inputs, outputs: Vec::new(), from: self.graph.terms.len() });
+        self.open.push(Forward {
+            path: path.to_owned(),
+            inputs,
+            outputs: Vec::new(),
+            from: self.graph.terms.len(),
+        });
     }
 
     fn end_forward(&mut self, event: &Event) {
@@ -146,7 +162,12 @@ impl<'r> Reader<'r> {
     /// Notes that a call has no term, and gives its results terms that name it.
     pub fn hole(&mut self, event: &Event, reason: &str) {
         let call = event.call.clone().unwrap_or_default();
-        self.holes.push(Hole { call: call.clone(), owner: self.graph.owner.clone(), at: event.at.clone(), reason: reason.to_owned() });
+        self.holes.push(Hole {
+            call: call.clone(),
+            owner: self.graph.owner.clone(),
+            at: event.at.clone(),
+            reason: reason.to_owned(),
+        });
         let mut inputs = Vec::new();
         for argument in event.args.iter().chain(event.named.values()) {
             self.collect(&Operand::parse(argument), &mut inputs);
@@ -177,14 +198,21 @@ impl<'r> Reader<'r> {
     pub fn guess(&self, number: usize) -> (Vec<Dim>, Vec<Axis>) {
         let shape = &self.record.values[number].shape;
         let rows = self.sizes.batch * self.sizes.tokens;
-        let outer: Vec<Axis> = if shape.len() >= 2 && shape[0] == self.sizes.batch && shape[1] == self.sizes.tokens {
+        let outer: Vec<Axis> = if shape.len() >= 2
+            && shape[0] == self.sizes.batch
+            && shape[1] == self.sizes.tokens
+        {
             vec![Axis::Batch, Axis::Tokens]
         } else if shape.first() == Some(&rows) {
             vec![Axis::Merged(vec![Axis::Batch, Axis::Tokens])]
-        } else if shape.len() >= 3 && shape[0] == self.sizes.batch && shape[2] == self.sizes.tokens {
+        } else if shape.len() >= 3 && shape[0] == self.sizes.batch && shape[2] == self.sizes.tokens
+        {
             let mut axes = vec![Axis::Batch, Axis::Row(0), Axis::Tokens];
             axes.extend((3..shape.len()).map(|place| Axis::Row(place - 2)));
-            let row = std::iter::once(shape[1]).chain(shape[3..].iter().copied()).map(Dim::plain).collect();
+            let row = std::iter::once(shape[1])
+                .chain(shape[3..].iter().copied())
+                .map(Dim::plain)
+                .collect();
             return (row, axes);
         } else {
             Vec::new()
@@ -206,7 +234,9 @@ impl<'r> Reader<'r> {
         }
         let facts = &self.record.values[number];
         let kind = self.kind(number);
-        if facts.weight.as_ref().is_some_and(|path| path.ends_with("position_ids")) && facts.shape.len() == 2 {
+        if facts.weight.as_ref().is_some_and(|path| path.ends_with("position_ids"))
+            && facts.shape.len() == 2
+        {
             let term = self.graph.step("positions", &[], Vec::new(), Kind::Int);
             let id = self.graph.add(term);
             let value = Value { id, axes: vec![Axis::One, Axis::Tokens] };
@@ -228,22 +258,34 @@ impl<'r> Reader<'r> {
         } else {
             match facts.constant.as_deref() {
                 Some([single]) => term.set("number", Number::parse(single)),
-                Some(many) => term.set("numbers", Number::Apply("list".to_owned(), many.iter().map(Number::parse).collect())),
+                Some(many) => term.set(
+                    "numbers",
+                    Number::Apply("list".to_owned(), many.iter().map(Number::parse).collect()),
+                ),
                 None => term.set("record", Number::Int(number as i64)),
             }
         }
         let single = row.iter().all(|dim| dim.size == 1) && term.op == "constant";
         let ones = row.iter().take_while(|dim| dim.size == 1).count();
-        if term.op == "weight" && ones > 0 && ones < row.len() && !self.record.weights.contains_key(term.word("path").unwrap_or_default()) {
+        if term.op == "weight"
+            && ones > 0
+            && ones < row.len()
+            && !self.record.weights.contains_key(term.word("path").unwrap_or_default())
+        {
             row.drain(..ones);
-            let axes = std::iter::repeat_n(Axis::One, ones).chain((0..row.len()).map(Axis::Row)).collect();
+            let axes =
+                std::iter::repeat_n(Axis::One, ones).chain((0..row.len()).map(Axis::Row)).collect();
             term.shape = row;
             let id = self.graph.add(term);
             let value = Value { id, axes };
             self.values.insert(number, value.clone());
             return value;
         }
-        let axes = if single { row.iter().map(|_| Axis::One).collect() } else { (0..row.len()).map(Axis::Row).collect() };
+        let axes = if single {
+            row.iter().map(|_| Axis::One).collect()
+        } else {
+            (0..row.len()).map(Axis::Row).collect()
+        };
         term.shape = if single { Vec::new() } else { row };
         let id = self.graph.add(term);
         let value = Value { id, axes };
@@ -254,13 +296,23 @@ impl<'r> Reader<'r> {
     /// The number in a buffer of one element that the checkpoint lacks, as an expression if the module has one.
     fn buffer_number(&self, path: &str) -> Option<Number> {
         let facts = self.record.buffers.get(path)?;
-        if self.record.disk.contains_key(path) { return None; }
+        if self.record.disk.contains_key(path) {
+            return None;
+        }
         let [single] = facts.numbers.as_deref()? else { return None };
         let value = single.as_f64()?;
         let module = path.rsplit_once('.').map_or("", |(module, _)| module);
         let attributes = self.record.modules.get(module).map(|facts| &facts.values)?;
-        let close = |number: &Number| number.evaluate(&self.record.config).is_some_and(|other| (other - value).abs() <= value.abs() * 0.005);
-        attributes.values().map(Number::parse).find(|number| number.is_symbolic() && close(number)).or(Some(Number::Real(value)))
+        let close = |number: &Number| {
+            number
+                .evaluate(&self.record.config)
+                .is_some_and(|other| (other - value).abs() <= value.abs() * 0.005)
+        };
+        attributes
+            .values()
+            .map(Number::parse)
+            .find(|number| number.is_symbolic() && close(number))
+            .or(Some(Number::Real(value)))
     }
 
     /// Sizes of a weight as expressions: those its module was built with, or those of a call that made such a tensor.
@@ -269,21 +321,30 @@ impl<'r> Reader<'r> {
         let facts = self.record.modules.get(module);
         let number = |key: &str| facts.and_then(|facts| facts.values.get(key)).map(Number::parse);
         let keys: &[&str] = match (facts.map(|facts| facts.class.as_str()), name) {
-            (Some("Conv1d"), "weight") => &["out_channels"],
-            (Some("Conv1d"), "bias") => &["out_channels"],
+            (Some("Conv1d"), "weight" | "bias") => &["out_channels"],
             (_, "weight") if number("out_features").is_some() => &["out_features", "in_features"],
             (_, "bias") if number("out_features").is_some() => &["out_features"],
-            (_, "weight") if number("num_embeddings").is_some() => &["num_embeddings", "embedding_dim"],
+            (_, "weight") if number("num_embeddings").is_some() => {
+                &["num_embeddings", "embedding_dim"]
+            }
             _ => &[],
         };
         let mut numbers: Vec<Option<Number>> = keys.iter().map(|key| number(key)).collect();
         if numbers.iter().all(Option::is_none) {
             numbers = self.built_dims(module, shape);
         }
-        shape.iter().enumerate().map(|(axis, &size)| {
-            let known = numbers.get(axis).cloned().flatten().filter(|number| number.evaluate(&self.record.config) == Some(size as f64));
-            Dim { size, number: known.unwrap_or(Number::Int(size as i64)) }
-        }).collect()
+        shape
+            .iter()
+            .enumerate()
+            .map(|(axis, &size)| {
+                let known = numbers
+                    .get(axis)
+                    .cloned()
+                    .flatten()
+                    .filter(|number| number.evaluate(&self.record.config) == Some(size as f64));
+                Dim { size, number: known.unwrap_or(Number::Int(size as i64)) }
+            })
+            .collect()
     }
 
     /// Sizes with which the class of a module made a tensor of this shape.
@@ -298,7 +359,10 @@ impl<'r> Reader<'r> {
                 Some(Number::Apply(list, items)) if list == "list" => items.clone(),
                 _ => call.args.iter().map(Number::parse).collect(),
             };
-            let fits = sizes.len() == shape.len() && sizes.iter().zip(shape).all(|(number, &size)| number.evaluate(&self.record.config) == Some(size as f64));
+            let fits = sizes.len() == shape.len()
+                && sizes.iter().zip(shape).all(|(number, &size)| {
+                    number.evaluate(&self.record.config) == Some(size as f64)
+                });
             if fits {
                 return sizes.into_iter().map(Some).collect();
             }

@@ -7,13 +7,14 @@ use crate::graph::{Graph, Id, Kind, Term};
 use crate::number::Number;
 
 mod attention;
+pub(crate) use attention::with_heads;
 mod gates;
 mod norms;
+mod pairs;
 mod rotary;
 mod router;
 mod shapes;
 mod temperature;
-mod pairs;
 
 /// What a rule makes of a term.
 #[derive(Debug)]
@@ -28,7 +29,19 @@ pub enum Joined {
 
 /// Returns what the first rule that knows a term makes of it.
 pub fn join(graph: &mut Graph, term: &Term) -> Joined {
-    let rules: &[fn(&mut Graph, &Term) -> Option<Joined>] = &[casts, shapes::join, numbers, norms::join, rotary::join, attention::join, router::join, gates::join, temperature::join, pairs::join, activations];
+    let rules: &[fn(&mut Graph, &Term) -> Option<Joined>] = &[
+        casts,
+        shapes::join,
+        numbers,
+        norms::join,
+        rotary::join,
+        attention::join,
+        router::join,
+        gates::join,
+        temperature::join,
+        pairs::join,
+        activations,
+    ];
     rules.iter().find_map(|rule| rule(graph, term)).unwrap_or(Joined::None)
 }
 
@@ -47,7 +60,8 @@ fn casts(graph: &mut Graph, term: &Term) -> Option<Joined> {
             return Some(Joined::Known(source.inputs[0]));
         }
     }
-    let counts = source.op == "positions" || (source.op == "offset" && graph.term(source.inputs[0]).op == "positions");
+    let counts = source.op == "positions"
+        || (source.op == "offset" && graph.term(source.inputs[0]).op == "positions");
     if counts {
         return Some(Joined::Known(term.inputs[0]));
     }
@@ -64,7 +78,10 @@ fn numbers(graph: &mut Graph, term: &Term) -> Option<Joined> {
     if term.op == "offset" {
         let inner = graph.term(term.inputs[0]);
         if inner.op == "offset" && graph.term(inner.inputs[0]).op == "positions" {
-            let sum = Number::apply("+", vec![inner.attribute("s")?.clone(), term.attribute("s")?.clone()]);
+            let sum = Number::apply(
+                "+",
+                vec![inner.attribute("s")?.clone(), term.attribute("s")?.clone()],
+            );
             let mut joined = Term { inputs: inner.inputs.clone(), ..term.clone() };
             joined.set("s", sum);
             return Some(Joined::Term(joined));
@@ -85,8 +102,12 @@ fn activations(graph: &mut Graph, term: &Term) -> Option<Joined> {
     if term.op == "mul" {
         for (one, other) in [(0, 1), (1, 0)] {
             let gate = graph.term(term.inputs[other]);
-            if gate.op == "sigmoid" && gate.inputs[0] == term.inputs[one] && term.kind == Kind::Float {
-                let joined = Term { op: "silu".to_owned(), inputs: vec![term.inputs[one]], ..term.clone() };
+            if gate.op == "sigmoid"
+                && gate.inputs[0] == term.inputs[one]
+                && term.kind == Kind::Float
+            {
+                let joined =
+                    Term { op: "silu".to_owned(), inputs: vec![term.inputs[one]], ..term.clone() };
                 return Some(Joined::Term(joined));
             }
         }
@@ -96,13 +117,22 @@ fn activations(graph: &mut Graph, term: &Term) -> Option<Joined> {
         let test = graph.term(term.inputs[0]);
         let sum = graph.term(term.inputs[2]);
         if test.op == "gt" && test.inputs[0] == term.inputs[1] && sum.op == "log" {
-            let joined = Term { op: "softplus".to_owned(), inputs: vec![term.inputs[1]], attributes: Vec::new(), ..term.clone() };
+            let joined = Term {
+                op: "softplus".to_owned(),
+                inputs: vec![term.inputs[1]],
+                attributes: Vec::new(),
+                ..term.clone()
+            };
             return Some(Joined::Term(joined));
         }
     }
     // square(relu(x)) is an op where both round; so are two steps.
     if term.op == "square" && graph.term(term.inputs[0]).op == "relu" {
-        let joined = Term { op: "relu2".to_owned(), inputs: graph.term(term.inputs[0]).inputs.clone(), ..term.clone() };
+        let joined = Term {
+            op: "relu2".to_owned(),
+            inputs: graph.term(term.inputs[0]).inputs.clone(),
+            ..term.clone()
+        };
         return Some(Joined::Term(joined));
     }
     None

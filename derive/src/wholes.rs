@@ -11,8 +11,14 @@ use crate::record::Event;
 
 /// Activation classes of transformers and the ops that compute them.
 const ACTIVATIONS: &[(&str, &str)] = &[
-    ("NewGELUActivation", "gelu_new"), ("FastGELUActivation", "gelu_fast"), ("QuickGELUActivation", "quick_gelu"), ("GELUTanh", "gelu_tanh"),
-    ("ReLUSquaredActivation", "relu2"), ("SiLUActivation", "silu"), ("PytorchGELUTanh", "gelu_tanh"), ("XIELUActivation", "xielu"),
+    ("NewGELUActivation", "gelu_new"),
+    ("FastGELUActivation", "gelu_fast"),
+    ("QuickGELUActivation", "quick_gelu"),
+    ("GELUTanh", "gelu_tanh"),
+    ("ReLUSquaredActivation", "relu2"),
+    ("SiLUActivation", "silu"),
+    ("PytorchGELUTanh", "gelu_tanh"),
+    ("XIELUActivation", "xielu"),
 ];
 
 /// A module that is read as a whole.
@@ -54,23 +60,87 @@ struct Function {
 
 /// Functions with a state, which classes share by name.
 const FUNCTIONS: &[Function] = &[
-    Function { name: "mamba2_chunk_scan", parameters: &["x", "dt", "A", "B", "C", "chunk_size", "D", "dt_bias", "initial_states", "dt_softplus", "dt_limit"], op: "ssd_scan" },
-    Function { name: "mamba_selective_scan", parameters: &["x", "dt", "A", "B", "C", "D", "z", "delta_bias", "delta_softplus"], op: "ssm1_scan" },
-    Function { name: "torch_chunk_gated_delta_rule", parameters: &["query", "key", "value", "g", "beta", "chunk_size", "initial_state", "output_final_state", "use_qk_l2norm_in_kernel"], op: "delta_rule" },
-    Function { name: "chunk_kimi_delta_attention", parameters: &["query", "key", "value", "g", "beta", "chunk_size", "initial_state", "output_final_state", "use_qk_l2norm_in_kernel"], op: "delta_rule" },
+    Function {
+        name: "mamba2_chunk_scan",
+        parameters: &[
+            "x",
+            "dt",
+            "A",
+            "B",
+            "C",
+            "chunk_size",
+            "D",
+            "dt_bias",
+            "initial_states",
+            "dt_softplus",
+            "dt_limit",
+        ],
+        op: "ssd_scan",
+    },
+    Function {
+        name: "mamba_selective_scan",
+        parameters: &["x", "dt", "A", "B", "C", "D", "z", "delta_bias", "delta_softplus"],
+        op: "ssm1_scan",
+    },
+    Function {
+        name: "torch_chunk_gated_delta_rule",
+        parameters: &[
+            "query",
+            "key",
+            "value",
+            "g",
+            "beta",
+            "chunk_size",
+            "initial_state",
+            "output_final_state",
+            "use_qk_l2norm_in_kernel",
+        ],
+        op: "delta_rule",
+    },
+    Function {
+        name: "chunk_kimi_delta_attention",
+        parameters: &[
+            "query",
+            "key",
+            "value",
+            "g",
+            "beta",
+            "chunk_size",
+            "initial_state",
+            "output_final_state",
+            "use_qk_l2norm_in_kernel",
+        ],
+        op: "delta_rule",
+    },
 ];
 
 /// Other names of parameters.
-const SYNONYMS: &[(&str, &str)] = &[("hidden_states", "x"), ("q", "query"), ("k", "key"), ("v", "value")];
+const SYNONYMS: &[(&str, &str)] =
+    &[("hidden_states", "x"), ("q", "query"), ("k", "key"), ("v", "value")];
 
 fn function(path: String, event: &Event) -> Option<Whole> {
     let function = FUNCTIONS.iter().find(|function| function.name == path)?;
     let operands = event.args.iter().map(Operand::parse).collect();
-    let named = event.named.iter().map(|(name, json)| {
-        let name = SYNONYMS.iter().find(|(other, _)| other == name).map_or(name.as_str(), |(_, known)| known);
-        (name.to_owned(), Operand::parse(json))
-    }).collect();
-    Some(Whole { path, kind: WholeKind::Function(function), operands, named, words: Vec::new(), calls: Vec::new(), body: Vec::new() })
+    let named = event
+        .named
+        .iter()
+        .map(|(name, json)| {
+            let name = SYNONYMS
+                .iter()
+                .find(|(other, _)| other == name)
+                .map_or(name.as_str(), |(_, known)| known);
+            (name.to_owned(), Operand::parse(json))
+        })
+        .collect();
+    Some(Whole {
+        path,
+        kind: WholeKind::Function(function),
+        operands,
+        named,
+        words: Vec::new(),
+        calls: Vec::new(),
+        body: Vec::new(),
+    })
 }
 
 impl Whole {
@@ -78,15 +148,27 @@ impl Whole {
     fn argument(&self, name: &str) -> Operand {
         let WholeKind::Function(function) = self.kind else { return Operand::None };
         let place = function.parameters.iter().position(|parameter| *parameter == name);
-        self.named.get(name).cloned().or_else(|| place.and_then(|place| self.operands.get(place).cloned())).unwrap_or(Operand::None)
+        self.named
+            .get(name)
+            .cloned()
+            .or_else(|| place.and_then(|place| self.operands.get(place).cloned()))
+            .unwrap_or(Operand::None)
     }
 
     /// Notes a call inside.
     pub fn inside(&mut self, event: &Event) {
         if let Some(call) = &event.call {
             self.calls.push(call.clone());
-            let named = event.named.iter().map(|(name, json)| (name.clone(), Operand::parse(json))).collect();
-            self.body.push(InnerCall { call: call.clone(), args: event.args.iter().map(Operand::parse).collect(), named });
+            let named = event
+                .named
+                .iter()
+                .map(|(name, json)| (name.clone(), Operand::parse(json)))
+                .collect();
+            self.body.push(InnerCall {
+                call: call.clone(),
+                args: event.args.iter().map(Operand::parse).collect(),
+                named,
+            });
         } else if let Some(class) = &event.module {
             self.calls.push(class.clone());
         }
@@ -97,7 +179,11 @@ impl Whole {
 pub fn enter(reader: &Reader<'_>, event: &Event) -> Option<Whole> {
     let path = event.enter.clone()?;
     let Some(class) = event.module.as_deref() else { return function(path, event) };
-    let kind = if reader.record.buffers.keys().any(|name| name.strip_prefix(&path).is_some_and(|tail| tail.starts_with('.') && tail.ends_with("inv_freq") && !tail[1..].contains('.'))) {
+    let kind = if reader.record.buffers.keys().any(|name| {
+        name.strip_prefix(&path).is_some_and(|tail| {
+            tail.starts_with('.') && tail.ends_with("inv_freq") && !tail[1..].contains('.')
+        })
+    }) {
         WholeKind::Rotary
     } else if let Some((_, op)) = ACTIVATIONS.iter().find(|(name, _)| *name == class) {
         WholeKind::Activation(op)
@@ -106,14 +192,32 @@ pub fn enter(reader: &Reader<'_>, event: &Event) -> Option<Whole> {
     } else {
         return None;
     };
-    let operands: Vec<Operand> = event.args.iter().chain(event.named.values()).map(Operand::parse).collect();
-    let words = operands.iter().filter_map(|operand| match operand { Operand::Number(number) => number.word(&reader.record.config), _ => None }).collect();
-    Some(Whole { path, kind, operands, named: BTreeMap::new(), words, calls: Vec::new(), body: Vec::new() })
+    let operands: Vec<Operand> =
+        event.args.iter().chain(event.named.values()).map(Operand::parse).collect();
+    let words = operands
+        .iter()
+        .filter_map(|operand| match operand {
+            Operand::Number(number) => number.word(&reader.record.config),
+            _ => None,
+        })
+        .collect();
+    Some(Whole {
+        path,
+        kind,
+        operands,
+        named: BTreeMap::new(),
+        words,
+        calls: Vec::new(),
+        body: Vec::new(),
+    })
 }
 
 fn is_experts(reader: &Reader<'_>, path: &str) -> bool {
-    let shape = |name: &str| reader.record.weights.get(&format!("{path}.{name}")).map(|facts| facts.shape.len());
-    shape("down_proj") == Some(3) && (shape("gate_up_proj") == Some(3) || shape("up_proj") == Some(3))
+    let shape = |name: &str| {
+        reader.record.weights.get(&format!("{path}.{name}")).map(|facts| facts.shape.len())
+    };
+    shape("down_proj") == Some(3)
+        && (shape("gate_up_proj") == Some(3) || shape("up_proj") == Some(3))
 }
 
 /// Binds the results of a whole.
@@ -128,13 +232,19 @@ pub fn leave(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
             }
         }
         WholeKind::Experts => experts(reader, whole, event),
-        WholeKind::Function(function) if function.op == "delta_rule" => delta_rule(reader, whole, event),
+        WholeKind::Function(function) if function.op == "delta_rule" => {
+            delta_rule(reader, whole, event);
+        }
         WholeKind::Function(function) => scan(reader, whole, event, function.op),
     }
 }
 
 fn rotary(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
-    let table = if let Some(word) = whole.words.first() { format!("{}:{word}", whole.path) } else { whole.path.clone() };
+    let table = if let Some(word) = whole.words.first() {
+        format!("{}:{word}", whole.path)
+    } else {
+        whole.path.clone()
+    };
     if !reader.tables.contains(&table) {
         reader.tables.push(table.clone());
     }
@@ -143,13 +253,20 @@ fn rotary(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     for (function, out) in functions.iter().zip(outs) {
         let shape = &reader.record.values[out].shape;
         let width = Dim::plain(shape.last().copied().unwrap_or(1));
-        let mut term = reader.graph.step(&format!("rope_{function}"), &[], vec![width], reader.kind(out));
+        let mut term =
+            reader.graph.step(&format!("rope_{function}"), &[], vec![width], reader.kind(out));
         term.set("table", Number::Word(table.clone()));
         let id = reader.graph.add(term);
         let mut axes = vec![Axis::Batch, Axis::Tokens, Axis::Row(0)];
-        while axes.len() > shape.len() { axes.remove(0); }
-        while axes.len() < shape.len() { axes.insert(1, Axis::One); }
-        if shape.first() == Some(&1) { axes[0] = Axis::One; }
+        while axes.len() > shape.len() {
+            axes.remove(0);
+        }
+        while axes.len() < shape.len() {
+            axes.insert(1, Axis::One);
+        }
+        if shape.first() == Some(&1) {
+            axes[0] = Axis::One;
+        }
         reader.values.insert(out, Value { id, axes });
     }
 }
@@ -161,29 +278,67 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     let is_whole = |value: &Value| matches!(reader.graph.term(value.id).kind, Kind::Int);
     let chosen = values.iter().skip(1).find(|value| is_whole(value)).cloned();
     let weights = values.iter().skip(1).find(|value| !is_whole(value)).cloned();
-    let (Some(chosen), Some(weights)) = (chosen, weights) else { return reader.hole(event, "experts without choices and weights") };
+    let (Some(chosen), Some(weights)) = (chosen, weights) else {
+        return reader.hole(event, "experts without choices and weights");
+    };
     let shape = super::calls::shape(reader, rows.id);
-    let mut term = reader.graph.step("experts", &[rows.id, chosen.id, weights.id], shape, reader.graph.term(rows.id).kind);
+    let mut term = reader.graph.step(
+        "experts",
+        &[rows.id, chosen.id, weights.id],
+        shape,
+        reader.graph.term(rows.id).kind,
+    );
     term.set("path", Number::Word(whole.path.clone()));
     let facts = &reader.record.weights[&format!("{}.down_proj", whole.path)];
     let values = reader.record.modules.get(&whole.path).map(|facts| &facts.values);
     let known = |size: usize, keys: &[&str]| {
-        keys.iter().find_map(|key| values.and_then(|values| values.get(*key)).map(Number::parse).filter(|number| number.evaluate(&reader.record.config) == Some(size as f64)))
+        keys.iter().find_map(|key| {
+            values
+                .and_then(|values| values.get(*key))
+                .map(Number::parse)
+                .filter(|number| number.evaluate(&reader.record.config) == Some(size as f64))
+        })
     };
-    let numbers: Vec<Number> = values.into_iter().flatten().map(|(_, json)| Number::parse(json)).filter(Number::is_symbolic).collect();
-    let by_size = |size: usize| numbers.iter().find(|number| number.evaluate(&reader.record.config) == Some(size as f64)).cloned();
+    let numbers: Vec<Number> = values
+        .into_iter()
+        .flatten()
+        .map(|(_, json)| Number::parse(json))
+        .filter(Number::is_symbolic)
+        .collect();
+    let by_size = |size: usize| {
+        numbers
+            .iter()
+            .find(|number| number.evaluate(&reader.record.config) == Some(size as f64))
+            .cloned()
+    };
     let gated = reader.record.weights.contains_key(&format!("{}.gate_up_proj", whole.path));
-    let transposed = !whole.body.iter().any(|inner| inner.call == "linear") && whole.body.iter().any(|inner| ["matmul", "__matmul__", "bmm", "mm"].contains(&inner.call.as_str()));
+    let transposed = !whole.body.iter().any(|inner| inner.call == "linear")
+        && whole
+            .body
+            .iter()
+            .any(|inner| ["matmul", "__matmul__", "bmm", "mm"].contains(&inner.call.as_str()));
     let ffn = if transposed { facts.shape[1] } else { facts.shape[2] };
     let count = facts.shape[0];
     if transposed {
         term.set("turned", Number::Bool(true));
     }
-    term.set("n", known(count, &["num_experts", "num_local_experts", "n_routed_experts"]).or_else(|| by_size(count)).unwrap_or(Number::Int(count as i64)));
-    term.set("ffn", known(ffn, &["intermediate_dim", "intermediate_size", "moe_intermediate_size"]).or_else(|| by_size(ffn)).unwrap_or(Number::Int(ffn as i64)));
+    term.set(
+        "n",
+        known(count, &["num_experts", "num_local_experts", "n_routed_experts"])
+            .or_else(|| by_size(count))
+            .unwrap_or(Number::Int(count as i64)),
+    );
+    term.set(
+        "ffn",
+        known(ffn, &["intermediate_dim", "intermediate_size", "moe_intermediate_size"])
+            .or_else(|| by_size(ffn))
+            .unwrap_or(Number::Int(ffn as i64)),
+    );
     let act = whole.calls.iter().find_map(|call| {
         let class = ACTIVATIONS.iter().find(|(name, _)| name == call).map(|(_, op)| *op);
-        class.or_else(|| ["silu", "gelu", "relu", "sigmoid"].iter().copied().find(|name| name == call))
+        class.or_else(|| {
+            ["silu", "gelu", "relu", "sigmoid"].iter().copied().find(|name| name == call)
+        })
     });
     term.set("act", Number::Word(act.unwrap_or("silu").to_owned()));
     if !gated {
@@ -193,7 +348,14 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
         term.set("bias", Number::Bool(true));
     }
     // Results in f32 that are rounded once at the end.
-    let sums_in_float = whole.body.iter().any(|inner| inner.call == "index_add_" && inner.args.first().and_then(Operand::value).is_some_and(|number| reader.kind(number) == Kind::Float));
+    let sums_in_float = whole.body.iter().any(|inner| {
+        inner.call == "index_add_"
+            && inner
+                .args
+                .first()
+                .and_then(Operand::value)
+                .is_some_and(|number| reader.kind(number) == Kind::Float)
+    });
     if sums_in_float {
         term.set("sum", Number::Word("once".to_owned()));
     }
@@ -221,12 +383,20 @@ fn scan(reader: &mut Reader<'_>, whole: &Whole, event: &Event, op: &str) {
     let mut inputs = Vec::new();
     let mut axes = Vec::new();
     for name in ["x", "dt", "B", "C"] {
-        let Some(value) = operand_value(reader, whole, name) else { return reader.hole(event, "an operand of the scan is missing") };
-        if name == "x" { axes.clone_from(&value.axes); }
+        let Some(value) = operand_value(reader, whole, name) else {
+            return reader.hole(event, "an operand of the scan is missing");
+        };
+        if name == "x" {
+            axes.clone_from(&value.axes);
+        }
         inputs.push(reader.graph.uncast(value.id));
     }
-    let matrix = operand_value(reader, whole, "A").and_then(|value| exponential_of(reader, value.id));
-    let Some(path) = matrix else { return reader.hole(event, "the decay of the scan is not minus the exponential of a weight") };
+    let matrix =
+        operand_value(reader, whole, "A").and_then(|value| exponential_of(reader, value.id));
+    let Some(path) = matrix else {
+        return reader
+            .hole(event, "the decay of the scan is not minus the exponential of a weight");
+    };
     let module = path.rsplit_once('.').map_or("", |(module, _)| module).to_owned();
     let row = super::calls::shape(reader, inputs[0]);
     let mut term = reader.graph.step(op, &inputs, row.clone(), Kind::Float);
@@ -235,13 +405,23 @@ fn scan(reader: &mut Reader<'_>, whole: &Whole, event: &Event, op: &str) {
         if let Operand::List(bounds) = whole.argument("dt_limit") {
             for (name, bound) in ["dt_min", "dt_max"].iter().zip(bounds) {
                 if let Operand::Number(number) = bound {
-                    let idle = number.evaluate(&reader.record.config).is_none_or(|value| value <= 0.0 && *name == "dt_min" || value > 1e38);
-                    if !idle || number.is_symbolic() { term.set(name, number); }
+                    let idle = number
+                        .evaluate(&reader.record.config)
+                        .is_none_or(|value| value <= 0.0 && *name == "dt_min" || value > 1e38);
+                    if !idle || number.is_symbolic() {
+                        term.set(name, number);
+                    }
                 }
             }
         }
         let size = reader.graph.term(inputs[2]).width();
-        term.set("state", Number::Apply("list".to_owned(), vec![row[0].number.clone(), row[1].number.clone(), size.number]));
+        term.set(
+            "state",
+            Number::Apply(
+                "list".to_owned(),
+                vec![row[0].number.clone(), row[1].number.clone(), size.number],
+            ),
+        );
         let flat = Dim::product(&row);
         term.shape = vec![flat];
         let flat = reader.graph.add(term);
@@ -260,7 +440,8 @@ fn scan(reader: &mut Reader<'_>, whole: &Whole, event: &Event, op: &str) {
         let product = reader.graph.step("mul", &[id, open], row, Kind::Float);
         id = reader.graph.add(product);
     }
-    let out = Operand::parse(&first_result(event)).value().map_or(Kind::Float, |out| reader.kind(out));
+    let out =
+        Operand::parse(&first_result(event)).value().map_or(Kind::Float, |out| reader.kind(out));
     if out == Kind::Activation {
         let shape = super::calls::shape(reader, id);
         let cast = reader.graph.step("cast", &[id], shape, out);
@@ -281,8 +462,12 @@ fn delta_rule(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     let mut inputs = Vec::new();
     let mut axes = Vec::new();
     for name in ["query", "key", "value", "g", "beta"] {
-        let Some(value) = operand_value(reader, whole, name) else { return reader.hole(event, "an operand of the delta rule is missing") };
-        if name == "value" { axes.clone_from(&value.axes); }
+        let Some(value) = operand_value(reader, whole, name) else {
+            return reader.hole(event, "an operand of the delta rule is missing");
+        };
+        if name == "value" {
+            axes.clone_from(&value.axes);
+        }
         let mut id = value.id;
         if name == "query" || name == "key" {
             while ["repeat_each"].contains(&reader.graph.term(id).op.as_str()) {
@@ -298,7 +483,13 @@ fn delta_rule(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     if let Operand::Number(Number::Bool(true)) = whole.argument("use_qk_l2norm_in_kernel") {
         term.set("eps", Number::Real(1e-6));
     }
-    term.set("state", Number::Apply("list".to_owned(), vec![row[0].number.clone(), size.number, row[row.len() - 1].number.clone()]));
+    term.set(
+        "state",
+        Number::Apply(
+            "list".to_owned(),
+            vec![row[0].number.clone(), size.number, row[row.len() - 1].number.clone()],
+        ),
+    );
     let id = reader.graph.add(term);
     reader.bind(&first_result(event), id, axes);
 }
@@ -306,30 +497,57 @@ fn delta_rule(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
 impl InnerCall {
     /// Is true for a slice with a step of 2.
     fn takes_every_second(&self) -> bool {
-        let slices = self.args.iter().flat_map(|argument| match argument { Operand::List(items) => items.clone(), other => vec![other.clone()] });
-        self.call == "__getitem__" && slices.into_iter().any(|item| matches!(item, Operand::Slice(ends) if ends[2].int() == Some(2)))
+        let slices = self.args.iter().flat_map(|argument| match argument {
+            Operand::List(items) => items.clone(),
+            other => vec![other.clone()],
+        });
+        self.call == "__getitem__"
+            && slices
+                .into_iter()
+                .any(|item| matches!(item, Operand::Slice(ends) if ends[2].int() == Some(2)))
     }
 
     /// The number by which a call multiplies or to which it adds.
     fn number(&self, names: &[&str]) -> Option<Number> {
-        let first = self.args.iter().skip(1).find_map(|argument| match argument { Operand::Number(number) => Some(number.clone()), _ => None });
-        first.or_else(|| names.iter().find_map(|name| match self.named.get(*name) { Some(Operand::Number(number)) => Some(number.clone()), _ => None }))
+        let first = self.args.iter().skip(1).find_map(|argument| match argument {
+            Operand::Number(number) => Some(number.clone()),
+            _ => None,
+        });
+        first.or_else(|| {
+            names.iter().find_map(|name| match self.named.get(*name) {
+                Some(Operand::Number(number)) => Some(number.clone()),
+                _ => None,
+            })
+        })
     }
 }
 
 /// The limit of a gate, and the factor of a gate that is multiplied by its own sigmoid.
 fn bounded_gate(body: &[InnerCall]) -> Vec<(&'static str, Number)> {
     let mut result = Vec::new();
-    let clamp = body.iter().find(|inner| ["clamp", "clamp_", "clip"].contains(&inner.call.as_str()));
-    if let Some(limit) = clamp.and_then(|inner| inner.named.get("max").and_then(|bound| match bound { Operand::Number(number) => Some(number.clone()), _ => None }).or_else(|| inner.number(&["max"]))) {
+    let clamp =
+        body.iter().find(|inner| ["clamp", "clamp_", "clip"].contains(&inner.call.as_str()));
+    if let Some(limit) = clamp.and_then(|inner| {
+        inner
+            .named
+            .get("max")
+            .and_then(|bound| match bound {
+                Operand::Number(number) => Some(number.clone()),
+                _ => None,
+            })
+            .or_else(|| inner.number(&["max"]))
+    }) {
         result.push(("limit", limit));
     }
     let sigmoid = body.iter().position(|inner| inner.call == "sigmoid");
-    if let Some(before) = sigmoid.and_then(|place| place.checked_sub(1)).map(|place| &body[place]).filter(|inner| inner.call == "mul") {
-        if let Some(alpha) = before.number(&["other"]) {
-            result.push(("alpha", alpha));
-            result.push(("act", Number::Word("silu".to_owned())));
-        }
+    if let Some(before) = sigmoid
+        .and_then(|place| place.checked_sub(1))
+        .map(|place| &body[place])
+        .filter(|inner| inner.call == "mul")
+        && let Some(alpha) = before.number(&["other"])
+    {
+        result.push(("alpha", alpha));
+        result.push(("act", Number::Word("silu".to_owned())));
     }
     result
 }

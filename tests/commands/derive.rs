@@ -45,7 +45,7 @@ fn holes_are_told_by_line_and_the_draft_is_no_result() {
         .code(2)
         .says("is not proven and cannot run")
         .says("modeling_llama.py:")
-        .says("model.layers.*.input_layernorm: `erfinv`")
+        .says("in `model.layers.*.input_layernorm`: `erfinv`")
         .says("--spec");
     let spec = fs_err::read_to_string(dir.path().join("llama_derived.yaml")).unwrap();
     assert!(spec.starts_with("# DRAFT, NOT PROVEN: derived from `LlamaForCausalLM`"), "{spec}");

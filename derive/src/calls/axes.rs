@@ -10,20 +10,34 @@ use crate::record::Event;
 use super::axis_at;
 
 /// Makes the term of a call that changes axes; false if it is none.
-pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]) -> bool {
+pub(super) fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]) -> bool {
     let Some(Operand::Value(first)) = args.first() else {
         return match name {
-            "cat" | "concat" | "stack" | "concatenate" => { joined(reader, name, event, args); true }
+            "cat" | "concat" | "stack" | "concatenate" => {
+                super::parts::joined(reader, name, event, args);
+                true
+            }
             _ => false,
         };
     };
     let value = reader.value(*first);
     let numbers = flat(&args[1..]);
     match name {
-        "view" | "reshape" | "flatten" | "unflatten" | "squeeze" | "unsqueeze" | "view_as" | "reshape_as" => reshape(reader, event, &value, &numbers),
+        "view" | "reshape" | "flatten" | "unflatten" | "squeeze" | "unsqueeze" | "view_as"
+        | "reshape_as" => reshape(reader, event, &value, &numbers),
         "transpose" | "swapaxes" | "transpose_" | "swapdims" => {
-            let place = |position: usize, word: &str| numbers.get(position).cloned().or_else(|| event.named.get(word).map(Operand::parse)).and_then(|operand| operand.int()).and_then(|at| axis_at(&value, at));
-            let (Some(one), Some(other)) = (place(0, "dim0"), place(1, "dim1")) else { reader.hole(event, "no such axes"); return true };
+            let place = |position: usize, word: &str| {
+                numbers
+                    .get(position)
+                    .cloned()
+                    .or_else(|| event.named.get(word).map(Operand::parse))
+                    .and_then(|operand| operand.int())
+                    .and_then(|at| axis_at(&value, at))
+            };
+            let (Some(one), Some(other)) = (place(0, "dim0"), place(1, "dim1")) else {
+                reader.hole(event, "no such axes");
+                return true;
+            };
             let mut axes = value.axes.clone();
             axes.swap(one, other);
             reader.bind(&event.out, value.id, axes);
@@ -31,18 +45,29 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]
         "T" | "mT" | "t" => {
             let mut axes = value.axes.clone();
             let last = axes.len();
-            if last >= 2 { axes.swap(last - 1, last - 2); }
+            if last >= 2 {
+                axes.swap(last - 1, last - 2);
+            }
             reader.bind(&event.out, value.id, axes);
         }
         "permute" => {
-            let places: Option<Vec<usize>> = numbers.iter().map(|number| number.int().and_then(|at| axis_at(&value, at))).collect();
+            let places: Option<Vec<usize>> = numbers
+                .iter()
+                .map(|number| number.int().and_then(|at| axis_at(&value, at)))
+                .collect();
             match places {
-                Some(places) => { let axes = places.iter().map(|&place| value.axes[place].clone()).collect(); reader.bind(&event.out, value.id, axes); }
+                Some(places) => {
+                    let axes = places.iter().map(|&place| value.axes[place].clone()).collect();
+                    reader.bind(&event.out, value.id, axes);
+                }
                 None => reader.hole(event, "no such axes"),
             }
         }
         "movedim" => {
-            let (Some(from), Some(to)) = (numbers.first().and_then(Operand::int).and_then(|at| axis_at(&value, at)), numbers.get(1).and_then(Operand::int).and_then(|at| axis_at(&value, at))) else {
+            let (Some(from), Some(to)) = (
+                numbers.first().and_then(Operand::int).and_then(|at| axis_at(&value, at)),
+                numbers.get(1).and_then(Operand::int).and_then(|at| axis_at(&value, at)),
+            ) else {
                 reader.hole(event, "no such axes");
                 return true;
             };
@@ -51,24 +76,30 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]
             axes.insert(to, moved);
             reader.bind(&event.out, value.id, axes);
         }
-        "expand" | "expand_as" | "repeat" | "broadcast_to" => expand(reader, event, &value, &numbers),
-        "repeat_interleave" => interleave(reader, event, &value, args),
-        "chunk" | "split" | "unbind" | "tensor_split" | "split_with_sizes" => parts(reader, name, event, &value, args),
+        "expand" | "expand_as" | "repeat" | "broadcast_to" => {
+            expand(reader, event, &value, &numbers);
+        }
+        "repeat_interleave" => super::parts::interleave(reader, event, &value, args),
+        "chunk" | "split" | "unbind" | "tensor_split" | "split_with_sizes" => {
+            super::parts::parts(reader, name, event, &value, args);
+        }
         _ => return false,
     }
     true
 }
 
 /// Arguments, of which a list counts as its items.
-pub fn flat(args: &[Operand]) -> Vec<Operand> {
-    args.iter().flat_map(|argument| match argument {
-        Operand::List(items) => items.clone(),
-        other => vec![other.clone()],
-    }).collect()
+pub(super) fn flat(args: &[Operand]) -> Vec<Operand> {
+    args.iter()
+        .flat_map(|argument| match argument {
+            Operand::List(items) => items.clone(),
+            other => vec![other.clone()],
+        })
+        .collect()
 }
 
 /// Merges axes of a row.
-pub fn merge_row(reader: &mut Reader<'_>, id: Id, at: usize, count: usize) -> Id {
+pub(super) fn merge_row(reader: &mut Reader<'_>, id: Id, at: usize, count: usize) -> Id {
     let term = reader.graph.term(id);
     let mut shape = term.shape.clone();
     let merged = Dim::product(&shape[at..at + count]);
@@ -80,7 +111,7 @@ pub fn merge_row(reader: &mut Reader<'_>, id: Id, at: usize, count: usize) -> Id
 }
 
 /// Splits an axis of a row.
-pub fn split_row(reader: &mut Reader<'_>, id: Id, at: usize, into: &[Dim]) -> Id {
+pub(super) fn split_row(reader: &mut Reader<'_>, id: Id, at: usize, into: &[Dim]) -> Id {
     let term = reader.graph.term(id);
     let mut shape = term.shape.clone();
     shape.splice(at..=at, into.iter().cloned());
@@ -91,19 +122,33 @@ pub fn split_row(reader: &mut Reader<'_>, id: Id, at: usize, into: &[Dim]) -> Id
 }
 
 /// A term with the axes of its row in another order.
-pub fn permuted(reader: &mut Reader<'_>, id: Id, order: &[usize]) -> Id {
+pub(super) fn permuted(reader: &mut Reader<'_>, id: Id, order: &[usize]) -> Id {
     let term = reader.graph.term(id);
     let shape = order.iter().map(|&axis| term.shape[axis].clone()).collect();
     let mut step = reader.graph.step("permute_row", &[id], shape, term.kind);
-    step.set("order", Number::Apply("list".to_owned(), order.iter().map(|&axis| Number::Int(axis as i64)).collect()));
+    step.set(
+        "order",
+        Number::Apply(
+            "list".to_owned(),
+            order.iter().map(|&axis| Number::Int(axis as i64)).collect(),
+        ),
+    );
     reader.graph.add(step)
 }
 
 fn reshape(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Operand]) {
     let Some(out) = Operand::parse(&event.out).value() else { return };
     let sizes = reader.record.values[out].shape.clone();
-    let written: Vec<Option<Number>> = if numbers.len() == sizes.len() && ["view", "reshape"].contains(&event.call.as_deref().unwrap_or_default()) {
-        numbers.iter().map(|operand| match operand { Operand::Number(number) if *number != Number::Int(-1) => Some(number.clone()), _ => None }).collect()
+    let written: Vec<Option<Number>> = if numbers.len() == sizes.len()
+        && ["view", "reshape"].contains(&event.call.as_deref().unwrap_or_default())
+    {
+        numbers
+            .iter()
+            .map(|operand| match operand {
+                Operand::Number(number) if *number != Number::Int(-1) => Some(number.clone()),
+                _ => None,
+            })
+            .collect()
     } else {
         vec![None; sizes.len()]
     };
@@ -114,30 +159,53 @@ fn reshape(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Ope
 }
 
 /// Gives a value another torch shape; `written` are expressions of its sizes.
-pub fn reshaped(reader: &mut Reader<'_>, value: &Value, sizes: &[usize], written: &[Option<Number>]) -> Option<(Id, Vec<Axis>)> {
+pub(super) fn reshaped(
+    reader: &mut Reader<'_>,
+    value: &Value,
+    sizes: &[usize],
+    written: &[Option<Number>],
+) -> Option<(Id, Vec<Axis>)> {
     let mut id = value.id;
-    let mut axes: Vec<Axis> = value.axes.iter().flat_map(|axis| match axis {
-        Axis::Merged(parts) => parts.clone(),
-        other => vec![other.clone()],
-    }).collect();
+    let mut axes: Vec<Axis> = value
+        .axes
+        .iter()
+        .flat_map(|axis| match axis {
+            Axis::Merged(parts) => parts.clone(),
+            other => vec![other.clone()],
+        })
+        .collect();
     // Axes of the row are brought into torch's order first where a group joins them.
-    let old: Vec<usize> = axes.iter().map(|axis| axis.size(&reader.graph.term(id).shape, reader.sizes)).collect();
+    let old: Vec<usize> =
+        axes.iter().map(|axis| axis.size(&reader.graph.term(id).shape, reader.sizes)).collect();
     let mut groups = layout::groups(&old, sizes)?;
     join_single_parts(&mut groups, &axes, written);
     for (olds, news) in &groups {
         if olds.len() > 1 && news.len() <= olds.len() {
-            let rows: Vec<usize> = olds.iter().filter_map(|&place| match axes[place] { Axis::Row(axis) => Some(axis), _ => None }).collect();
+            let rows: Vec<usize> = olds
+                .iter()
+                .filter_map(|&place| match axes[place] {
+                    Axis::Row(axis) => Some(axis),
+                    _ => None,
+                })
+                .collect();
             let contiguous = rows.windows(2).all(|pair| pair[1] == pair[0] + 1);
             if !contiguous {
                 let mut order: Vec<usize> = Vec::new();
                 for axis in &axes {
-                    if let Axis::Row(number) = axis { order.push(*number); }
+                    if let Axis::Row(number) = axis {
+                        order.push(*number);
+                    }
                 }
-                if order.len() != reader.graph.term(id).shape.len() { return None; }
+                if order.len() != reader.graph.term(id).shape.len() {
+                    return None;
+                }
                 id = permuted(reader, id, &order);
                 let mut next = 0;
                 for axis in &mut axes {
-                    if let Axis::Row(number) = axis { *number = next; next += 1; }
+                    if let Axis::Row(number) = axis {
+                        *number = next;
+                        next += 1;
+                    }
                 }
             }
         }
@@ -186,12 +254,20 @@ pub fn reshaped(reader: &mut Reader<'_>, value: &Value, sizes: &[usize], written
 }
 
 /// A part of size 1 whose size is an expression is an axis of the row, as one head of keys is.
-fn join_single_parts(groups: &mut Vec<(Vec<usize>, Vec<usize>)>, axes: &[Axis], written: &[Option<Number>]) {
+fn join_single_parts(
+    groups: &mut Vec<(Vec<usize>, Vec<usize>)>,
+    axes: &[Axis],
+    written: &[Option<Number>],
+) {
     let mut place = 0;
     while place + 1 < groups.len() {
         let (single, split) = (&groups[place], &groups[place + 1]);
-        let is_part = single.0.is_empty() && single.1.len() == 1 && split.0.len() == 1 && matches!(axes[split.0[0]], Axis::Row(_))
-            && written.iter().flatten().any(Number::is_symbolic) && !matches!(written.get(single.1[0]), Some(Some(Number::Int(_))));
+        let is_part = single.0.is_empty()
+            && single.1.len() == 1
+            && split.0.len() == 1
+            && matches!(axes[split.0[0]], Axis::Row(_))
+            && written.iter().flatten().any(Number::is_symbolic)
+            && !matches!(written.get(single.1[0]), Some(Some(Number::Int(_))));
         if is_part {
             let mut news = single.1.clone();
             news.extend(&split.1);
@@ -204,12 +280,25 @@ fn join_single_parts(groups: &mut Vec<(Vec<usize>, Vec<usize>)>, axes: &[Axis], 
 
 /// Sizes of the parts of an axis; one whose expression is not written is the quotient.
 fn split_dims(dim: &Dim, news: &[usize], sizes: &[usize], written: &[Option<Number>]) -> Vec<Dim> {
-    let mut into: Vec<Dim> = news.iter().map(|&place| Dim { size: sizes[place], number: written.get(place).cloned().flatten().unwrap_or(Number::Unknown(String::new())) }).collect();
-    let open: Vec<usize> = (0..into.len()).filter(|&place| into[place].number == Number::Unknown(String::new())).collect();
+    let mut into: Vec<Dim> = news
+        .iter()
+        .map(|&place| Dim {
+            size: sizes[place],
+            number: written.get(place).cloned().flatten().unwrap_or(Number::Unknown(String::new())),
+        })
+        .collect();
+    let open: Vec<usize> = (0..into.len())
+        .filter(|&place| into[place].number == Number::Unknown(String::new()))
+        .collect();
     for &place in &open {
-        let others: Vec<Number> = (0..into.len()).filter(|&other| other != place && !open.contains(&other)).map(|other| into[other].number.clone()).collect();
+        let others: Vec<Number> = (0..into.len())
+            .filter(|&other| other != place && !open.contains(&other))
+            .map(|other| into[other].number.clone())
+            .collect();
         into[place].number = if open.len() == 1 {
-            others.into_iter().fold(dim.number.clone(), |number, other| Number::apply("//", vec![number, other]))
+            others
+                .into_iter()
+                .fold(dim.number.clone(), |number, other| Number::apply("//", vec![number, other]))
         } else {
             Number::Int(into[place].size as i64)
         };
@@ -218,18 +307,18 @@ fn split_dims(dim: &Dim, news: &[usize], sizes: &[usize], written: &[Option<Numb
 }
 
 /// Counts axes anew behind an axis that was split or merged.
-pub fn renumber(axes: &mut [Axis], result: &mut [Axis], from: usize, by: i64) {
+pub(super) fn renumber(axes: &mut [Axis], result: &mut [Axis], from: usize, by: i64) {
     for axis in axes.iter_mut().chain(result.iter_mut()) {
-        if let Axis::Row(number) = axis {
-            if *number > from {
-                *number = (*number as i64 + by) as usize;
-            }
+        if let Axis::Row(number) = axis
+            && *number > from
+        {
+            *number = (*number as i64 + by) as usize;
         }
     }
 }
 
 /// A row without an axis of size 1.
-pub fn dropped(reader: &mut Reader<'_>, id: Id, axis: usize) -> Id {
+pub(super) fn dropped(reader: &mut Reader<'_>, id: Id, axis: usize) -> Id {
     let rank = reader.graph.term(id).shape.len();
     if rank == 1 {
         return id;
@@ -238,7 +327,13 @@ pub fn dropped(reader: &mut Reader<'_>, id: Id, axis: usize) -> Id {
 }
 
 fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Operand]) {
-    let written: Vec<Option<Number>> = numbers.iter().map(|operand| match operand { Operand::Number(number) if number.is_symbolic() => Some(number.clone()), _ => None }).collect();
+    let written: Vec<Option<Number>> = numbers
+        .iter()
+        .map(|operand| match operand {
+            Operand::Number(number) if number.is_symbolic() => Some(number.clone()),
+            _ => None,
+        })
+        .collect();
     let Some(out) = Operand::parse(&event.out).value() else { return };
     let sizes = reader.record.values[out].shape.clone();
     let mut id = value.id;
@@ -257,7 +352,9 @@ fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Oper
             continue;
         }
         if let Axis::Row(axis) = axes[place] {
-            if size != 1 { return reader.hole(event, "repeats rows"); }
+            if size != 1 {
+                return reader.hole(event, "repeats rows");
+            }
             let term = reader.graph.term(id);
             let mut shape = term.shape.clone();
             shape[axis] = Dim::plain(sizes[place]);
@@ -272,187 +369,40 @@ fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Oper
             continue;
         }
         let at = match axes[place] {
-            Axis::One => axes[..place].iter().filter_map(|axis| match axis { Axis::Row(number) => Some(number + 1), _ => None }).max().unwrap_or(0),
+            Axis::One => axes[..place]
+                .iter()
+                .filter_map(|axis| match axis {
+                    Axis::Row(number) => Some(number + 1),
+                    _ => None,
+                })
+                .max()
+                .unwrap_or(0),
             _ => return reader.hole(event, "repeats rows"),
         };
         let term = reader.graph.term(id);
         let mut shape = term.shape.clone();
-        shape.insert(at, Dim { size: sizes[place], number: written.get(place).cloned().flatten().unwrap_or(Number::Int(sizes[place] as i64)) });
+        shape.insert(
+            at,
+            Dim {
+                size: sizes[place],
+                number: written
+                    .get(place)
+                    .cloned()
+                    .flatten()
+                    .unwrap_or(Number::Int(sizes[place] as i64)),
+            },
+        );
         let mut step = reader.graph.step("expand", &[id], shape, term.kind);
         step.set("at", Number::Int(at as i64));
         id = reader.graph.add(step);
         for axis in &mut axes {
-            if let Axis::Row(number) = axis {
-                if *number >= at { *number += 1; }
+            if let Axis::Row(number) = axis
+                && *number >= at
+            {
+                *number += 1;
             }
         }
         axes[place] = Axis::Row(at);
     }
     reader.bind(&event.out, id, axes);
-}
-
-fn interleave(reader: &mut Reader<'_>, event: &Event, value: &Value, args: &[Operand]) {
-    let count = args.get(1).cloned().or_else(|| event.named.get("repeats").map(Operand::parse));
-    let at = args.get(2).cloned().or_else(|| event.named.get("dim").map(Operand::parse)).and_then(|operand| operand.int());
-    let (Some(Operand::Number(count)), Some(place)) = (count, at.and_then(|at| axis_at(value, at))) else { return reader.hole(event, "repeats unknown") };
-    let Axis::Row(axis) = value.axes[place] else { return reader.hole(event, "repeats rows") };
-    let size = count.evaluate(&reader.record.config).unwrap_or(1.0) as usize;
-    let term = reader.graph.term(value.id);
-    let mut shape = term.shape.clone();
-    shape[axis] = Dim::product(&[shape[axis].clone(), Dim { size, number: count.clone() }]);
-    let mut step = reader.graph.step("repeat_each", &[value.id], shape, term.kind);
-    step.set("axis", Number::Int(axis as i64));
-    step.set("n", count);
-    reader.give(&event.out, step, value.axes.clone());
-}
-
-/// Parts of an axis.
-fn parts(reader: &mut Reader<'_>, name: &str, event: &Event, value: &Value, args: &[Operand]) {
-    let default = if name == "unbind" { 1 } else { 2 };
-    let at = args.get(default).cloned().or_else(|| event.named.get("dim").map(Operand::parse)).and_then(|operand| operand.int()).unwrap_or(0);
-    let Some(place) = axis_at(value, at) else { return reader.hole(event, "no such axis") };
-    let outs = Operand::parse(&event.out).values();
-    let Axis::Row(axis) = value.axes[place] else {
-        if outs.len() == 1 { return reader.bind(&event.out.get(0).cloned().unwrap_or_default(), value.id, value.axes.clone()); }
-        return reader.hole(event, "parts of rows");
-    };
-    let written: Vec<Option<Number>> = match args.get(1) {
-        Some(Operand::List(items)) => items.iter().map(|item| match item { Operand::Number(number) => Some(number.clone()), _ => None }).collect(),
-        _ => Vec::new(),
-    };
-    let whole = reader.graph.term(value.id).shape[axis].clone();
-    let mut from = Dim { size: 0, number: Number::Int(0) };
-    let count = outs.len();
-    for (number, out) in outs.into_iter().enumerate() {
-        let sizes = &reader.record.values[out].shape;
-        let size = if name == "unbind" { 1 } else { sizes[place] };
-        let even = size * count == whole.size;
-        let expression = written.get(number).cloned().flatten().unwrap_or_else(|| {
-            if even { Number::apply("//", vec![whole.number.clone(), Number::Int(count as i64)]) } else { Number::Int(size as i64) }
-        });
-        let width = Dim { size, number: expression };
-        let to = Dim { size: from.size + size, number: Number::apply("+", vec![from.number.clone(), width.number.clone()]) };
-        let id = slice_row(reader, value.id, axis, &from, &to, width);
-        from = to;
-        let mut axes = value.axes.clone();
-        let id = if name == "unbind" {
-            axes.remove(place);
-            let id = dropped(reader, id, axis);
-            renumber(&mut axes, &mut [], axis, -1);
-            id
-        } else {
-            id
-        };
-        reader.values.insert(out, Value { id, axes });
-    }
-}
-
-/// A part of an axis of a row.
-pub fn slice_row(reader: &mut Reader<'_>, id: Id, axis: usize, from: &Dim, to: &Dim, width: Dim) -> Id {
-    let term = reader.graph.term(id);
-    let mut shape = term.shape.clone();
-    let last = axis + 1 == shape.len();
-    shape[axis] = width;
-    let mut step = reader.graph.step(if last { "slice" } else { "slice_axis" }, &[id], shape, term.kind);
-    step.set("from", from.number.clone());
-    step.set("to", to.number.clone());
-    if !last { step.set("axis", Number::Int(axis as i64)); }
-    step.set("start", Number::Int(from.size as i64));
-    step.set("end", Number::Int(to.size as i64));
-    reader.graph.add(step)
-}
-
-fn joined(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]) {
-    let values = match args.first() { Some(list @ Operand::List(_)) => list.values(), _ => event.named.get("tensors").map(|json| Operand::parse(json).values()).unwrap_or_default() };
-    let values: Vec<Value> = values.into_iter().map(|number| reader.value(number)).collect();
-    let at = args.get(1).cloned().or_else(|| event.named.get("dim").map(Operand::parse)).and_then(|operand| operand.int()).unwrap_or(0);
-    let Some(first) = values.first() else { return reader.hole(event, "joins nothing") };
-    if name == "stack" {
-        return stacked(reader, event, &values, at);
-    }
-    let Some(place) = axis_at(first, at) else { return reader.hole(event, "no such axis") };
-    if first.axes[place] != Axis::Keys && place + 1 == first.axes.len() && values.iter().any(|value| value.axes.len() != first.axes.len() || value.axes != first.axes) {
-        return side_by_side(reader, event, values);
-    }
-    let row = |value: &Value| match value.axes.get(place) { Some(Axis::Row(axis)) => Some(*axis), _ => None };
-    if first.axes[place] == Axis::Keys && values.len() == 2 {
-        let shape = super::shape(reader, first.id);
-        let kind = reader.graph.term(first.id).kind;
-        let term = reader.graph.step("with_sinks", &[first.id, values[1].id], shape, kind);
-        return reader.give(&event.out, term, first.axes.clone());
-    }
-    let Some(axis) = row(first) else { return reader.hole(event, "joins rows") };
-    if values.iter().any(|value| row(value) != Some(axis) || reader.graph.term(value.id).shape.len() != reader.graph.term(first.id).shape.len()) {
-        return reader.hole(event, "joins unequal rows");
-    }
-    let mut shape = super::shape(reader, first.id);
-    shape[axis] = values.iter().skip(1).fold(shape[axis].clone(), |sum, value| {
-        let dim = &reader.graph.term(value.id).shape[axis];
-        let number = Number::apply("+", vec![sum.number, dim.number.clone()]);
-        Dim { size: sum.size + dim.size, number }
-    });
-    let last = axis + 1 == shape.len();
-    let ids: Vec<Id> = values.iter().map(|value| value.id).collect();
-    let kind = reader.graph.term(first.id).kind;
-    let mut term = reader.graph.step(if last { "concat" } else { "concat_axis" }, &ids, shape, kind);
-    if !last { term.set("axis", Number::Int(axis as i64)); }
-    reader.give(&event.out, term, first.axes.clone());
-}
-
-fn stacked(reader: &mut Reader<'_>, event: &Event, values: &[Value], at: i64) {
-    let Some(out) = Operand::parse(&event.out).value() else { return };
-    let rank = reader.record.values[out].shape.len() as i64;
-    let place = if at < 0 { rank + at } else { at } as usize;
-    let first = &values[0];
-    let axis = first.axes[..place.min(first.axes.len())].iter().filter_map(|axis| match axis { Axis::Row(number) => Some(number + 1), _ => None }).max().unwrap_or(0);
-    let mut shape = super::shape(reader, first.id);
-    if axis > shape.len() { return reader.hole(event, "stacks rows") }
-    shape.insert(axis, Dim::plain(values.len()));
-    let ids: Vec<Id> = values.iter().map(|value| value.id).collect();
-    let kind = reader.graph.term(first.id).kind;
-    let mut term = reader.graph.step("stack_axis", &ids, shape, kind);
-    term.set("axis", Number::Int(axis as i64));
-    let mut axes = first.axes.clone();
-    for other in &mut axes {
-        if let Axis::Row(number) = other {
-            if *number >= axis { *number += 1; }
-        }
-    }
-    axes.insert(place, Axis::Row(axis));
-    reader.give(&event.out, term, axes);
-}
-
-/// Joins rows along their last axis, of which some lack an axis that others have.
-pub fn side_by_side(reader: &mut Reader<'_>, event: &Event, values: Vec<Value>) {
-    let rows = |value: &Value| value.axes.iter().filter(|axis| matches!(axis, Axis::Row(_))).count();
-    let Some(widest) = values.iter().max_by_key(|value| rows(value)).cloned() else { return reader.hole(event, "joins nothing") };
-    let shape = super::shape(reader, widest.id);
-    let mut ids = Vec::new();
-    for value in &values {
-        let mut id = value.id;
-        let missing: Vec<usize> = widest.axes.iter().enumerate().filter_map(|(place, axis)| match (axis, value.axes.get(place)) {
-            (Axis::Row(number), Some(Axis::One)) => Some(*number),
-            _ => None,
-        }).collect();
-        for number in missing {
-            let term = reader.graph.term(id);
-            let mut row = term.shape.clone();
-            if number > row.len() { return reader.hole(event, "joins unequal rows"); }
-            row.insert(number, shape[number].clone());
-            let mut step = reader.graph.step("expand", &[id], row, term.kind);
-            step.set("at", Number::Int(number as i64));
-            id = reader.graph.add(step);
-        }
-        if reader.graph.term(id).shape.len() != shape.len() { return reader.hole(event, "joins unequal rows"); }
-        ids.push(id);
-    }
-    let mut shape = shape;
-    let last = shape.len() - 1;
-    shape[last] = ids.iter().skip(1).fold(reader.graph.term(ids[0]).width(), |sum, &id| {
-        let dim = reader.graph.term(id).width();
-        Dim { size: sum.size + dim.size, number: Number::apply("+", vec![sum.number, dim.number]) }
-    });
-    let kind = reader.graph.term(ids[0]).kind;
-    let term = reader.graph.step("concat", &ids, shape, kind);
-    reader.give(&event.out, term, widest.axes);
 }

@@ -9,16 +9,53 @@ use crate::record::Event;
 
 /// Steps by torch's names; a leading `r` has the operands exchanged.
 const BINARY: &[(&str, &str)] = &[
-    ("add", "add"), ("__add__", "add"), ("__radd__", "add"), ("add_", "add"), ("__iadd__", "add"), ("mul", "mul"), ("__mul__", "mul"), ("__rmul__", "mul"), ("mul_", "mul"),
-    ("multiply", "mul"), ("__imul__", "mul"), ("sub", "sub"), ("__sub__", "sub"), ("subtract", "sub"), ("__rsub__", "rsub"), ("rsub", "rsub"), ("div", "div"), ("true_divide", "div"), ("__truediv__", "div"),
-    ("div_", "div"), ("__itruediv__", "div"), ("__rdiv__", "rdiv"), ("__rtruediv__", "rdiv"), ("pow", "pow"), ("__pow__", "pow"), ("maximum", "maximum"), ("minimum", "minimum"),
-    ("eq", "eq"), ("ne", "ne"), ("lt", "lt"), ("gt", "gt"), ("le", "le"), ("ge", "ge"), ("__and__", "and"), ("logical_and", "and"), ("__or__", "or"), ("logical_or", "or"),
+    ("add", "add"),
+    ("__add__", "add"),
+    ("__radd__", "add"),
+    ("add_", "add"),
+    ("__iadd__", "add"),
+    ("mul", "mul"),
+    ("__mul__", "mul"),
+    ("__rmul__", "mul"),
+    ("mul_", "mul"),
+    ("multiply", "mul"),
+    ("__imul__", "mul"),
+    ("sub", "sub"),
+    ("__sub__", "sub"),
+    ("subtract", "sub"),
+    ("__rsub__", "rsub"),
+    ("rsub", "rsub"),
+    ("div", "div"),
+    ("true_divide", "div"),
+    ("__truediv__", "div"),
+    ("div_", "div"),
+    ("__itruediv__", "div"),
+    ("__rdiv__", "rdiv"),
+    ("__rtruediv__", "rdiv"),
+    ("pow", "pow"),
+    ("__pow__", "pow"),
+    ("maximum", "maximum"),
+    ("minimum", "minimum"),
+    ("eq", "eq"),
+    ("ne", "ne"),
+    ("lt", "lt"),
+    ("gt", "gt"),
+    ("le", "le"),
+    ("ge", "ge"),
+    ("__and__", "and"),
+    ("logical_and", "and"),
+    ("__or__", "or"),
+    ("logical_or", "or"),
 ];
 
 /// Makes the term of an arithmetic call; false if it is none.
-pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]) -> bool {
+pub(super) fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]) -> bool {
     let Some((_, step)) = BINARY.iter().find(|(torch, _)| *torch == name) else { return false };
-    let second = args.get(1).cloned().or_else(|| event.named.get("other").map(Operand::parse)).unwrap_or(Operand::None);
+    let second = args
+        .get(1)
+        .cloned()
+        .or_else(|| event.named.get("other").map(Operand::parse))
+        .unwrap_or(Operand::None);
     match (&args.first(), &second) {
         (Some(Operand::Value(left)), Operand::Value(right)) => {
             let left = reader.value(*left);
@@ -26,21 +63,27 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]
             let (left, right) = if step.starts_with('r') { (right, left) } else { (left, right) };
             let step = step.trim_start_matches('r');
             let embed = reader.graph.term(left.id);
-            if let (Some(number), "embed", "mul") = (single(reader, &right), embed.op.as_str(), step) {
+            if let (Some(number), "embed", "mul") =
+                (single(reader, &right), embed.op.as_str(), step)
+            {
                 let mut scaled = embed.clone();
                 scaled.set("scale", number);
                 reader.give(&event.out, scaled, left.axes);
             } else if let Some(number) = single(reader, &right) {
                 with_number(reader, event, &left, step, number);
-            } else if let (Some(number), true) = (single(reader, &left), ["add", "mul"].contains(&step)) {
+            } else if let (Some(number), true) =
+                (single(reader, &left), ["add", "mul"].contains(&step))
+            {
                 with_number(reader, event, &right, step, number);
             } else {
                 pair(reader, event, step, &left, &right);
             }
         }
-        (Some(Operand::Value(left)), Operand::Number(number)) | (Some(Operand::Number(number)), Operand::Value(left)) => {
+        (Some(Operand::Value(left)), Operand::Number(number))
+        | (Some(Operand::Number(number)), Operand::Value(left)) => {
             let value = reader.value(*left);
-            let reversed = matches!(args.first(), Some(Operand::Number(_))) && ["sub", "div"].contains(step);
+            let reversed =
+                matches!(args.first(), Some(Operand::Number(_))) && ["sub", "div"].contains(step);
             let step = if reversed { format!("r{step}") } else { (*step).to_owned() };
             with_number(reader, event, &value, &step, number.clone());
         }
@@ -57,7 +100,12 @@ fn single(reader: &Reader<'_>, value: &Value) -> Option<Number> {
 
 fn with_number(reader: &mut Reader<'_>, event: &Event, value: &Value, step: &str, number: Number) {
     let term = reader.graph.term(value.id);
-    if term.op == "embed" && step == "mul" && term.attribute("scale").is_none() && reader.graph.owner != "" && term.owner == reader.graph.owner {
+    if term.op == "embed"
+        && step == "mul"
+        && term.attribute("scale").is_none()
+        && !reader.graph.owner.is_empty()
+        && term.owner == reader.graph.owner
+    {
         let mut scaled = term.clone();
         scaled.set("scale", number);
         scaled.set("round", Number::Word("none".to_owned()));
@@ -82,28 +130,48 @@ fn with_number(reader: &mut Reader<'_>, event: &Event, value: &Value, step: &str
             made.set("s", number);
             made
         }
-        "pow" if number == Number::Int(2) || number == Number::Real(2.0) => reader.graph.step("square", &[value.id], shape, kind),
+        "pow" if number == Number::Int(2) || number == Number::Real(2.0) => {
+            reader.graph.step("square", &[value.id], shape, kind)
+        }
         other => one(other, "s", number),
     };
     reader.give(&event.out, made, value.axes.clone());
 }
 
 fn pair(reader: &mut Reader<'_>, event: &Event, step: &str, left: &Value, right: &Value) {
-    let Some((inputs, shape, axes)) = broadcast(reader, &[left.clone(), right.clone()]) else { return reader.hole(event, "shapes that no row has") };
+    let Some((inputs, shape, axes)) = broadcast(reader, &[left.clone(), right.clone()]) else {
+        return reader.hole(event, "shapes that no row has");
+    };
     let kind = Operand::parse(&event.out).value().map_or(Kind::Activation, |out| reader.kind(out));
     let made = reader.graph.step(step, &inputs, shape, kind);
     reader.give(&event.out, made, axes);
 }
 
 /// Brings operands to rows that broadcast: returns their terms, the row and its axes.
-pub fn broadcast(reader: &mut Reader<'_>, operands: &[Value]) -> Option<(Vec<Id>, Vec<Dim>, Vec<Axis>)> {
+pub(super) fn broadcast(
+    reader: &mut Reader<'_>,
+    operands: &[Value],
+) -> Option<(Vec<Id>, Vec<Dim>, Vec<Axis>)> {
     let rank = operands.iter().map(|operand| operand.axes.len()).max()?;
-    if let Some(whole) = operands.iter().find(|operand| operand.axes.iter().any(|axis| matches!(axis, Axis::Merged(_)) && !axis.is_outer())) {
-        let known = operands.iter().all(|operand| operand.axes == whole.axes || operand.axes.len() == 1 || super::shape(reader, operand.id).last().is_some_and(|dim| dim.size == 1));
-        if !known { return None; }
-        return Some((operands.iter().map(|operand| operand.id).collect(), super::shape(reader, whole.id), whole.axes.clone()));
+    if let Some(whole) = operands.iter().find(|operand| {
+        operand.axes.iter().any(|axis| matches!(axis, Axis::Merged(_)) && !axis.is_outer())
+    }) {
+        let known = operands.iter().all(|operand| {
+            operand.axes == whole.axes
+                || operand.axes.len() == 1
+                || super::shape(reader, operand.id).last().is_some_and(|dim| dim.size == 1)
+        });
+        if !known {
+            return None;
+        }
+        return Some((
+            operands.iter().map(|operand| operand.id).collect(),
+            super::shape(reader, whole.id),
+            whole.axes.clone(),
+        ));
     }
-    let row_axes = |value: &Value| value.axes.iter().filter(|axis| matches!(axis, Axis::Row(_))).count();
+    let row_axes =
+        |value: &Value| value.axes.iter().filter(|axis| matches!(axis, Axis::Row(_))).count();
     let mut order: Vec<usize> = (0..operands.len()).collect();
     order.sort_by_key(|&number| std::cmp::Reverse(row_axes(&operands[number])));
     let at = |value: &Value, place: usize| -> Option<Axis> {
@@ -114,17 +182,20 @@ pub fn broadcast(reader: &mut Reader<'_>, operands: &[Value]) -> Option<(Vec<Id>
     let mut places: Vec<(usize, usize)> = Vec::new();
     for &number in &order {
         for place in 0..rank {
-            if let Some(Axis::Row(axis)) = at(&operands[number], place) {
-                if !places.iter().any(|(known, _)| *known == place) {
-                    places.push((place, axis * 16 + number));
-                }
+            if let Some(Axis::Row(axis)) = at(&operands[number], place)
+                && !places.iter().any(|(known, _)| *known == place)
+            {
+                places.push((place, axis * 16 + number));
             }
         }
     }
     let primary = &operands[order[0]];
     let complete = places.len() == row_axes(primary);
     if complete {
-        places.sort_by_key(|(place, _)| match at(primary, *place) { Some(Axis::Row(axis)) => axis, _ => usize::MAX });
+        places.sort_by_key(|(place, _)| match at(primary, *place) {
+            Some(Axis::Row(axis)) => axis,
+            _ => usize::MAX,
+        });
     } else {
         places.sort_unstable();
     }
@@ -135,7 +206,8 @@ pub fn broadcast(reader: &mut Reader<'_>, operands: &[Value]) -> Option<(Vec<Id>
             for operand in operands {
                 if let Some(Axis::Row(number)) = at(operand, place) {
                     let dim = reader.graph.term(operand.id).shape.get(number)?.clone();
-                    let better = shape[axis].size == 1 || (dim.size != 1 && !shape[axis].number.is_symbolic());
+                    let better = shape[axis].size == 1
+                        || (dim.size != 1 && !shape[axis].number.is_symbolic());
                     if better {
                         shape[axis] = dim;
                     }
@@ -144,12 +216,21 @@ pub fn broadcast(reader: &mut Reader<'_>, operands: &[Value]) -> Option<(Vec<Id>
             axes.push(Axis::Row(axis));
             continue;
         }
-        let outer = operands.iter().filter_map(|operand| at(operand, place)).find(|axis| *axis != Axis::One);
+        let outer = operands
+            .iter()
+            .filter_map(|operand| at(operand, place))
+            .find(|axis| *axis != Axis::One);
         axes.push(outer.unwrap_or(Axis::One));
     }
     let mut inputs = Vec::new();
     for operand in operands {
-        let wanted: Vec<Option<usize>> = places.iter().map(|(place, _)| match at(operand, *place) { Some(Axis::Row(axis)) => Some(axis), _ => None }).collect();
+        let wanted: Vec<Option<usize>> = places
+            .iter()
+            .map(|(place, _)| match at(operand, *place) {
+                Some(Axis::Row(axis)) => Some(axis),
+                _ => None,
+            })
+            .collect();
         inputs.push(placed(reader, operand.id, &wanted)?);
     }
     Some((inputs, shape, axes))
@@ -173,7 +254,16 @@ fn placed(reader: &mut Reader<'_>, id: Id, wanted: &[Option<usize>]) -> Option<I
     }
     let row = reader.graph.term(id).shape.clone();
     let mut rest = row.iter();
-    let shape: Vec<Dim> = tail.iter().map(|axis| if axis.is_some() { rest.next().cloned().unwrap_or_else(|| Dim::plain(1)) } else { Dim::plain(1) }).collect();
+    let shape: Vec<Dim> = tail
+        .iter()
+        .map(|axis| {
+            if axis.is_some() {
+                rest.next().cloned().unwrap_or_else(|| Dim::plain(1))
+            } else {
+                Dim::plain(1)
+            }
+        })
+        .collect();
     let kind = reader.graph.term(id).kind;
     let term = reader.graph.step("with_ones", &[id], shape, kind);
     Some(reader.graph.add(term))

@@ -7,16 +7,19 @@ use crate::operand::Operand;
 use crate::read::{Reader, Value};
 use crate::record::Event;
 
-use super::axes::slice_row;
+use super::parts::slice_row;
 
 /// Makes the term of an index; false if the call is none.
-pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]) -> bool {
+pub(super) fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]) -> bool {
     let Some(Operand::Value(first)) = args.first() else { return false };
     match name {
         "__getitem__" => {
             let value = reader.value(*first);
-            let by_tensor = super::axes::flat(&args[1..]).iter().any(|item| matches!(item, Operand::Value(_)));
-            if by_tensor && super::rotary_rows(reader, event, &value) { return true; }
+            let by_tensor =
+                super::axes::flat(&args[1..]).iter().any(|item| matches!(item, Operand::Value(_)));
+            if by_tensor && super::sequences::rotary_rows(reader, event, &value) {
+                return true;
+            }
             indexed(reader, event, value, &args[1..]);
         }
         "__setitem__" => part_set(reader, event, *first, &args[1..]),
@@ -28,7 +31,8 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]
 
 fn indexed(reader: &mut Reader<'_>, event: &Event, mut value: Value, args: &[Operand]) {
     let items = super::axes::flat(args);
-    let named = items.iter().filter(|item| !matches!(item, Operand::None | Operand::Ellipsis)).count();
+    let named =
+        items.iter().filter(|item| !matches!(item, Operand::None | Operand::Ellipsis)).count();
     let mut axes = Vec::new();
     let mut id = value.id;
     let mut place = 0;
@@ -43,7 +47,9 @@ fn indexed(reader: &mut Reader<'_>, event: &Event, mut value: Value, args: &[Ope
                 }
             }
             Operand::Slice(ends) => {
-                let Some(axis) = value.axes.get(place).cloned() else { return reader.hole(event, "too many indices") };
+                let Some(axis) = value.axes.get(place).cloned() else {
+                    return reader.hole(event, "too many indices");
+                };
                 place += 1;
                 match sliced(reader, id, &axis, ends) {
                     Some(sliced) => id = sliced,
@@ -52,15 +58,23 @@ fn indexed(reader: &mut Reader<'_>, event: &Event, mut value: Value, args: &[Ope
                 axes.push(axis);
             }
             Operand::Number(number) => {
-                let Some(axis) = value.axes.get(place).cloned() else { return reader.hole(event, "too many indices") };
+                let Some(axis) = value.axes.get(place).cloned() else {
+                    return reader.hole(event, "too many indices");
+                };
                 place += 1;
                 match axis {
                     Axis::One => {}
                     Axis::Row(row) => {
                         let size = reader.graph.term(id).shape[row].size as i64;
-                        let Some(at) = number.evaluate(&reader.record.config).map(|at| at as i64) else { return reader.hole(event, "an index that is no number") };
+                        let Some(at) = number.evaluate(&reader.record.config).map(|at| at as i64)
+                        else {
+                            return reader.hole(event, "an index that is no number");
+                        };
                         let at = if at < 0 { at + size } else { at };
-                        let dim = |offset: i64| Dim { size: (at + offset) as usize, number: Number::Int(at + offset) };
+                        let dim = |offset: i64| Dim {
+                            size: (at + offset) as usize,
+                            number: Number::Int(at + offset),
+                        };
                         id = slice_row(reader, id, row, &dim(0), &dim(1), Dim::plain(1));
                         if reader.graph.term(id).shape.len() > 1 {
                             id = super::axes::dropped(reader, id, row);
@@ -73,14 +87,29 @@ fn indexed(reader: &mut Reader<'_>, event: &Event, mut value: Value, args: &[Ope
                 }
             }
             Operand::List(places) => {
-                let Some(axis) = value.axes.get(place).cloned() else { return reader.hole(event, "too many indices") };
+                let Some(axis) = value.axes.get(place).cloned() else {
+                    return reader.hole(event, "too many indices");
+                };
                 place += 1;
                 let size = axis.size(&reader.graph.term(id).shape, reader.sizes) as i64;
-                let at: Option<Vec<i64>> = places.iter().map(|operand| operand.int().map(|at| if at < 0 { at + size } else { at })).collect();
-                let (Some(at), Axis::Row(row)) = (at, &axis) else { return reader.hole(event, "an index by a tensor") };
-                let [single] = at[..] else { return reader.hole(event, "several places of an axis") };
+                let at: Option<Vec<i64>> = places
+                    .iter()
+                    .map(|operand| operand.int().map(|at| if at < 0 { at + size } else { at }))
+                    .collect();
+                let (Some(at), Axis::Row(row)) = (at, &axis) else {
+                    return reader.hole(event, "an index by a tensor");
+                };
+                let [single] = at[..] else {
+                    return reader.hole(event, "several places of an axis");
+                };
                 let whole = reader.graph.term(id).shape[*row].clone();
-                let end = |offset: i64| Dim { size: (single + offset) as usize, number: Number::apply("-", vec![whole.number.clone(), Number::Int(size - single - offset)]) };
+                let end = |offset: i64| Dim {
+                    size: (single + offset) as usize,
+                    number: Number::apply(
+                        "-",
+                        vec![whole.number.clone(), Number::Int(size - single - offset)],
+                    ),
+                };
                 id = slice_row(reader, id, *row, &end(0), &end(1), Dim::plain(1));
                 axes.push(axis);
             }
@@ -99,14 +128,21 @@ fn sliced(reader: &mut Reader<'_>, id: usize, axis: &Axis, ends: &[Operand; 3]) 
             Operand::None => Some((default, Number::Int(default))),
             Operand::Number(number) => {
                 let value = number.evaluate(&reader.record.config)? as i64;
-                Some(if value < 0 { (value + size, Number::Int(value + size)) } else { (value.min(size), number.clone()) })
+                Some(if value < 0 {
+                    (value + size, Number::Int(value + size))
+                } else {
+                    (value.min(size), number.clone())
+                })
             }
             _ => None,
         }
     };
     let from = end(&ends[0], 0)?;
     let to = end(&ends[1], size)?;
-    let step = match &ends[2] { Operand::None => 1, other => other.int()? };
+    let step = match &ends[2] {
+        Operand::None => 1,
+        other => other.int()?,
+    };
     if from.0 == 0 && to.0 == size && step == 1 {
         return Some(id);
     }
@@ -119,7 +155,10 @@ fn sliced(reader: &mut Reader<'_>, id: usize, axis: &Axis, ends: &[Operand; 3]) 
         let term = reader.graph.term(id);
         let mut shape = term.shape.clone();
         let width = ((to.0 - from.0) + step - 1) / step;
-        shape[*row] = Dim { size: width as usize, number: Number::apply("//", vec![whole.number, Number::Int(step)]) };
+        shape[*row] = Dim {
+            size: width as usize,
+            number: Number::apply("//", vec![whole.number, Number::Int(step)]),
+        };
         let mut made = reader.graph.step("every", &[id], shape, term.kind);
         made.set("axis", Number::Int(*row as i64));
         made.set("from", Number::Int(from.0));
@@ -129,41 +168,63 @@ fn sliced(reader: &mut Reader<'_>, id: usize, axis: &Axis, ends: &[Operand; 3]) 
     let share = |value: i64, number: Number| {
         // A literal that is half of the axis is so in every size.
         let half = matches!(number, Number::Int(_)) && value * 2 == size && size > 2;
-        if half { Number::apply("//", vec![whole.number.clone(), Number::Int(2)]) } else if value == size { whole.number.clone() } else { number }
+        if half {
+            Number::apply("//", vec![whole.number.clone(), Number::Int(2)])
+        } else if value == size {
+            whole.number.clone()
+        } else {
+            number
+        }
     };
     let start = Dim { size: from.0 as usize, number: share(from.0, from.1) };
     let stop = Dim { size: to.0 as usize, number: share(to.0, to.1) };
-    let width = Dim { size: (to.0 - from.0).max(0) as usize, number: Number::apply("-", vec![stop.number.clone(), start.number.clone()]) };
+    let width = Dim {
+        size: (to.0 - from.0).max(0) as usize,
+        number: Number::apply("-", vec![stop.number.clone(), start.number.clone()]),
+    };
     Some(slice_row(reader, id, *row, &start, &stop, width))
 }
 
 /// A copy into a part of a tensor that was made empty, or over a whole one.
-pub fn copied(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
-    let (Some(part), Some(source)) = (args.first().and_then(Operand::value), args.get(1).and_then(Operand::value)) else { return reader.hole(event, "operands are no tensors") };
+pub(super) fn copied(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    let (Some(part), Some(source)) =
+        (args.first().and_then(Operand::value), args.get(1).and_then(Operand::value))
+    else {
+        return reader.hole(event, "operands are no tensors");
+    };
     let part = reader.value(part);
     let source = reader.value(source);
     let term = reader.graph.term(part.id).clone();
-    let bound = |name: &str| match term.attribute(name) { Some(Number::Int(value)) => Some(*value), _ => None };
+    let bound = |name: &str| match term.attribute(name) {
+        Some(Number::Int(value)) => Some(*value),
+        _ => None,
+    };
     let (true, Some(from), Some(to)) = (term.op == "slice", bound("start"), bound("end")) else {
         return reader.bind(&event.out, source.id, source.axes);
     };
     let base = term.inputs[0];
-    if reader.graph.term(base).op != "filled" { return reader.hole(event, "writes into a computed tensor"); }
+    if reader.graph.term(base).op != "filled" {
+        return reader.hole(event, "writes into a computed tensor");
+    }
     let width = reader.graph.term(base).width().size as i64;
     let mut parts = reader.parts.remove(&base).unwrap_or_default();
     parts.push((from, to, source));
     parts.sort_by_key(|(from, ..)| *from);
-    let complete = parts.first().is_some_and(|(from, ..)| *from == 0) && parts.last().is_some_and(|(_, to, _)| *to == width) && parts.windows(2).all(|pair| pair[0].1 == pair[1].0);
+    let complete = parts.first().is_some_and(|(from, ..)| *from == 0)
+        && parts.last().is_some_and(|(_, to, _)| *to == width)
+        && parts.windows(2).all(|pair| pair[0].1 == pair[1].0);
     if !complete {
         reader.parts.insert(base, parts);
         return;
     }
     let values: Vec<Value> = parts.into_iter().map(|(_, _, value)| value).collect();
     let out = Operand::parse(&event.out).value();
-    super::axes::side_by_side(reader, event, values);
+    super::parts::side_by_side(reader, event, &values);
     if let Some(whole) = out.and_then(|out| reader.values.get(&out).cloned()) {
         for value in reader.values.values_mut() {
-            if value.id == base { *value = whole.clone(); }
+            if value.id == base {
+                *value = whole.clone();
+            }
         }
     }
 }
@@ -174,25 +235,35 @@ fn part_set(reader: &mut Reader<'_>, event: &Event, base: usize, args: &[Operand
     if reader.graph.term(whole.id).op == "tokens" {
         return reader.bind(&event.out, whole.id, whole.axes);
     }
-    let (Some(index), Some(value)) = (args.first(), args.get(1).and_then(Operand::value)) else { return reader.hole(event, "sets something else than a part") };
+    let (Some(index), Some(value)) = (args.first(), args.get(1).and_then(Operand::value)) else {
+        return reader.hole(event, "sets something else than a part");
+    };
     let items = super::axes::flat(std::slice::from_ref(index));
-    let Some(Operand::Slice(ends)) = items.last().cloned() else { return reader.hole(event, "sets something else than a part") };
+    let Some(Operand::Slice(ends)) = items.last().cloned() else {
+        return reader.hole(event, "sets something else than a part");
+    };
     let width = reader.record.values[base].shape.last().copied().unwrap_or(1) as i64;
     let end = |operand: &Operand, default: i64| match operand {
-        Operand::Number(number) => number.evaluate(&reader.record.config).map(|at| if at < 0.0 { at as i64 + width } else { at as i64 }),
+        Operand::Number(number) => number
+            .evaluate(&reader.record.config)
+            .map(|at| if at < 0.0 { at as i64 + width } else { at as i64 }),
         _ => Some(default),
     };
-    let (Some(from), Some(to)) = (end(&ends[0], 0), end(&ends[1], width)) else { return reader.hole(event, "sets a part without bounds") };
+    let (Some(from), Some(to)) = (end(&ends[0], 0), end(&ends[1], width)) else {
+        return reader.hole(event, "sets a part without bounds");
+    };
     let value = reader.value(value);
     let mut parts = reader.parts.remove(&base).unwrap_or_default();
     parts.push((from, to, value));
     parts.sort_by_key(|(from, ..)| *from);
     let Some(out) = Operand::parse(&event.out).value() else { return };
-    let complete = parts.first().is_some_and(|(from, ..)| *from == 0) && parts.last().is_some_and(|(_, to, _)| *to == width) && parts.windows(2).all(|pair| pair[0].1 == pair[1].0);
+    let complete = parts.first().is_some_and(|(from, ..)| *from == 0)
+        && parts.last().is_some_and(|(_, to, _)| *to == width)
+        && parts.windows(2).all(|pair| pair[0].1 == pair[1].0);
     if !complete {
         reader.parts.insert(out, parts);
         return;
     }
     let values: Vec<Value> = parts.into_iter().map(|(_, _, value)| value).collect();
-    super::axes::side_by_side(reader, event, values);
+    super::parts::side_by_side(reader, event, &values);
 }

@@ -8,7 +8,7 @@ use crate::read::{Reader, Value};
 use crate::record::Event;
 
 /// Makes the term of a product; false if the call is none.
-pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]) -> bool {
+pub(super) fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]) -> bool {
     match name {
         "linear" => linear(reader, event, args),
         "matmul" | "__matmul__" | "bmm" | "mm" => {
@@ -33,9 +33,16 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[Operand]
 fn linear(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let values = super::tensors(reader, args);
     let bias_named = event.named.get("bias").and_then(|json| Operand::parse(json).value());
-    let (Some(rows), Some(weight)) = (values.first().cloned(), values.get(1).cloned()) else { return reader.hole(event, "operands are no tensors") };
-    let bias = match bias_named { Some(number) => Some(reader.value(number)), None => values.get(2).cloned() };
-    let Some(Axis::Row(last)) = rows.axes.last().cloned() else { return reader.hole(event, "the last axis is none of a row") };
+    let (Some(rows), Some(weight)) = (values.first().cloned(), values.get(1).cloned()) else {
+        return reader.hole(event, "operands are no tensors");
+    };
+    let bias = match bias_named {
+        Some(number) => Some(reader.value(number)),
+        None => values.get(2).cloned(),
+    };
+    let Some(Axis::Row(last)) = rows.axes.last().cloned() else {
+        return reader.hole(event, "the last axis is none of a row");
+    };
     let row = super::shape(reader, rows.id);
     if last + 1 != row.len() || reader.graph.weight(weight.id).is_none() {
         return reader.hole(event, "a product with a computed matrix");
@@ -54,17 +61,33 @@ fn linear(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
 
 /// The expression of a module's argument `bias`, or whether it has one.
 fn bias_switch(reader: &Reader<'_>, weight: usize, present: bool) -> Number {
-    let module = reader.graph.weight(weight).and_then(|path| path.rsplit_once('.')).map_or("", |(module, _)| module);
-    let switch = reader.record.modules.get(module).and_then(|facts| facts.values.get("bias_switch")).map(Number::parse);
+    let module = reader
+        .graph
+        .weight(weight)
+        .and_then(|path| path.rsplit_once('.'))
+        .map_or("", |(module, _)| module);
+    let switch = reader
+        .record
+        .modules
+        .get(module)
+        .and_then(|facts| facts.values.get("bias_switch"))
+        .map(Number::parse);
     let Some(Number::Word(text)) = switch else { return Number::Bool(present) };
-    let number = serde_json::from_str(&text).map_or(Number::Bool(present), |json| Number::parse(&json));
+    let number =
+        serde_json::from_str(&text).map_or(Number::Bool(present), |json| Number::parse(&json));
     match number.evaluate(&reader.record.config) {
         Some(value) if number.is_symbolic() && (value != 0.0) == present => number,
         _ => Number::Bool(present),
     }
 }
 
-fn transposed_linear(reader: &mut Reader<'_>, event: &Event, rows: &Value, weight: &Value, bias: Option<&Value>) {
+fn transposed_linear(
+    reader: &mut Reader<'_>,
+    event: &Event,
+    rows: &Value,
+    weight: &Value,
+    bias: Option<&Value>,
+) {
     let shape = super::shape(reader, weight.id);
     if reader.graph.weight(weight.id).is_none() || shape.len() != 2 {
         return reader.hole(event, "a product with a computed matrix");
@@ -86,7 +109,10 @@ fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) 
     if reader.graph.weight(right.id).is_some() && right.axes.len() == 2 {
         return transposed_linear(reader, event, left, right, None);
     }
-    if reader.graph.weight(left.id).is_some() && left.axes.len() == 2 && right.axes.last() == Some(&Axis::Tokens) {
+    if reader.graph.weight(left.id).is_some()
+        && left.axes.len() == 2
+        && right.axes.last() == Some(&Axis::Tokens)
+    {
         let out = super::shape(reader, left.id).first().cloned().unwrap_or_else(|| Dim::plain(1));
         let kind = reader.graph.term(right.id).kind;
         let mut term = reader.graph.step("linear", &[right.id, left.id], vec![out], kind);
@@ -120,34 +146,67 @@ fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) 
             axes[rank - 1] = Axis::Row(shape.len() - 1);
             reader.give(&event.out, term, axes);
         }
+        ((Axis::Row(_), Axis::Row(_)), (Axis::Row(_), Axis::Keys))
+            if left.axes.contains(&Axis::Tokens) =>
+        {
+            let mut shape = super::shape(reader, left.id);
+            shape.pop();
+            let term = reader.graph.step("index_scores", &[left.id, right.id], shape, kind);
+            let mut axes = left.axes.clone();
+            axes[rank - 1] = Axis::Keys;
+            reader.give(&event.out, term, axes);
+        }
+        ((_, Axis::Row(_)), (Axis::Row(_), Axis::Keys))
+            if reader.graph.term(right.id).op == "index_scores" =>
+        {
+            let term = reader.graph.step("index_sum", &[right.id, left.id], Vec::new(), kind);
+            let mut axes = left.axes.clone();
+            axes[rank - 2] = Axis::One;
+            axes[rank - 1] = Axis::Keys;
+            reader.give(&event.out, term, axes);
+        }
         _ => reader.hole(event, "a product of these axes"),
     }
 }
 
 /// Attention that torch computes in one call.
-pub fn fused_attention(reader: &mut Reader<'_>, event: &Event, _: &[Operand]) {
+pub(super) fn fused_attention(reader: &mut Reader<'_>, event: &Event, _: &[Operand]) {
     reader.hole(event, "attention in one call");
 }
 
 /// A value whose merged axes stand one by one.
 fn flattened(value: &Value) -> Value {
-    let axes = value.axes.iter().flat_map(|axis| match axis {
-        Axis::Merged(parts) => parts.clone(),
-        other => vec![other.clone()],
-    }).collect();
+    let axes = value
+        .axes
+        .iter()
+        .flat_map(|axis| match axis {
+            Axis::Merged(parts) => parts.clone(),
+            other => vec![other.clone()],
+        })
+        .collect();
     Value { id: value.id, axes }
 }
 
 /// A product that is scaled and added to a bias of zeros.
-pub fn added(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+pub(super) fn added(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let values = super::tensors(reader, args);
-    let [bias, left, right] = values.as_slice() else { return reader.hole(event, "operands are no tensors") };
+    let [bias, left, right] = values.as_slice() else {
+        return reader.hole(event, "operands are no tensors");
+    };
     let zeros = reader.graph.term(bias.id).op == "filled";
-    if !zeros { return reader.hole(event, "a product with a bias"); }
+    if !zeros {
+        return reader.hole(event, "a product with a bias");
+    }
     product(reader, event, left, right);
     let Some(out) = Operand::parse(&event.out).value() else { return };
-    let (Some(value), Some(Operand::Number(alpha))) = (reader.values.get(&out).cloned(), event.named.get("alpha").map(Operand::parse)) else { return };
-    if reader.graph.term(value.id).op != "scores" { return; }
+    let (Some(value), Some(Operand::Number(alpha))) =
+        (reader.values.get(&out).cloned(), event.named.get("alpha").map(Operand::parse))
+    else {
+        return;
+    };
+    if reader.graph.term(value.id).op != "scores" {
+        return;
+    }
     let mut term = reader.graph.term(value.id).clone();
     term.set("scale", alpha);
     term.set("scores", Number::Word("once".to_owned()));

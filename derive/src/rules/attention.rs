@@ -6,15 +6,22 @@ use crate::number::Number;
 use super::{Joined, both};
 
 /// Joins the steps of attention.
-pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
+pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
     match term.op.as_str() {
+        "scale" | "relu" if graph.term(term.inputs[0]).op == "index_scores" => {
+            let mut joined = graph.term(term.inputs[0]).clone();
+            match term.attribute("s") {
+                Some(scale) => joined.set("scale", scale.clone()),
+                None => joined.set("relu", Number::Bool(true)),
+            }
+            Some(Joined::Term(joined))
+        }
         "scale" | "divide" => scaled(graph, term),
         "add" => masked(graph, term).or_else(|| biased(graph, term)),
         "tanh" | "cast" | "softmax_keys" | "slice" => passed(graph, term),
         "masked_fill" | "where" => hidden(graph, term),
         "sub" => highest(graph, term),
         "with_sinks" => sinks(graph, term),
-        "max_keys" => None,
         "attended" => attended(graph, term),
         "merge_axes" => flat(graph, term),
         _ => None,
@@ -35,18 +42,34 @@ fn scaled(graph: &mut Graph, term: &Term) -> Option<Joined> {
             joined.set("softcap", factor);
             joined.attributes.retain(|(key, _)| key != "open" && key != "divided");
         }
-        ("scale", None) if scores.attribute("scale").is_none() && scores.attribute("divided").is_none() => joined.set("scale", factor),
+        ("scale", None)
+            if scores.attribute("scale").is_none() && scores.attribute("divided").is_none() =>
+        {
+            joined.set("scale", factor);
+        }
         _ => return None,
     }
     Some(Joined::Term(joined))
 }
 
 fn masked(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    // Scores of an indexer are masked before the best are taken.
+    if let Some((sum, _)) = both(term).into_iter().find(|(sum, mask)| {
+        graph.term(*sum).op == "index_sum" && graph.term(graph.bare(*mask)).op == "mask"
+    }) {
+        return Some(Joined::Known(sum));
+    }
     for (mask, rows) in both(term) {
-        let (Some(mask), Some(scores)) = (graph.is(mask, "mask"), graph.is(rows, "scores")) else { continue };
+        let (Some(mask), Some(scores)) = (graph.is(mask, "mask"), graph.is(rows, "scores")) else {
+            continue;
+        };
         let mut joined = scores.clone();
         joined.kind = term.kind;
         joined.set("mask", mask.attribute("kind")?.clone());
+        if let Some(&selected) = mask.inputs.first() {
+            joined.inputs.push(selected);
+            joined.set("selected_at", Number::Int(joined.inputs.len() as i64 - 1));
+        }
         return Some(Joined::Term(joined));
     }
     None
@@ -72,7 +95,9 @@ fn mask_kind(graph: &Graph, id: Id) -> Option<Number> {
     let term = graph.term(id);
     match term.op.as_str() {
         "mask" => term.attribute("kind").cloned(),
-        "cast" | "not" | "ne" | "eq" | "lt" | "with_ones" | "slice" => mask_kind(graph, *term.inputs.first()?),
+        "cast" | "not" | "ne" | "eq" | "lt" | "with_ones" | "slice" => {
+            mask_kind(graph, *term.inputs.first()?)
+        }
         _ => None,
     }
 }
@@ -89,7 +114,17 @@ fn passed(graph: &mut Graph, term: &Term) -> Option<Joined> {
     match term.op.as_str() {
         "tanh" => joined.set("open", Number::Word("tanh".to_owned())),
         "softmax_keys" => {
-            joined.set("soft", Number::Word(if term.kind == Kind::Float || scores.kind == Kind::Float { "f32" } else { "activation" }.to_owned()));
+            joined.set(
+                "soft",
+                Number::Word(
+                    if term.kind == Kind::Float || scores.kind == Kind::Float {
+                        "f32"
+                    } else {
+                        "activation"
+                    }
+                    .to_owned(),
+                ),
+            );
             if scores.kind == Kind::Float && scores.attribute("mask").is_some() {
                 joined.set("scores", Number::Word("f32".to_owned()));
             }
@@ -104,7 +139,9 @@ fn passed(graph: &mut Graph, term: &Term) -> Option<Joined> {
 fn highest(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let scores = graph.is(term.inputs[0], "scores")?;
     let highest = graph.is(term.inputs[1], "max_keys")?;
-    if highest.inputs[0] != term.inputs[0] { return None; }
+    if highest.inputs[0] != term.inputs[0] {
+        return None;
+    }
     let mut joined = scores.clone();
     joined.set("highest", Number::Bool(true));
     Some(Joined::Term(joined))
@@ -125,7 +162,9 @@ fn cache_layer(graph: &Graph, id: Id) -> Option<Number> {
     let term = graph.term(id);
     match term.op.as_str() {
         "cached" => term.attribute("layer").cloned(),
-        "repeat_each" | "cast" | "expand" | "with_ones" | "merge_axes" => cache_layer(graph, term.inputs[0]),
+        "repeat_each" | "cast" | "expand" | "with_ones" | "merge_axes" => {
+            cache_layer(graph, term.inputs[0])
+        }
         _ => None,
     }
 }
@@ -144,9 +183,11 @@ fn kept(graph: &Graph, id: Id) -> Option<Id> {
 }
 
 /// Keys of one head have an axis for it.
-fn with_heads(graph: &mut Graph, id: Id) -> Id {
+pub(crate) fn with_heads(graph: &mut Graph, id: Id) -> Id {
     let row = graph.term(id).shape.clone();
-    if row.len() != 1 { return id; }
+    if row.len() != 1 {
+        return id;
+    }
     let kind = graph.term(id).kind;
     let mut term = graph.step("split_axis", &[id], vec![Dim::plain(1), row[0].clone()], kind);
     term.owner.clone_from(&graph.term(id).owner);
@@ -161,21 +202,42 @@ fn latent(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
     let [straight, rotated] = key.inputs[..] else { return None };
     let straight = graph.is(straight, "slice")?.clone();
     let value = graph.is(graph.uncast(term.inputs[1]), "slice")?.clone();
-    if straight.inputs != value.inputs || straight.attribute("start") != Some(&Number::Int(0)) || straight.attribute("end") != value.attribute("start") { return None; }
+    if straight.inputs != value.inputs
+        || straight.attribute("start") != Some(&Number::Int(0))
+        || straight.attribute("end") != value.attribute("start")
+    {
+        return None;
+    }
     let heads = graph.is(straight.inputs[0], "split_axis")?;
     let expanded = graph.is(heads.inputs[0], "linear")?.clone();
     let kept_latent = graph.is(graph.weightless(expanded.inputs[0]), "cached")?.inputs[0];
     let mut shared = rotated;
-    while ["expand", "repeat_each", "with_ones", "merge_axes"].contains(&graph.term(shared).op.as_str()) { shared = graph.term(shared).inputs[0]; }
+    while ["expand", "repeat_each", "with_ones", "merge_axes"]
+        .contains(&graph.term(shared).op.as_str())
+    {
+        shared = graph.term(shared).inputs[0];
+    }
     let kept_rotated = graph.is(shared, "cached")?.inputs[0];
     let layer = cache_layer(graph, shared);
     let latent = with_heads(graph, kept_latent);
     let rotated = with_heads(graph, kept_rotated);
-    let mut joined = Term { op: "latent_attend".to_owned(), inputs: vec![graph.uncast(scores.inputs[0]), latent, rotated, expanded.inputs[1]], attributes: Vec::new(), ..term.clone() };
+    let mut joined = Term {
+        op: "latent_attend".to_owned(),
+        inputs: vec![graph.uncast(scores.inputs[0]), latent, rotated, expanded.inputs[1]],
+        attributes: Vec::new(),
+        ..term.clone()
+    };
     joined.set("scale", scores.attribute("scale").cloned().unwrap_or(Number::Real(1.0)));
     joined.set("v_dim", value.width().number);
-    if let Some(mask) = scores.attribute("mask") { joined.set("mask", mask.clone()); }
-    if let Some(layer) = layer { joined.set("layer", layer); }
+    if let Some(mask) = scores.attribute("mask") {
+        joined.set("mask", mask.clone());
+    }
+    if let Some(layer) = layer {
+        joined.set("layer", layer);
+    }
+    if let Some(Number::Int(at)) = scores.attribute("selected_at") {
+        joined.inputs.push(scores.inputs[*at as usize]);
+    }
     Some(joined)
 }
 
@@ -190,9 +252,14 @@ fn attended(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let value = kept(graph, term.inputs[1])?;
     let key = with_heads(graph, key);
     let value = with_heads(graph, value);
-    let mut joined = Term { op: "attend".to_owned(), inputs: vec![graph.uncast(scores.inputs[0]), key, value], attributes: Vec::new(), ..term.clone() };
+    let mut joined = Term {
+        op: "attend".to_owned(),
+        inputs: vec![graph.uncast(scores.inputs[0]), key, value],
+        attributes: Vec::new(),
+        ..term.clone()
+    };
     joined.inputs.extend(scores.inputs.iter().skip(2));
-    joined.shape = term.shape.clone();
+    joined.shape.clone_from(&term.shape);
     for (name, value) in &scores.attributes {
         joined.set(name, value.clone());
     }
@@ -205,8 +272,12 @@ fn attended(graph: &mut Graph, term: &Term) -> Option<Joined> {
 /// `attend` gives its heads side by side.
 fn flat(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let attend = graph.term(term.inputs[0]);
-    if !["attend", "latent_attend"].contains(&attend.op.as_str()) { return None; }
-    if attend.attribute("flat").is_some() || term.shape.len() != 1 { return None; }
+    if !["attend", "latent_attend"].contains(&attend.op.as_str()) {
+        return None;
+    }
+    if attend.attribute("flat").is_some() || term.shape.len() != 1 {
+        return None;
+    }
     let mut joined = Term { shape: term.shape.clone(), ..attend.clone() };
     joined.set("flat", Number::Bool(true));
     Some(Joined::Term(joined))

@@ -6,7 +6,7 @@ use crate::number::Number;
 use super::{Joined, both};
 
 /// Joins the steps of a norm.
-pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
+pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
     match term.op.as_str() {
         "mul" => root_mean_square(graph, term).or_else(|| weighted(graph, term)),
         "div" => divided(graph, term),
@@ -14,7 +14,8 @@ pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
         "cast" => rounded(graph, term),
         "add" => shifted(graph, term),
         "rms_norm" if !has_weight(term) => {
-            let mut joined = Term { op: "unit".to_owned(), inputs: vec![term.inputs[0]], ..term.clone() };
+            let mut joined =
+                Term { op: "unit".to_owned(), inputs: vec![term.inputs[0]], ..term.clone() };
             joined.attributes.retain(|(key, _)| key == "eps");
             Some(Joined::Term(joined))
         }
@@ -52,7 +53,12 @@ fn mean_square(graph: &Graph, id: Id) -> Option<(Id, Number)> {
 
 fn unit(graph: &Graph, term: &Term, source: Id, eps: Number) -> Term {
     let origin = graph.uncast(source);
-    let mut joined = Term { op: "unit".to_owned(), inputs: vec![origin], attributes: Vec::new(), ..term.clone() };
+    let mut joined = Term {
+        op: "unit".to_owned(),
+        inputs: vec![origin],
+        attributes: Vec::new(),
+        ..term.clone()
+    };
     joined.shape.clone_from(&graph.term(origin).shape);
     joined.set("eps", eps);
     joined
@@ -66,7 +72,12 @@ fn root_mean_square(graph: &mut Graph, term: &Term) -> Option<Joined> {
             continue;
         }
         if let Some(centre) = graph.is(graph.uncast(source), "centred") {
-            let mut joined = Term { op: "standard".to_owned(), inputs: centre.inputs.clone(), attributes: Vec::new(), ..term.clone() };
+            let mut joined = Term {
+                op: "standard".to_owned(),
+                inputs: centre.inputs.clone(),
+                attributes: Vec::new(),
+                ..term.clone()
+            };
             joined.set("eps", eps);
             return Some(Joined::Term(joined));
         }
@@ -83,7 +94,12 @@ fn divided(graph: &mut Graph, term: &Term) -> Option<Joined> {
         return None;
     }
     if let Some(centre) = graph.is(graph.uncast(source), "centred") {
-        let mut joined = Term { op: "standard".to_owned(), inputs: centre.inputs.clone(), attributes: Vec::new(), ..term.clone() };
+        let mut joined = Term {
+            op: "standard".to_owned(),
+            inputs: centre.inputs.clone(),
+            attributes: Vec::new(),
+            ..term.clone()
+        };
         joined.set("eps", eps);
         return Some(Joined::Term(joined));
     }
@@ -97,13 +113,23 @@ fn centred(graph: &mut Graph, term: &Term) -> Option<Joined> {
         return None;
     }
     let origin = graph.uncast(term.inputs[0]);
-    Some(Joined::Term(Term { op: "centred".to_owned(), inputs: vec![origin], attributes: Vec::new(), ..term.clone() }))
+    Some(Joined::Term(Term {
+        op: "centred".to_owned(),
+        inputs: vec![origin],
+        attributes: Vec::new(),
+        ..term.clone()
+    }))
 }
 
 /// A weight times a norm without one.
 fn weighted(graph: &mut Graph, term: &Term) -> Option<Joined> {
     for (weight, rows) in both(term) {
-        let plus_one = graph.is(graph.uncast(weight), "offset").filter(|sum| sum.attribute("s") == Some(&Number::Real(1.0)) || sum.attribute("s") == Some(&Number::Int(1)))
+        let plus_one = graph
+            .is(graph.uncast(weight), "offset")
+            .filter(|sum| {
+                sum.attribute("s") == Some(&Number::Real(1.0))
+                    || sum.attribute("s") == Some(&Number::Int(1))
+            })
             .map(|sum| sum.inputs[0]);
         let tensor = plus_one.unwrap_or(weight);
         if graph.weight(tensor).is_none() {
@@ -115,11 +141,19 @@ fn weighted(graph: &mut Graph, term: &Term) -> Option<Joined> {
             "standard" => "layer_norm",
             _ => continue,
         };
-        let mut joined = Term { op: op.to_owned(), inputs: vec![norm.inputs[0], graph.uncast(tensor)], attributes: norm.attributes.clone(), ..term.clone() };
+        let mut joined = Term {
+            op: op.to_owned(),
+            inputs: vec![norm.inputs[0], graph.uncast(tensor)],
+            attributes: norm.attributes.clone(),
+            ..term.clone()
+        };
         if op == "layer_norm" {
             joined.set("bias", Number::Bool(false));
         }
-        joined.set("cast", Number::Word(if norm.kind == Kind::Float { "after" } else { "before" }.to_owned()));
+        joined.set(
+            "cast",
+            Number::Word(if norm.kind == Kind::Float { "after" } else { "before" }.to_owned()),
+        );
         if plus_one.is_some() {
             joined.set("plus_one", Number::Bool(true));
         }
@@ -154,7 +188,10 @@ fn rounded(graph: &mut Graph, term: &Term) -> Option<Joined> {
         return None;
     }
     let origin = graph.uncast(norm.inputs[0]);
-    if norm.kind != Kind::Float || term.kind != Kind::Activation || graph.term(origin).kind != Kind::Activation {
+    if norm.kind != Kind::Float
+        || term.kind != Kind::Activation
+        || graph.term(origin).kind != Kind::Activation
+    {
         return None;
     }
     let mut joined = Term { kind: Kind::Activation, ..norm.clone() };

@@ -6,9 +6,11 @@ use crate::number::Number;
 use super::{Joined, both};
 
 /// Joins the steps of a rotation.
-pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
+pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
     match term.op.as_str() {
-        "concat" => half_turn(graph, term).or_else(|| partly(graph, term)).or_else(|| by_halves(graph, term)),
+        "concat" => half_turn(graph, term)
+            .or_else(|| partly(graph, term))
+            .or_else(|| by_halves(graph, term)),
         "merge_axes" => pair_turn(graph, term),
         "add" => turned(graph, term),
         "cast" => rounded(graph, term),
@@ -25,9 +27,19 @@ fn half_turn(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let (second, first) = (graph.is(negative.inputs[0], "slice")?, graph.is(other, "slice")?);
     let source = first.inputs[0];
     let width = graph.term(source).width().size as i64;
-    let halves = second.inputs[0] == source && first.attribute("start") == Some(&Number::Int(0)) && first.attribute("end") == second.attribute("start")
-        && second.attribute("end") == Some(&Number::Int(width)) && first.attribute("end") == Some(&Number::Int(width / 2));
-    halves.then(|| Joined::Term(Term { op: "half_turn".to_owned(), inputs: vec![source], attributes: Vec::new(), ..term.clone() }))
+    let halves = second.inputs[0] == source
+        && first.attribute("start") == Some(&Number::Int(0))
+        && first.attribute("end") == second.attribute("start")
+        && second.attribute("end") == Some(&Number::Int(width))
+        && first.attribute("end") == Some(&Number::Int(width / 2));
+    halves.then(|| {
+        Joined::Term(Term {
+            op: "half_turn".to_owned(),
+            inputs: vec![source],
+            attributes: Vec::new(),
+            ..term.clone()
+        })
+    })
 }
 
 /// `stack(-x[1::2], x[0::2])` flattened: each pair turned.
@@ -35,19 +47,33 @@ fn pair_turn(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let stack = graph.is(term.inputs[0], "stack_axis")?;
     let [one, other] = stack.inputs[..] else { return None };
     let last = Number::Int(stack.shape.len() as i64 - 1);
-    if stack.attribute("axis") != Some(&last) { return None; }
+    if stack.attribute("axis") != Some(&last) {
+        return None;
+    }
     let negative = graph.is(one, "neg")?;
     let (odd, even) = (graph.is(negative.inputs[0], "every")?, graph.is(other, "every")?);
-    let pairs = odd.inputs == even.inputs && odd.attribute("from") == Some(&Number::Int(1)) && even.attribute("from") == Some(&Number::Int(0))
-        && odd.attribute("step") == Some(&Number::Int(2)) && even.attribute("step") == Some(&Number::Int(2));
-    pairs.then(|| Joined::Term(Term { op: "pair_turn".to_owned(), inputs: even.inputs.clone(), attributes: Vec::new(), ..term.clone() }))
+    let pairs = odd.inputs == even.inputs
+        && odd.attribute("from") == Some(&Number::Int(1))
+        && even.attribute("from") == Some(&Number::Int(0))
+        && odd.attribute("step") == Some(&Number::Int(2))
+        && even.attribute("step") == Some(&Number::Int(2));
+    pairs.then(|| {
+        Joined::Term(Term {
+            op: "pair_turn".to_owned(),
+            inputs: even.inputs.clone(),
+            attributes: Vec::new(),
+            ..term.clone()
+        })
+    })
 }
 
 /// A table of half the width, each number twice.
 fn widened(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let source = graph.term(term.inputs[0]);
     let two = term.attribute("n") == Some(&Number::Int(2));
-    if !source.op.starts_with("rope_") || !two { return None; }
+    if !source.op.starts_with("rope_") || !two {
+        return None;
+    }
     let mut joined = Term { shape: term.shape.clone(), ..source.clone() };
     joined.set("pairs", Number::Bool(true));
     Some(Joined::Term(joined))
@@ -56,39 +82,66 @@ fn widened(graph: &mut Graph, term: &Term) -> Option<Joined> {
 /// A part of a table, of which each half has the same numbers.
 fn narrowed(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let source = graph.term(term.inputs[0]);
-    if !source.op.starts_with("rope_") || term.op == "split_axis" || term.op == "with_ones" { return None; }
+    if !source.op.starts_with("rope_") || term.op == "split_axis" || term.op == "with_ones" {
+        return None;
+    }
     if source.op == "rope_both" {
         let first = term.attribute("start") == Some(&Number::Int(0));
-        return Some(Joined::Term(Term { op: if first { "rope_sin" } else { "rope_cos" }.to_owned(), shape: term.shape.clone(), ..source.clone() }));
+        return Some(Joined::Term(Term {
+            op: if first { "rope_sin" } else { "rope_cos" }.to_owned(),
+            shape: term.shape.clone(),
+            ..source.clone()
+        }));
     }
     Some(Joined::Term(Term { shape: term.shape.clone(), ..source.clone() }))
 }
 
 fn table<'g>(graph: &'g Graph, id: Id, function: &str) -> Option<&'g Term> {
     let inner = graph.term(graph.uncast(id));
-    let inner = if inner.op == "slice" && graph.term(inner.inputs[0]).op == function { graph.term(inner.inputs[0]) } else { inner };
+    let inner = if inner.op == "slice" && graph.term(inner.inputs[0]).op == function {
+        graph.term(inner.inputs[0])
+    } else {
+        inner
+    };
     (inner.op == function).then_some(inner)
 }
 
 /// `x * cos + turn(x) * sin`.
 fn turned(graph: &mut Graph, term: &Term) -> Option<Joined> {
     for (straight, crossed) in both(term) {
-        let (Some(straight), Some(crossed)) = (graph.is(straight, "mul"), graph.is(crossed, "mul")) else { continue };
+        let (Some(straight), Some(crossed)) = (graph.is(straight, "mul"), graph.is(crossed, "mul"))
+        else {
+            continue;
+        };
         for (rows, cosines) in both(straight) {
             for (turn, sines) in both(crossed) {
-                let (Some(cos), Some(_)) = (table(graph, cosines, "rope_cos"), table(graph, sines, "rope_sin")) else { continue };
+                let (Some(cos), Some(_)) =
+                    (table(graph, cosines, "rope_cos"), table(graph, sines, "rope_sin"))
+                else {
+                    continue;
+                };
                 let turned = graph.term(graph.uncast(turn));
                 let layout = match turned.op.as_str() {
                     "half_turn" => "half",
                     "pair_turn" => "interleaved",
                     _ => continue,
                 };
-                if graph.uncast(turned.inputs[0]) != graph.uncast(rows) { continue; }
-                let mut joined = Term { op: "rope".to_owned(), inputs: vec![graph.uncast(rows)], attributes: Vec::new(), ..term.clone() };
+                if graph.uncast(turned.inputs[0]) != graph.uncast(rows) {
+                    continue;
+                }
+                let mut joined = Term {
+                    op: "rope".to_owned(),
+                    inputs: vec![graph.uncast(rows)],
+                    attributes: Vec::new(),
+                    ..term.clone()
+                };
                 joined.set("table", cos.attribute("table")?.clone());
                 joined.set("layout", Number::Word(layout.to_owned()));
                 joined.set("width", Number::Int(graph.term(rows).width().size as i64));
-                joined.set("compute", Number::Word(compute(graph, term, cosines, cos.kind).to_owned()));
+                joined.set(
+                    "compute",
+                    Number::Word(compute(graph, term, cosines, cos.kind).to_owned()),
+                );
                 return Some(Joined::Term(joined));
             }
         }
@@ -121,13 +174,27 @@ fn by_halves(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let source = *low.inputs.first()?;
     let width = graph.term(source).width().size as i64;
     let same = high.inputs.first() == Some(&source) && low.op == high.op;
-    let halves = low.op == "slice" && low.attribute("start") == Some(&Number::Int(0)) && high.attribute("end") == Some(&Number::Int(width)) && low.attribute("end") == high.attribute("start");
-    let pairs = low.op == "every" && low.attribute("from") == Some(&Number::Int(0)) && high.attribute("from") == Some(&Number::Int(1)) && low.attribute("step") == Some(&Number::Int(2));
+    let halves = low.op == "slice"
+        && low.attribute("start") == Some(&Number::Int(0))
+        && high.attribute("end") == Some(&Number::Int(width))
+        && low.attribute("end") == high.attribute("start");
+    let pairs = low.op == "every"
+        && low.attribute("from") == Some(&Number::Int(0))
+        && high.attribute("from") == Some(&Number::Int(1))
+        && low.attribute("step") == Some(&Number::Int(2));
     let (again, _) = parts(second, 0)?;
-    if !same || !(halves || pairs) || (again != right && again != left) { return None; }
-    let mut joined = Term { op: "rope".to_owned(), inputs: vec![graph.uncast(source)], attributes: Vec::new(), ..term.clone() };
+    if !same || !(halves || pairs) || (again != right && again != left) {
+        return None;
+    }
+    let mut joined = Term {
+        op: "rope".to_owned(),
+        inputs: vec![graph.uncast(source)],
+        attributes: Vec::new(),
+        ..term.clone()
+    };
     joined.set("table", cos.attribute("table")?.clone());
-    joined.set("layout", Number::Word(if pairs { "interleaved_to_half" } else { "half" }.to_owned()));
+    joined
+        .set("layout", Number::Word(if pairs { "interleaved_to_half" } else { "half" }.to_owned()));
     joined.set("width", Number::Int(width));
     joined.set("compute", Number::Word(compute(graph, first, cosines, cos.kind).to_owned()));
     Some(Joined::Term(joined))
@@ -141,9 +208,13 @@ fn partly(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let tail = graph.is(others, "slice")?;
     let source = part.inputs[0];
     let width = graph.term(source).width().size as i64;
-    let parts = tail.inputs[0] == source && part.attribute("start") == Some(&Number::Int(0)) && part.attribute("end") == tail.attribute("start")
+    let parts = tail.inputs[0] == source
+        && part.attribute("start") == Some(&Number::Int(0))
+        && part.attribute("end") == tail.attribute("start")
         && tail.attribute("end") == Some(&Number::Int(width));
-    if !parts { return None; }
+    if !parts {
+        return None;
+    }
     let mut joined = Term { inputs: vec![source], shape: term.shape.clone(), ..rope.clone() };
     joined.set("rotated", part.attribute("to")?.clone());
     Some(Joined::Term(joined))
@@ -152,6 +223,8 @@ fn partly(graph: &mut Graph, term: &Term) -> Option<Joined> {
 /// One rounding behind a rotation in f32.
 fn rounded(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let rope = graph.is(term.inputs[0], "rope")?;
-    if rope.kind != Kind::Float || term.kind != Kind::Activation { return None; }
+    if rope.kind != Kind::Float || term.kind != Kind::Activation {
+        return None;
+    }
     Some(Joined::Term(Term { kind: Kind::Activation, ..rope.clone() }))
 }

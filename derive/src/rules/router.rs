@@ -6,12 +6,15 @@ use crate::number::Number;
 use super::Joined;
 
 /// Joins the steps of a choice in groups.
-pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
+pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
     if term.op == "pick" {
         // Only numbers that no mask hides are chosen in groups.
         let filled = graph.is(term.inputs[0], "masked_fill")?;
         graph.is(term.inputs[1], "choose")?.attribute("groups")?;
-        return Some(Joined::Term(Term { inputs: vec![filled.inputs[0], term.inputs[1]], ..term.clone() }));
+        return Some(Joined::Term(Term {
+            inputs: vec![filled.inputs[0], term.inputs[1]],
+            ..term.clone()
+        }));
     }
     if term.op != "choose" || term.attribute("groups").is_some() {
         return None;

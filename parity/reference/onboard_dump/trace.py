@@ -293,10 +293,25 @@ class Reads:
 MASKS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_chunked_causal_mask", "create_bidirectional_mask", "create_masks_for_generate")
 
 
+# Config keys that a config lacks and a class reads with a default: the value, and its expression.
+MISSING: dict[str, tuple[object, list]] = {}
+
+
+def attribute(owner, name, *default):
+    """`getattr` that notes which key of a config the default stands in for."""
+    if not default or not type(owner).__name__.endswith("Config") or hasattr(owner, name):
+        return getattr(owner, name, *default)
+    value = plain(default[0])
+    if isinstance(value, (bool, int, float, str)):
+        MISSING.setdefault(name, (value, expression(default[0])))
+        return symbol(value, ["config", name])
+    return default[0]
+
+
 def keep_expressions(module: types.ModuleType) -> None:
     """Lets numbers keep their expressions in the functions of Python that the code of a file calls."""
     names = vars(module)
-    names["int"], names["float"] = symbols.integers, symbols.reals
+    names["int"], names["float"], names["getattr"] = symbols.integers, symbols.reals, attribute
     names["min"], names["max"] = symbols.extreme("min"), symbols.extreme("max")
     if "math" in names:
         names["math"] = types.SimpleNamespace(**{**vars(math), "sqrt": symbols.root, "log": symbols.logarithm})
@@ -411,6 +426,9 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
         "decisions": [{"test": test, "outcome": bool(outcome), "at": at} for test, outcome, at in unique(symbols.DECISIONS)],
         "modules": module_facts(model), "weights": weights, "buffers": buffers, "built": construction.calls, "values": recorder.shapes, "runs": runs,
     }
+    for key, (value, written) in MISSING.items():
+        record["config"].setdefault(key, value)
+        record["derived"].setdefault(key, written)
     out.write_text(json.dumps(record, default=plain_json))
 
 

@@ -1,0 +1,205 @@
+//! The text of a spec.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::Value as Json;
+
+use crate::names::Names;
+use crate::origin::{Origin, note};
+use crate::read::Reader;
+use crate::record::Record;
+
+mod keys;
+mod kinds;
+mod ropes;
+mod weights;
+
+/// A program of one layer with its functions.
+pub(crate) struct Layer {
+    pub(crate) program: String,
+    pub(crate) functions: BTreeMap<String, String>,
+    /// Path of the layer's module.
+    pub(crate) path: String,
+    /// Path of the module of each function.
+    pub(crate) modules: BTreeMap<String, String>,
+}
+
+/// The parts of a spec before they are text.
+pub(crate) struct Sheet<'s> {
+    pub(crate) origins: &'s RefCell<Vec<Origin>>,
+    pub(crate) record: &'s Record,
+    pub(crate) reader: &'s Reader<'s>,
+    pub(crate) names: &'s Names<'s>,
+    pub(crate) tables: &'s [(String, String)],
+    pub(crate) list: &'s str,
+    pub(crate) written: Vec<Layer>,
+    pub(crate) model: String,
+    pub(crate) transposed: Vec<String>,
+    pub(crate) squeezed: Vec<String>,
+    pub(crate) states: Vec<(String, String)>,
+}
+
+impl Sheet<'_> {
+    /// Notes the layers of each kind.
+    fn note_kinds(&self, kinds: &[(String, String)], programs: &[(String, Vec<usize>)]) {
+        for (label, program) in kinds {
+            let name = format!("layers.{}", label.trim_matches('"'));
+            let same = programs.iter().filter(|(known, _)| known == program);
+            for &index in same.flat_map(|(_, layers)| layers) {
+                note(self.origins, self.record, &name, &self.written[index].path);
+            }
+        }
+    }
+
+    pub(crate) fn text(&self, name: &str) -> String {
+        let mut functions: BTreeMap<String, String> = BTreeMap::new();
+        let mut programs: Vec<(String, Vec<usize>)> = Vec::new();
+        for (index, layer) in self.written.iter().enumerate() {
+            let mut program = layer.program.clone();
+            for (header, body) in &layer.functions {
+                let (function, parameters) = header.split_once('(').unwrap_or((header, ""));
+                let mut chosen = function.to_owned();
+                let mut number = 2;
+                while functions
+                    .get(&format!("{chosen}({parameters}"))
+                    .is_some_and(|known| known != body)
+                    || (chosen != function
+                        && functions
+                            .keys()
+                            .any(|known| known.split('(').next() == Some(chosen.as_str()))
+                        && !functions.contains_key(&format!("{chosen}({parameters}")))
+                {
+                    chosen = format!("{function}_{number}");
+                    number += 1;
+                }
+                if chosen != function {
+                    program = program.replace(&format!("{function}("), &format!("{chosen}("));
+                }
+                if let Some(module) = layer.modules.get(header) {
+                    note(self.origins, self.record, &chosen, module);
+                }
+                functions.insert(format!("{chosen}({parameters}"), body.clone());
+            }
+            match programs.iter_mut().find(|(known, _)| *known == program) {
+                Some((_, layers)) => layers.push(index),
+                None => programs.push((program, vec![index])),
+            }
+        }
+        let kinds = self.kinds(&programs);
+        self.note_kinds(&kinds.programs, &programs);
+        let ropes = self.ropes();
+        let states = self.states();
+        let head = self.model.clone();
+        let mut text = format!("spec: 1\nname: {name}\nmatches: [{}]\n", self.record.class);
+        let mut body = String::new();
+        if !functions.is_empty() {
+            body.push_str("\nfunctions:\n");
+            for (header, program) in &functions {
+                let _ = write!(body, "  {header}: |\n{}\n", indented(program, 4));
+            }
+        }
+        let _ = write!(
+            body,
+            "\nlayers:\n  prefix: {}.{{i}}\n",
+            crate::write::text_model(&format!("{}.", self.list)).trim_end_matches('.')
+        );
+        if let Some(kind) = &kinds.expression {
+            let _ = writeln!(body, "  kind: {kind}");
+        }
+        for (label, program) in &kinds.programs {
+            let _ = write!(body, "  {label}: |\n{}\n", indented(program, 4));
+        }
+        let _ = write!(body, "\nmodel: |\n{}\n", indented(&head, 2));
+        body.push_str(&self.weight_rules());
+        body.push_str(&self.kept());
+        let mut dims = self.names.dims();
+        dims.sort_by_key(|(dim, _)| match dim.as_str() {
+            "hidden" => 0,
+            "layers" => 1,
+            "vocab" => 2,
+            _ => 3,
+        });
+        text.push_str("\ndims:\n");
+        for (dim, source) in dims {
+            let _ = writeln!(text, "  {dim}: {source}");
+        }
+        for (dim, expression) in &kinds.dims {
+            let _ = writeln!(text, "  {dim}: {expression}");
+        }
+        text.push_str(&ropes);
+        text.push_str(&states);
+        let (mut assumptions, ignored) = self.other_keys(&format!("{text}{body}"));
+        if body.contains("attend_to(") {
+            assumptions.push((
+                format!("there are {} layers", self.written.len()),
+                format!("layers == {}", self.written.len()),
+            ));
+        }
+        let kind = kinds.expression.clone().unwrap_or_default();
+        if kind.contains(" if ") {
+            let inner = self.record.config.get("text_config").unwrap_or(&self.record.config);
+            for (key, value) in inner.as_object().into_iter().flatten() {
+                let mut words: Vec<&str> =
+                    value.as_array().into_iter().flatten().filter_map(Json::as_str).collect();
+                words.sort_unstable();
+                words.dedup();
+                let name = self.names.name_if_used(key);
+                if let (Some(name), false) = (name, words.is_empty()) {
+                    let list: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+                    assumptions.push((
+                        format!("the kinds of {key} are known"),
+                        format!("all([k in [{}] for k in {name}])", list.join(", ")),
+                    ));
+                }
+            }
+        }
+        if !assumptions.is_empty() {
+            let lines: Vec<String> =
+                assumptions.iter().map(|(words, test)| format!("  {words}: \"{test}\"")).collect();
+            let at = text.find("\ndims:").unwrap_or(text.len());
+            text.insert_str(at, &format!("assumes:\n{}\n", lines.join("\n")));
+        }
+        let unread = self.unread_tensors();
+        if !ignored.is_empty() || !unread.is_empty() {
+            body.push_str("\nignore:\n");
+            if !unread.is_empty() {
+                let _ = writeln!(body, "  weights: [{}]", unread.join(", "));
+            }
+            if !ignored.is_empty() {
+                let _ = writeln!(body, "  config: [{}]", ignored.join(", "));
+            }
+        }
+        text + &body
+    }
+
+    fn states(&self) -> String {
+        let lines: Vec<String> = self
+            .states
+            .iter()
+            .map(|(name, declaration)| format!("  {name}: {{ {declaration} }}\n"))
+            .collect();
+        if lines.is_empty() { String::new() } else { format!("\nstates:\n{}", lines.concat()) }
+    }
+}
+
+/// A path with a hole for each number.
+fn general(path: &str) -> String {
+    path.split('.')
+        .map(|part| if part.chars().all(|letter| letter.is_ascii_digit()) { "{i}" } else { part })
+        .collect::<Vec<_>>()
+        .join(".")
+}
+
+fn indented(program: &str, by: usize) -> String {
+    program.lines().map(|line| format!("{}{line}", " ".repeat(by))).collect::<Vec<_>>().join("\n")
+}
+
+/// A path with a star for each number.
+fn starred(path: &str) -> String {
+    path.split('.')
+        .map(|part| if part.chars().all(|letter| letter.is_ascii_digit()) { "*" } else { part })
+        .collect::<Vec<_>>()
+        .join(".")
+}

@@ -1,0 +1,99 @@
+//! Config keys and tensors that no part of a spec reads.
+
+use super::{Sheet, starred};
+use crate::number::{self, Number};
+
+impl Sheet<'_> {
+    /// Tensors of the checkpoint that the class has no weight for.
+    pub(super) fn unread_tensors(&self) -> Vec<String> {
+        let sources: Vec<&String> =
+            self.record.sources.values().flatten().map(|source| &source.disk).collect();
+        let mut unread: Vec<String> = self
+            .record
+            .disk
+            .keys()
+            .filter(|name| {
+                !self.record.weights.contains_key(*name)
+                    && !self.record.buffers.contains_key(*name)
+                    && !sources.contains(name)
+            })
+            .map(|name| format!("\"{}\"", starred(&crate::write::text_model(name))))
+            .collect();
+        unread.sort();
+        unread.dedup();
+        unread
+    }
+
+    /// Keys that no part of the spec reads: what the class decides by them is assumed, and keys that it does not read are ignored.
+    pub(super) fn other_keys(&self, text: &str) -> (Vec<(String, String)>, Vec<String>) {
+        let mut assumptions = Vec::new();
+        let mut ignored = Vec::new();
+        let mut decided: Vec<String> = Vec::new();
+        for decision in &self.record.decisions {
+            Number::parse(&decision.test).keys(&mut decided);
+        }
+        let inner = self.record.config.get("text_config").unwrap_or(&self.record.config);
+        let aliases: Vec<&String> = self.record.attribute_map.values().collect();
+        for (key, value) in inner.as_object().into_iter().flatten() {
+            let read = text
+                .split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+                .any(|word| word == key);
+            let structural = [
+                "architectures",
+                "model_type",
+                "dtype",
+                "torch_dtype",
+                "transformers_version",
+                "use_cache",
+                "_name_or_path",
+            ]
+            .contains(&key.as_str())
+                || key.ends_with("token_id");
+            if read
+                || structural
+                || self.record.attribute_map.contains_key(key) && !aliases.contains(&key)
+            {
+                continue;
+            }
+            let harmless = [
+                "initializer_range",
+                "output_attentions",
+                "output_hidden_states",
+                "output_router_logits",
+                "router_aux_loss_coef",
+                "is_encoder_decoder",
+                "chunk_size_feed_forward",
+                "problem_type",
+                "max_position_embeddings",
+                "pretraining_tp",
+            ]
+            .contains(&key.as_str())
+                || key.contains("dropout")
+                || key.ends_with("_pdrop")
+                || key.contains("aux_loss");
+            let branches = (!harmless && self.record.reads.contains(key))
+                || decided.contains(key)
+                || self
+                    .record
+                    .attribute_map
+                    .iter()
+                    .any(|(alias, saved)| saved == key && decided.contains(alias));
+            match (branches, crate::names::literal(value)) {
+                (true, Some(written)) if !value.is_array() => {
+                    let default = number::look_up(&self.record.defaults, key)
+                        .and_then(crate::names::literal)
+                        .unwrap_or_else(|| "null".to_owned());
+                    let test = if value.is_null() {
+                        format!("has('{key}') and config('{key}', null) == null")
+                    } else {
+                        format!("config('{key}', {default}) == {written}")
+                    };
+                    assumptions
+                        .push((format!("{key} is {written}").replace(['\'', ':'], ""), test));
+                }
+                _ => ignored.push(key.clone()),
+            }
+        }
+        (assumptions, ignored)
+    }
+}

@@ -1,0 +1,290 @@
+//! Rules for weights that the checkpoint holds otherwise than the class.
+
+use std::fmt::Write as _;
+
+use super::{Sheet, general, starred};
+use crate::record::Source;
+
+impl Sheet<'_> {
+    /// Rules for weights that the checkpoint has under other names, in parts or transposed.
+    pub(super) fn weight_rules(&self) -> String {
+        let mut rules: Vec<String> = self
+            .transposed
+            .iter()
+            .map(|path| {
+                format!("  - {{ disk: \"{0}\", weight: \"{0}\", do: [transpose] }}", general(path))
+            })
+            .collect();
+        rules.extend(self.squeezed.iter().map(|path| {
+            let disk = self
+                .record
+                .sources
+                .get(path)
+                .and_then(|sources| sources.first())
+                .map_or(path, |source| &source.disk);
+            let shape = self.record.disk.get(disk).map_or(&[][..], Vec::as_slice);
+            let step = if shape.len() == 2 {
+                "squeeze(0)".to_owned()
+            } else {
+                format!("\"reshape([{}])\"", shape.iter().product::<usize>())
+            };
+            format!(
+                "  - {{ disk: \"{}\", weight: \"{}\", do: {step} }}",
+                general(&crate::write::text_model(disk)),
+                general(&crate::write::text_model(path))
+            )
+        }));
+        for (weight, sources) in &self.record.sources {
+            if self.squeezed.contains(weight) {
+                continue;
+            }
+            for source in sources {
+                if let Some(rule) = self.source_rule(weight, source) {
+                    rules.push(rule);
+                }
+            }
+        }
+        for name in self.record.weights.keys().filter(|name| self.is_stack(name)) {
+            let turned = self.record.sources.get(name).is_some_and(|sources| {
+                sources.iter().any(|source| source.part == "whole" && source.turned)
+            });
+            let whole = self
+                .record
+                .sources
+                .get(name)
+                .and_then(|sources| sources.iter().find(|source| source.part == "whole"));
+            if let Some(disk) = whole
+                .map(|source| &source.disk)
+                .or_else(|| self.record.disk.get_key_value(name).map(|(disk, _)| disk))
+            {
+                rules.extend(self.stack_rules(name, disk, turned));
+            }
+        }
+        let mut unique: Vec<String> = Vec::new();
+        for rule in rules {
+            if !unique.contains(&rule) {
+                unique.push(rule);
+            }
+        }
+        if unique.is_empty() {
+            String::new()
+        } else {
+            format!("\nweights:\n{}\n", unique.join("\n"))
+        }
+    }
+
+    /// The rule for a matrix of a stack of experts, or for a whole tensor of another name.
+    fn source_rule(&self, weight: &str, source: &Source) -> Option<String> {
+        let (module, tensor) = weight.rsplit_once('.')?;
+        match source.part.as_str() {
+            "rows" => return self.fused_rule(source),
+            "piece" => return self.joined_rule(weight),
+            _ => {}
+        }
+        if source.part == "whole" && self.is_stack(weight) {
+            return None;
+        }
+        let gated = matches!(source.part.as_str(), "first" | "second" | "even" | "odd");
+        let target = match (source.part.as_str(), tensor) {
+            ("whole", _) => general(&crate::write::text_model(weight)),
+            ("first" | "even", "gate_up_proj") => {
+                format!("{}.{{e}}.gate_proj.weight", general(module))
+            }
+            ("second" | "odd", "gate_up_proj") => {
+                format!("{}.{{e}}.up_proj.weight", general(module))
+            }
+            ("matrix", name) => format!("{}.{{e}}.{name}.weight", general(module)),
+            _ => return None,
+        };
+        let disk = expert_general(&crate::write::text_model(&source.disk), source.part != "whole");
+        if gated && source.turned || disk == target {
+            return None;
+        }
+        let step = if source.turned { ", do: [transpose]" } else { "" };
+        Some(format!("  - {{ disk: \"{disk}\", weight: \"{target}\"{step} }}"))
+    }
+
+    /// Is true for a weight that holds the matrices of all experts.
+    fn is_stack(&self, name: &str) -> bool {
+        let Some((module, _)) = name.rsplit_once('.') else { return false };
+        let ranks = if module_tail(name).ends_with("_bias") { 2 } else { 3 };
+        self.record.weights.get(name).is_some_and(|facts| facts.shape.len() == ranks)
+            && self
+                .reader
+                .graph
+                .terms
+                .iter()
+                .any(|term| term.op == "experts" && term.word("path") == Some(module))
+    }
+
+    /// The rule for a weight that the checkpoint has in pieces.
+    fn joined_rule(&self, weight: &str) -> Option<String> {
+        let pieces: Vec<Vec<String>> = self
+            .record
+            .sources
+            .get(weight)?
+            .iter()
+            .map(|source| {
+                general(&crate::write::text_model(&source.disk))
+                    .split('.')
+                    .map(str::to_owned)
+                    .collect()
+            })
+            .collect();
+        let place = (0..pieces[0].len())
+            .find(|&place| pieces.iter().any(|piece| piece.get(place) != pieces[0].get(place)))?;
+        let words: Vec<&str> =
+            pieces.iter().filter_map(|piece| piece.get(place).map(String::as_str)).collect();
+        let mut path = pieces[0].clone();
+        path[place] = format!("{{{}}}", words.join("|"));
+        Some(format!(
+            "  - {{ disk: \"{}\", weight: \"{}\", do: concat(0) }}",
+            path.join("."),
+            general(&crate::write::text_model(weight))
+        ))
+    }
+
+    /// The rule for weights that lie side by side in a tensor of the checkpoint.
+    fn fused_rule(&self, source: &Source) -> Option<String> {
+        let mut parts: Vec<(usize, usize, String)> = self
+            .record
+            .sources
+            .iter()
+            .flat_map(|(name, sources)| sources.iter().map(move |other| (name, other)))
+            .filter(|(_, other)| other.part == "rows" && other.disk == source.disk)
+            .map(|(name, other)| (other.from, other.to, general(&crate::write::text_model(name))))
+            .collect();
+        parts.sort();
+        let complete = parts.first()?.0 == 0 && parts.windows(2).all(|pair| pair[0].1 == pair[1].0);
+        if !complete {
+            return None;
+        }
+        let pieces: Vec<Vec<&str>> =
+            parts.iter().map(|(_, _, path)| path.split('.').collect()).collect();
+        let place = (0..pieces[0].len())
+            .find(|&place| pieces.iter().any(|piece| piece.get(place) != pieces[0].get(place)))?;
+        let words: Vec<&str> =
+            pieces.iter().filter_map(|piece| piece.get(place).copied()).collect();
+        let mut path: Vec<String> = pieces[0].iter().map(|part| (*part).to_owned()).collect();
+        path[place] = format!("{{{}}}", words.join("|"));
+        let sizes: Vec<String> =
+            parts.iter().map(|(from, to, path)| self.rows_of(path, to - from)).collect();
+        let even = sizes.iter().all(|size| *size == sizes[0]);
+        let step = if even {
+            format!("split(0, {})", sizes.len())
+        } else {
+            format!("split(0, [{}])", sizes.join(", "))
+        };
+        Some(format!(
+            "  - {{ disk: \"{}\", weight: \"{}\", do: \"{step}\" }}",
+            general(&crate::write::text_model(&source.disk)),
+            path.join(".")
+        ))
+    }
+
+    /// The expression of a weight's first axis.
+    fn rows_of(&self, path: &str, size: usize) -> String {
+        let term = self.reader.graph.terms.iter().find(|term| {
+            term.op == "weight"
+                && term
+                    .word("path")
+                    .is_some_and(|known| general(&crate::write::text_model(known)) == path)
+        });
+        term.and_then(|term| term.shape.first())
+            .map_or_else(|| size.to_string(), |dim| self.names.written(&dim.number))
+    }
+
+    /// Rules for experts that lie in one tensor on disk.
+    fn stack_rules(&self, name: &str, disk: &str, turned_on_disk: bool) -> Vec<String> {
+        let Some((module, tensor)) = name.rsplit_once('.') else { return Vec::new() };
+        let disk = general(&crate::write::text_model(disk));
+        let base = general(&crate::write::text_model(module));
+        let term = self
+            .reader
+            .graph
+            .terms
+            .iter()
+            .find(|term| term.op == "experts" && term.word("path") == Some(module));
+        let is = |name: &str| term.is_some_and(|term| term.attribute(name).is_some());
+        let turn = if is("turned") == turned_on_disk { "" } else { "transpose, " };
+        let parts = if is("interleaved") {
+            "\"unflatten(0, [0, 2])\", \"unstack(1)\""
+        } else {
+            "\"split(0, 2)\""
+        };
+        match tensor {
+            "gate_up_proj" => vec![format!(
+                "  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.{{gate_proj|up_proj}}.weight\", do: [\"unstack(0)\", {turn}{parts}] }}"
+            )],
+            "down_proj" | "up_proj" if turn.is_empty() => vec![format!(
+                "  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.{tensor}.weight\", do: \"unstack(0)\" }}"
+            )],
+            "down_proj" | "up_proj" => vec![format!(
+                "  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.{tensor}.weight\", do: [\"unstack(0)\", transpose] }}"
+            )],
+            "gate_up_proj_bias" => vec![format!(
+                "  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.{{gate_proj|up_proj}}.bias\", do: [\"unstack(0)\", {parts}] }}"
+            )],
+            "down_proj_bias" => vec![format!(
+                "  - {{ disk: \"{disk}\", weight: \"{base}.{{e}}.down_proj.bias\", do: \"unstack(0)\" }}"
+            )],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Weights that stay f32 in a run of 16 bits.
+    pub(super) fn kept(&self) -> String {
+        let mut paths: Vec<String> = self
+            .record
+            .weights
+            .iter()
+            .filter(|(_, facts)| facts.dtype == "float32")
+            .map(|(path, _)| starred(&crate::write::text_model(path)))
+            .collect();
+        paths.dedup();
+        let half: Vec<String> = self
+            .record
+            .kept_in_half
+            .iter()
+            .map(|path| starred(&crate::write::text_model(path)))
+            .collect();
+        let mut text = String::new();
+        for (key, mut paths) in [
+            ("f32", paths.clone()),
+            ("f32_in_f16", half.into_iter().filter(|path| !paths.contains(path)).collect()),
+        ] {
+            paths.sort();
+            paths.dedup();
+            let quoted: Vec<String> = paths.iter().map(|path| format!("\"{path}\"")).collect();
+            if !quoted.is_empty() {
+                if text.is_empty() {
+                    text.push_str("\nkept:\n");
+                }
+                let _ = writeln!(text, "  {key}: [{}]", quoted.join(", "));
+            }
+        }
+        paths.clear();
+        text
+    }
+}
+
+fn module_tail(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+/// A path of the checkpoint, whose last number is an expert's if it is of one.
+fn expert_general(path: &str, expert: bool) -> String {
+    let numbers =
+        path.split('.').filter(|part| part.chars().all(|letter| letter.is_ascii_digit())).count();
+    let mut seen = 0;
+    path.split('.')
+        .map(|part| {
+            if !part.chars().all(|letter| letter.is_ascii_digit()) {
+                return part.to_owned();
+            }
+            seen += 1;
+            if expert && seen == numbers { "{e}".to_owned() } else { "{i}".to_owned() }
+        })
+        .collect::<Vec<_>>()
+        .join(".")
+}

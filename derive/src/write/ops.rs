@@ -1,0 +1,345 @@
+//! Ops in programs.
+
+use std::fmt::Write as _;
+
+use super::Program;
+use crate::graph::{Id, Kind, Term};
+use crate::number::Number;
+
+impl Program<'_, '_> {
+    pub(super) fn embedding(&mut self, term: &Term) -> String {
+        let rows = term.attribute("rows").cloned().unwrap_or(Number::Int(0));
+        let width = self.number(&term.width().number);
+        let module = self.module(term.inputs[1], term);
+        let index = self.writer.graph.term(term.inputs[0]);
+        let offset = match index.op.as_str() {
+            "positions" => Some(Number::Int(0)),
+            "offset" if self.writer.graph.term(index.inputs[0]).op == "positions" => {
+                index.attribute("s").cloned()
+            }
+            "tokens" => None,
+            _ => {
+                return self
+                    .fault(term, "an embedding of something else than tokens and positions");
+            }
+        };
+        let Some(offset) = offset else {
+            let mut scale = term
+                .attribute("scale")
+                .map_or_else(String::new, |scale| format!(", scale={}", self.number(scale)));
+            if term.attribute("round").is_some() {
+                scale.push_str(", round='none'");
+            }
+            return format!("embed(tokens, {module}, {}, {width}{scale})", self.number(&rows));
+        };
+        let known = Number::apply("-", vec![rows, offset.clone()]);
+        let behind = if offset == Number::Int(0) {
+            String::new()
+        } else {
+            format!(", offset={}", self.number(&offset))
+        };
+        format!("position_embed(tokens, {module}, {}, {width}{behind})", self.number(&known))
+    }
+
+    pub(super) fn linear(&mut self, term: &Term) -> String {
+        let mut x = self.operand(term, 0);
+        let weight = self.module(term.inputs[1], term);
+        if self
+            .writer
+            .graph
+            .weight(term.inputs[1])
+            .is_some_and(|path| self.writer.kept_in_half.iter().any(|kept| kept == path))
+        {
+            x = format!("cast({x}, 'f32_in_f16')");
+        }
+        let output = !self.writer.output.is_empty() && term.owner == self.writer.output;
+        let module = if output { self.path(&term.owner) } else { weight.clone() };
+        if output {
+            let key = "tie_word_embeddings";
+            let tied = match (weight == module, &self.writer.embedding) {
+                (true, Some(embedding)) if self.writer.can_tie => {
+                    format!(", tied={embedding} if {} else none", self.writer.names.name(key))
+                }
+                (true, _) => String::new(),
+                (false, _) if self.writer.can_tie => {
+                    format!(", tied={weight} if {} else none", self.writer.names.name(key))
+                }
+                (false, _) => format!(", tied={weight}"),
+            };
+            return format!(
+                "linear({x}, {module}, {}{}{tied})",
+                self.number(&term.width().number),
+                self.bias(term)
+            );
+        }
+        if term.attribute("transposed").is_some() {
+            self.writer
+                .transposed
+                .borrow_mut()
+                .push(self.writer.graph.weight(term.inputs[1]).unwrap_or_default().to_owned());
+        }
+        format!("linear({x}, {module}, {}{})", self.number(&term.width().number), self.bias(term))
+    }
+
+    pub(super) fn scan(&mut self, term: &Term) -> String {
+        let parts: Vec<String> = (0..4).map(|place| self.operand(term, place)).collect();
+        let path = term.word("path").unwrap_or_default().to_owned();
+        let state = self.state(
+            "recurrent",
+            &format!("kind: recurrent, shape: {}, dtype: f32", self.attribute(term, "state")),
+            term,
+        );
+        let mut text = format!("{}({}, {}, {state}", term.op, parts.join(", "), self.path(&path));
+        for name in ["dt_min", "dt_max"] {
+            if term.attribute(name).is_some() {
+                let _ = write!(text, ", {name}={}", self.attribute(term, name));
+            }
+        }
+        if term.op == "ssm1_scan" && term.inputs.len() > 4 {
+            let bias = self.operand(term, 4);
+            let _ = write!(text, ", dt_bias={bias}");
+        }
+        if term.op == "ssd_scan" {
+            text.push_str(", stepwise=true");
+        }
+        text.push(')');
+        text
+    }
+
+    pub(super) fn gated_norm(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let gate = self.operand(term, 1);
+        let mut text = format!(
+            "gated_norm({x}, {gate}, {}, {}",
+            self.module(term.inputs[2], term),
+            self.attribute(term, "eps")
+        );
+        for name in ["order", "groups", "activation"] {
+            if term.attribute(name).is_some() {
+                let _ = write!(text, ", {name}={}", self.attribute(term, name));
+            }
+        }
+        if term.word("cast") == Some("after") && term.kind == Kind::Activation {
+            text.push_str(", cast='after'");
+        }
+        if term.kind == Kind::Float {
+            text.push_str(", stepwise=true");
+        }
+        text.push(')');
+        text
+    }
+
+    pub(super) fn norm(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let weighted = term.inputs.len() > 1;
+        let module =
+            if weighted { self.module(term.inputs[1], term) } else { self.path(&term.owner) };
+        let mut text = format!("{}({x}, {module}, {}", term.op, self.attribute(term, "eps"));
+        if !weighted {
+            text.push_str(", weight=false");
+        }
+        if term.op == "layer_norm" && term.attribute("bias") == Some(&Number::Bool(false)) {
+            text.push_str(", bias=false");
+        }
+        let usual = if term.op == "rms_norm" { "before" } else { "after" };
+        if let Some(cast) = term.word("cast")
+            && cast != usual
+            && term.kind == Kind::Activation
+        {
+            let _ = write!(text, ", cast='{cast}'");
+        }
+        for name in ["plus_one", "per_head"] {
+            if term.attribute(name).is_some() {
+                let _ = write!(text, ", {name}=true");
+            }
+        }
+        text.push(')');
+        text
+    }
+
+    pub(super) fn split(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let at = match term.attribute("at") {
+            Some(Number::Int(at)) => *at as usize,
+            _ => 0,
+        };
+        if term.attribute("count") == Some(&Number::Int(2)) && at + 2 == term.shape.len() && at == 0
+        {
+            return format!("heads({x}, {})", self.number(&term.shape[at].number));
+        }
+        if term.attribute("count") == Some(&Number::Int(2))
+            && at == 1
+            && term.shape.len() == 3
+            && term.shape[1].size == 1
+        {
+            return x;
+        }
+        self.fault(term, "splits an axis that `heads` does not")
+    }
+
+    pub(super) fn rope(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let table = term.word("table").unwrap_or_default();
+        let name = self
+            .writer
+            .tables
+            .iter()
+            .find(|(known, _)| known == table)
+            .map_or("main", |(_, name)| name);
+        let mut text = format!("rope({x}, {name}");
+        if let Some(layout) = term.word("layout").filter(|layout| *layout != "half") {
+            let _ = write!(text, ", layout='{layout}'");
+        }
+        if let Some(compute) = term.word("compute").filter(|compute| *compute != "activation") {
+            let _ = write!(text, ", compute='{compute}'");
+        }
+        text.push(')');
+        text
+    }
+
+    /// An operand in brackets where a product needs them.
+    pub(super) fn factor(&mut self, id: Option<Id>, tight: bool) -> String {
+        let Some(id) = id else { return String::new() };
+        let text = self.value(id);
+        if self.bound.contains_key(&id) {
+            return text;
+        }
+        let loose = match self.writer.graph.term(id).op.as_str() {
+            "add" | "sub" | "offset" => true,
+            "mul" | "div" | "scale" | "divide" | "inverse" | "neg" | "square" => tight,
+            _ => false,
+        };
+        if loose { format!("({text})") } else { text }
+    }
+
+    pub(super) fn infix(&mut self, term: &Term) -> String {
+        let sign = match term.op.as_str() {
+            "add" => "+",
+            "sub" => "-",
+            "mul" => "*",
+            _ => "/",
+        };
+        let [left, right] = term.inputs[..] else { return self.fault(term, "operands missing") };
+        for (weight, rows) in [(right, left), (left, right)] {
+            if let Some(path) = self.writer.graph.weight(weight).map(str::to_owned) {
+                let op = match sign {
+                    "+" => "weight_add",
+                    "*" => "weight_scale",
+                    _ => break,
+                };
+                let x = self.value(rows);
+                let root = self.writer.graph.weight_root(weight);
+                if self.writer.graph.term(root).shape.len()
+                    > self.writer.graph.term(rows).shape.len()
+                {
+                    self.writer.squeezed.borrow_mut().push(path.clone());
+                    let size = self.number(&self.writer.graph.term(root).width().number);
+                    return format!("{op}({x}, {}, [{size}])", self.path(&path));
+                }
+                let sizes: Vec<String> = self
+                    .writer
+                    .graph
+                    .term(self.writer.graph.weight_root(weight))
+                    .shape
+                    .iter()
+                    .map(|dim| self.number(&dim.number))
+                    .collect();
+                return format!("{op}({x}, {}, [{}])", self.path(&path), sizes.join(", "));
+            }
+        }
+        if sign == "+" || sign == "-" {
+            let left = self.value(left);
+            let right = self.factor(Some(right), false);
+            return format!("{left} {sign} {right}");
+        }
+        let left = self.factor(Some(left), false);
+        let right = self.factor(Some(right), true);
+        format!("{left} {sign} {right}")
+    }
+
+    pub(super) fn with_number(&mut self, term: &Term, sign: &str) -> String {
+        let x = if sign == "+" {
+            self.operand(term, 0)
+        } else {
+            self.factor(term.inputs.first().copied(), false)
+        };
+        let number = self.attribute(term, "s");
+        if sign == "+" {
+            return match number.strip_prefix('-') {
+                Some(positive) => format!("{x} - {positive}"),
+                None => format!("{x} + {number}"),
+            };
+        }
+        let compound = matches!(term.attribute("s"), Some(Number::Apply(..)));
+        if compound { format!("{x} {sign} ({number})") } else { format!("{x} {sign} {number}") }
+    }
+
+    pub(super) fn choose(&mut self, term: &Term) -> String {
+        let mut text = format!("choose({}, {}", self.operand(term, 0), self.attribute(term, "k"));
+        for name in ["groups", "keep", "by", "mask"] {
+            if term.attribute(name).is_some() {
+                let _ = write!(text, ", {name}={}", self.attribute(term, name));
+            }
+        }
+        text.push(')');
+        text
+    }
+
+    pub(super) fn reduced(&mut self, term: &Term, op: &str, _: &str) -> String {
+        let x = self.operand(term, 0);
+        let heads = self.writer.graph.term(term.inputs[0]).shape.len() > 1;
+        match (op, heads) {
+            ("total", true) => format!("total({x}, of='heads')"),
+            _ => format!("{op}({x})"),
+        }
+    }
+
+    pub(super) fn experts(&mut self, term: &Term) -> String {
+        let operands: Vec<String> = (0..3).map(|place| self.operand(term, place)).collect();
+        let path = term.word("path").unwrap_or_default().to_owned();
+        let path = self.path(&path);
+        let act = self.act_name(term.word("act").unwrap_or("silu"));
+        let mut text = format!(
+            "experts({}, {path}, {}, {}, {act}",
+            operands.join(", "),
+            self.attribute(term, "n"),
+            self.attribute(term, "ffn")
+        );
+        for name in ["form", "bias", "sum", "weigh", "limit", "alpha"] {
+            if term.attribute(name).is_some() {
+                let _ = write!(text, ", {name}={}", self.attribute(term, name));
+            }
+        }
+        text.push(')');
+        text
+    }
+
+    pub(super) fn clamp(&mut self, term: &Term) -> String {
+        let mut text = format!("clamp({}", self.operand(term, 0));
+        for name in ["lo", "hi"] {
+            if term.attribute(name).is_some() {
+                let _ = write!(text, ", {name}={}", self.attribute(term, name));
+            }
+        }
+        text.push(')');
+        text
+    }
+
+    /// Activation by the config key that names it, or by its op.
+    pub(super) fn act_name(&self, op: &str) -> String {
+        self.writer
+            .activations
+            .iter()
+            .find(|(_, known)| known == op)
+            .map_or_else(|| format!("'{op}'"), |(key, _)| self.writer.names.name(key))
+    }
+
+    pub(super) fn activation(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let key = self.writer.activations.iter().find(|(_, known)| *known == term.op);
+        match key {
+            Some((key, _)) => format!("act({x}, {})", self.writer.names.name(key)),
+            None => format!("{}({x})", term.op),
+        }
+    }
+}
