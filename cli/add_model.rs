@@ -279,11 +279,7 @@ impl AddModelArgs {
     }
 
     /// Opens the checkpoint with the given spec, a matching one, or a drafted one.
-    fn target(
-        &self,
-        folder: &CheckpointFolder,
-        out: &Path,
-    ) -> Result<(LocalModel, SpecOrigin)> {
+    fn target(&self, folder: &CheckpointFolder, out: &Path) -> Result<(LocalModel, SpecOrigin)> {
         let mut specs = specs::open(self.choice.specs.as_deref())?;
         if let Some(record) = self.record(folder, &specs)? {
             return self.derive(folder, &mut specs, &record, out);

@@ -1,4 +1,5 @@
-//! Specs derived from a record of what a model's class computes.
+//! Specs derived from a record of what a model's class computes
+//! ([decision 115](../../docs/decisions/0115-specs-from-records.md)).
 
 use std::fmt::Write as _;
 use std::panic::catch_unwind;
@@ -159,9 +160,16 @@ pub(super) fn commented(record: &Record, derived: &Derived) -> String {
     let class = class_of(record);
     if holes.is_empty() {
         let _ = writeln!(text, "# Derived from {class}, by a record of what it computes.");
-        let _ = writeln!(text, "# Only a check against a reference proves it: `parity check MODEL --spec FILE`.");
+        let _ = writeln!(
+            text,
+            "# Only a check against a reference proves it: `parity check MODEL --spec FILE`."
+        );
     } else {
-        let _ = writeln!(text, "# DRAFT, NOT PROVEN: derived from {class}, with {}.", plural(holes.len(), "hole"));
+        let _ = writeln!(
+            text,
+            "# DRAFT, NOT PROVEN: derived from {class}, with {}.",
+            plural(holes.len(), "hole")
+        );
         let _ = writeln!(text, "# It cannot run until each `hole_...` in it is written by hand:");
         for hole in &holes {
             let _ = writeln!(text, "#   - {hole}");
@@ -179,7 +187,12 @@ pub(super) fn class_of(record: &Record) -> String {
 }
 
 /// Returns what a user has to know about a draft with holes.
-pub(super) fn holes_screen(record: &Record, derived: &Derived, path: &Path, model: &Path) -> String {
+pub(super) fn holes_screen(
+    record: &Record,
+    derived: &Derived,
+    path: &Path,
+    model: &Path,
+) -> String {
     let holes = listed(&derived.holes);
     let draft = path.display();
     let mut text = format!(
@@ -208,7 +221,9 @@ pub(super) fn lines(specs: &Specs, name: &str, model: &Model) -> Vec<(&'static s
     let mut lines = Vec::new();
     let Ok(spec) = specs.load(name, &[]) else { return lines };
     let sizes = spec.dims.keys().filter_map(|dim| match model.dims.get(dim)? {
-        value @ (Scalar::Int(_) | Scalar::Float(_) | Scalar::Bool(_)) => Some(format!("{dim} {value}")),
+        value @ (Scalar::Int(_) | Scalar::Float(_) | Scalar::Bool(_)) => {
+            Some(format!("{dim} {value}"))
+        }
         _ => None,
     });
     lines.push(("dims", sizes.collect::<Vec<_>>().join(", ")));
@@ -221,10 +236,15 @@ pub(super) fn lines(specs: &Specs, name: &str, model: &Model) -> Vec<(&'static s
     }
     let kinds = match kinds.as_slice() {
         [(_, count)] => format!("{count} of one kind"),
-        _ => kinds.iter().map(|(kind, count)| format!("{count} `{kind}`")).collect::<Vec<_>>().join(", "),
+        _ => kinds
+            .iter()
+            .map(|(kind, count)| format!("{count} `{kind}`"))
+            .collect::<Vec<_>>()
+            .join(", "),
     };
     lines.push(("layers", kinds));
-    let states = spec.states.values().map(|state| format!("{} ({})", state.name.name, state.kind.name));
+    let states =
+        spec.states.values().map(|state| format!("{} ({})", state.name.name, state.kind.name));
     lines.push(("states", states.collect::<Vec<_>>().join(", ")));
     let assumed = spec.assumes.keys().cloned().collect::<Vec<_>>();
     lines.push(("assumes", assumed.join("; ")));

@@ -27,7 +27,9 @@ fn a_spec_is_derived_from_a_record_and_proven() {
         .prints("states   kv (attention)")
         .prints("verdict  proven");
     let spec = fs_err::read_to_string(dir.path().join("llama_derived.yaml")).unwrap();
-    assert!(spec.starts_with("# Derived from `LlamaForCausalLM` (modeling_llama.py, transformers "));
+    assert!(
+        spec.starts_with("# Derived from `LlamaForCausalLM` (modeling_llama.py, transformers ")
+    );
     assert!(spec.contains("\n# yaml-language-server: $schema=") && !spec.contains("extends:"));
     // A second run writes the same text, and no text over another.
     derive(&record(), dir.path(), &[]).code(0);
@@ -87,7 +89,10 @@ fn classes_that_no_spec_matches_are_recorded() {
     let add = |out: &str| {
         let mut command = onboard();
         command.arg("add-model").arg(&model).arg("--out").arg(dir.path().join(out));
-        run(command.arg("--reference").arg(fixture("llama").join("reference")).env("ONBOARD_PYTHON", &python))
+        run(command
+            .arg("--reference")
+            .arg(fixture("llama").join("reference"))
+            .env("ONBOARD_PYTHON", &python))
     };
     add("whole").says("no spec matches; recording the class").prints("derived  ");
     assert!(dir.path().join("whole/strange.yaml").is_file());
