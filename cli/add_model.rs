@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use derive::record::Record;
 use engine::{Chunk, InputRounding, NoProbe, OutputRows, SessionOptions};
 use models::add::{AddOptions, AddedModel, add};
 use models::config::ConfigFile;
@@ -36,7 +35,7 @@ use crate::{CommandOutcome, annotate, parity_mutate, schema, term, write};
 mod derived;
 mod draft_screen;
 
-use derived::DeriveArgs;
+use derived::{DeriveArgs, LiftedRecord};
 
 /// Origin of the spec of a model.
 #[derive(Debug)]
@@ -281,8 +280,9 @@ impl AddModelArgs {
     /// Opens the checkpoint with the given spec, a matching one, or a drafted one.
     fn target(&self, folder: &CheckpointFolder, out: &Path) -> Result<(LocalModel, SpecOrigin)> {
         let mut specs = specs::open(self.choice.specs.as_deref())?;
-        if let Some(record) = self.record(folder, &specs)? {
-            return self.derive(folder, &mut specs, &record, out);
+        let config = ConfigFile::of_folder(&folder.dir).map_err(model_error)?;
+        if let Some(lifted) = self.lift(folder, &config, &specs)? {
+            return self.derive(folder, config, &mut specs, &lifted, out);
         }
         let options = AddOptions {
             spec: self.choice.spec.clone(),
@@ -304,32 +304,36 @@ impl AddModelArgs {
         }
     }
 
-    /// Records the class if the options ask for it, or if no spec matches and nothing else is asked for.
-    fn record(&self, folder: &CheckpointFolder, specs: &Specs) -> Result<Option<Record>> {
+    /// Derives a spec if the options ask for it, or if no spec matches and nothing else is asked for.
+    fn lift(
+        &self,
+        folder: &CheckpointFolder,
+        config: &ConfigFile,
+        specs: &Specs,
+    ) -> Result<Option<LiftedRecord>> {
+        let name = free_name(config, specs, "derived");
         if self.derivation.asks() {
-            return self.derivation.recorded(&folder.dir).map(Some);
+            return self.derivation.lifted(&folder.dir, &name).map(Some);
         }
         if self.choice.spec.is_some() || self.like.is_some() {
             return Ok(None);
         }
-        let config = ConfigFile::of_folder(&folder.dir).map_err(model_error)?;
-        let known = specs.matching(&config).map_err(model_error)?.is_some();
-        Ok(if known { None } else { self.derivation.recorded_if_possible(&folder.dir) })
+        let known = specs.matching(config).map_err(model_error)?.is_some();
+        Ok(if known { None } else { self.derivation.lifted_if_possible(&folder.dir, &name) })
     }
 
     /// Writes the spec that a record gives, and opens the checkpoint with it; an error lists the holes.
     fn derive(
         &self,
         folder: &CheckpointFolder,
+        config: ConfigFile,
         specs: &mut Specs,
-        record: &Record,
+        lifted: &LiftedRecord,
         out: &Path,
     ) -> Result<(LocalModel, SpecOrigin)> {
-        let config = ConfigFile::of_folder(&folder.dir).map_err(model_error)?;
-        let name = free_name(&config, specs, "derived");
-        let derived = derived::derived(record, &name)?;
+        let LiftedRecord { record, derived, name } = lifted;
         let path = out.join(format!("{name}.yaml"));
-        write_spec(&path, &derived::commented(record, &derived))?;
+        write_spec(&path, &derived::commented(record, derived))?;
         let class = derived::class_of(record);
         self.print_progress("recorded", &class);
         if self.derivation.explain {
@@ -337,14 +341,14 @@ impl AddModelArgs {
             lines.iter().for_each(|line| self.print_progress("explains", line));
         }
         if !derived.holes.is_empty() {
-            let screen = derived::holes_screen(record, &derived, &path, &self.which.model);
+            let screen = derived::holes_screen(record, derived, &path, &self.which.model);
             return Err(briefly_reported_error(&[], &screen));
         }
         specs.add(&path).map_err(model_error)?;
-        let opened = open::resolve(folder, config, specs, &name, &self.choice.set);
+        let opened = open::resolve(folder, config, specs, name, &self.choice.set);
         let target = target::shown(opened.map_err(model_error)?);
         self.print_progress("derived", &path.display().to_string());
-        for (heading, text) in derived::lines(specs, &name, &target.model) {
+        for (heading, text) in derived::lines(specs, name, &target.model) {
             self.print_progress(heading, &text);
         }
         Ok((target, SpecOrigin::Derived(class)))

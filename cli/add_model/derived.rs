@@ -54,27 +54,27 @@ impl DeriveArgs {
         self.derive || self.record.is_some()
     }
 
-    /// Returns the record that the options ask for.
-    pub(super) fn recorded(&self, dir: &Path) -> Result<Record> {
+    /// Returns the spec that the options ask for.
+    pub(super) fn lifted(&self, dir: &Path, name: &str) -> Result<LiftedRecord> {
         if let Some(file) = &self.record {
-            return read(file);
+            return LiftedRecord::of(read(file)?, name);
         }
         note_own_code(dir, self.trust_remote_code);
         let python = PythonInterpreter::find(self.python.as_deref());
         term::note(&format!("recording the class with {}", python.name()));
-        self.run(&python, dir)
+        LiftedRecord::of(self.run(&python, dir)?, name)
     }
 
-    /// Returns a record for a model that no spec matches; none if there is no Python for it, or if the class cannot
-    /// be recorded.
-    pub(super) fn recorded_if_possible(&self, dir: &Path) -> Option<Record> {
+    /// Returns a spec for a model that no spec matches; none if there is no Python for it, or if the class cannot
+    /// be recorded or lifted.
+    pub(super) fn lifted_if_possible(&self, dir: &Path, name: &str) -> Option<LiftedRecord> {
         let python = PythonInterpreter::find(self.python.as_deref());
         if !python.has_packages() {
             return None;
         }
         term::note(&format!("no spec matches; recording the class with {}", python.name()));
-        match self.run(&python, dir) {
-            Ok(record) => Some(record),
+        match self.run(&python, dir).and_then(|record| LiftedRecord::of(record, name)) {
+            Ok(lifted) => Some(lifted),
             Err(error) => {
                 term::note(&format!(
                     "note: {error:#}; what follows is drafted from the config and the headers alone"
@@ -118,6 +118,21 @@ impl DeriveArgs {
     }
 }
 
+/// Record of a class, with the spec that it gives.
+#[derive(Debug)]
+pub(super) struct LiftedRecord {
+    pub record: Record,
+    pub derived: Derived,
+    /// Name of the spec.
+    pub name: String,
+}
+
+impl LiftedRecord {
+    fn of(record: Record, name: &str) -> Result<Self> {
+        Ok(Self { derived: derived(&record, name)?, record, name: name.to_owned() })
+    }
+}
+
 /// Reads a record.
 fn read(path: &Path) -> Result<Record> {
     let bytes = file::read(path, file::REPORT)
@@ -127,7 +142,7 @@ fn read(path: &Path) -> Result<Record> {
 }
 
 /// Derives the text of a spec from a record.
-pub(super) fn derived(record: &Record, name: &str) -> Result<Derived> {
+fn derived(record: &Record, name: &str) -> Result<Derived> {
     let class = &record.class;
     let derived = catch_unwind(|| derive::roll::derive(record, name)).map_err(|_| {
         anyhow!("the record of `{class}` cannot be lifted to a spec; --like SPEC drafts one from a known spec")

@@ -96,7 +96,13 @@ fn classes_that_no_spec_matches_are_recorded() {
     };
     add("whole").says("no spec matches; recording the class").prints("derived  ");
     assert!(dir.path().join("whole/strange.yaml").is_file());
-    // A class that cannot be recorded leaves the draft from the headers.
+    // A record that gives no spec leaves the draft from the headers, and so does a class that cannot be recorded.
+    let mut empty = json(&fs_err::read_to_string(record()).unwrap());
+    empty["runs"][0]["events"] = serde_json::json!([]);
+    let lost = dir.path().join("empty.json");
+    fs_err::write(&lost, empty.to_string()).unwrap();
+    fs_err::write(&python, script(&format!("cp '{}' \"$4\"", lost.display()))).unwrap();
+    add("unlifted").says("note: no spec can be derived").says("is drafted from the config");
     fs_err::write(&python, script("echo 'dump: error: no such class' >&2; exit 2")).unwrap();
     add("draft").says("note: no such class; what follows is drafted from the config");
     let draft = fs_err::read_to_string(dir.path().join("draft/strange.yaml")).unwrap();
