@@ -3,7 +3,7 @@
 LLAMA_CPP is a source tree with `onboard.patch` applied, BUILD a CMake build of its `libllama`, OUT a folder that
 `cargo run --example compile -- registry/targets/llama.cpp FIXTURES OUT` has filled. Each file is compiled and linked with `run.cpp`,
 then the weights of each fixture are written as GGUF in f32 by its converter, and the two longest prompts are run: all rows at once,
-and steps from the split of the dump. A line shows the largest root mean square difference of the log-probabilities of a row.
+steps from the split of the dump, and both prompts in one batch. A line shows the largest root mean square difference of the log-probabilities of a row.
 """
 
 import argparse
@@ -80,19 +80,23 @@ def check(folder, spec, out, broken):
         told = [line for line in lines if "onboard:" in line or "ASSERT" in line or "error" in line]
         raise RuntimeError((told or lines or [f"it ended with {done.returncode}"])[0][:300])
     values = np.fromfile(rows, dtype=np.float32).reshape(-1, int(done.stderr.split("width ")[1].split()[0]))
-    worst, at = {"prefill": 0.0, "decode": 0.0}, 0
+    worst, at = {"prefill": 0.0, "decode": 0.0, "batch": 0.0}, 0
+    behind = 2 * sum(len(one["tokens"]) for one in prompts)
     for one in prompts:
         count, name = len(one["tokens"]), one["name"]
         parts = {"prefill": values[at : at + count], "decode": values[at + count : at + 2 * count]}
+        parts["batch"] = values[behind : behind + count]
         at += 2 * count
+        behind += count
         for word, part in parts.items():
-            theirs = dump.get(f"f32/{name}/{word}/logits")
+            theirs = dump.get(f"f32/{name}/{'prefill' if word == 'batch' else word}/logits")
             if theirs is None:
                 continue
             theirs = theirs.float().numpy()
             if word == "decode" and not steps_agree(dump, name):
                 theirs = dump[f"f32/{name}/prefill/logits"].float().numpy()[-len(theirs) :]
-            shown = recorded(part, one, theirs)
+            # Tokens without a row of the head have no log-odds.
+            shown = recorded(part, one, theirs)[..., : theirs.shape[-1]]
             if not np.isfinite(shown).all():
                 raise RuntimeError(f"{word} has numbers that are not finite")
             worst[word] = max(worst[word], difference(shown, theirs))

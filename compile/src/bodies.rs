@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use registry::diag::Finding;
 
 use crate::classes::Class;
+use crate::page::mentions;
 use crate::places::{NameScope, Names, resolved_lines};
 use crate::python::expression;
 use crate::scalars::LayerSymbols;
 use crate::target::Target;
-use crate::value::{CodeLine, Method, assigned, each_text, parameter, segments};
+use crate::value::{CodeLine, Method, OWN, assigned, each_text, parameter, segments};
 
 /// Names for places where no class has methods yet.
 #[derive(Default)]
@@ -162,4 +163,60 @@ pub(crate) fn layer_head(
     class.init = init;
     class.params = if needed.is_empty() { Vec::new() } else { vec![number.to_owned()] };
     Ok(())
+}
+
+/// Names that lines assign.
+fn assigned_names(lines: &[CodeLine]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    each_text(lines, &mut |text| {
+        if let Some((left, _)) = text.split_once(" = ") {
+            names.extend(left.split(", ").map(str::to_owned));
+        }
+    });
+    names
+}
+
+/// True if a method or one that it calls keeps a state in a module of its own.
+fn keeps_state(method: &Method, methods: &[Method]) -> bool {
+    method.uses.iter().any(|one| segments(&one.path).iter().any(|name| name.starts_with(OWN)))
+        || method.calls.iter().any(|call| keeps_state(&methods[call.method], methods))
+}
+
+/// Adds a line behind the loop over layers that keeps the rows for which results are wanted, if the target has a word for it and nothing
+/// behind the loop reads other rows.
+pub(crate) fn keep_rows(methods: &mut [Method], target: &Target) {
+    let Some(number) = methods.iter().rposition(|method| method.has_layers) else { return };
+    let method = &methods[number];
+    let is_loop = |line: &CodeLine| matches!(line, CodeLine::For(..));
+    let Some(at) = method.body.iter().position(is_loop) else { return };
+    let [CodeLine::For(_, inner), behind @ ..] = &method.body[at..] else { return };
+    let carried = assigned_names(inner);
+    let mut earlier = assigned_names(&method.body[..at]);
+    earlier.extend(method.params.iter().map(|(name, _)| name.clone()));
+    let x = parameter("x");
+    earlier.remove(&x);
+    let mut reads_earlier = false;
+    each_text(behind, &mut |text| {
+        reads_earlier |= earlier.iter().any(|name| mentions(text, name));
+    });
+    let calls = method.calls.iter().any(|call| keeps_state(&methods[call.method], methods));
+    if carried != BTreeSet::from([x.clone()]) || reads_earlier || calls {
+        return;
+    }
+    let line = target.spelled_or("behind_layers", &[("x", &x)], "");
+    if !line.is_empty() {
+        methods[number].body.insert(at + 1, CodeLine::Text(line));
+    }
+}
+
+/// Marks the result of the trunk, from which the head computes, if the target has a word for it.
+pub(crate) fn trunk_result(model: &mut Class, target: &Target) {
+    let Some(CodeLine::Text(line)) =
+        model.methods.first_mut().and_then(|method| method.body.first_mut())
+    else {
+        return;
+    };
+    if let Some((name, value)) = line.split_once(" = ") {
+        *line = format!("{name} = {}", target.spelled_or("trunk", &[("x", value)], value));
+    }
 }

@@ -1,15 +1,22 @@
-//! Classes of written code as structs of C++: members with their types, constructors and methods.
+//! Classes of written code as structs of C++: members that are initialized where they stand, constructors and methods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::classes::{Class, WrittenMethod};
-use crate::cpp_expression::{CodeExpr, CppNames, condition, parsed, tensors, written};
+use crate::classes::Class;
+use crate::cpp_expression::{
+    CodeExpr, CppNames, all_of, condition, enclosed, negated, parsed, written,
+};
+use crate::cpp_types::{CppType, meant_type, written_type};
 use crate::value::CodeLine;
 
 /// A struct of C++ for templates.
 #[derive(Debug, Default)]
 pub(crate) struct CppClass {
+    /// Lines of members with their initializers.
     pub(crate) members: Vec<String>,
+    /// Parameters of the constructor besides those of all classes.
+    pub(crate) params: Vec<String>,
+    /// Lines of the constructor.
     pub(crate) init: Vec<String>,
     pub(crate) methods: Vec<CppMethod>,
 }
@@ -23,82 +30,141 @@ pub(crate) struct CppMethod {
     pub(crate) body: Vec<String>,
 }
 
-/// Writes the lines of one class.
+/// A value that a member gets, if a condition holds.
+struct MemberValue {
+    condition: Option<CodeExpr>,
+    value: CodeExpr,
+}
+
+/// A line of a class: a comment, or a member with its values.
+enum MemberLine {
+    Comment(String),
+    Member(String, Vec<MemberValue>),
+}
+
+/// The class of the settings.
+const SETTINGS: &str = "Config";
+
+/// What the uses of settings say of their types.
 #[derive(Default)]
-struct CppWriter {
+pub(crate) struct SettingUses {
+    /// Those that are sizes, and so integers.
+    pub(crate) sizes: BTreeSet<String>,
+    /// Those that may be texts.
+    pub(crate) compared: BTreeSet<String>,
+}
+
+/// Types of members by their names, of each class.
+pub(crate) type CppMembers = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Writes the lines of one class.
+pub(crate) struct CppWriter<'c> {
+    /// Classes that are written already.
+    classes: &'c CppMembers,
+    /// True for the class of the settings.
+    is_settings: bool,
+    /// What the uses of settings say of their types.
+    uses: &'c SettingUses,
     /// Members by name, with their types.
-    members: BTreeMap<String, String>,
-    order: Vec<String>,
+    pub(crate) members: BTreeMap<String, String>,
+    /// Attributes that are settings, by name.
+    settings: BTreeMap<String, String>,
+    order: Vec<MemberLine>,
     /// Names of the scope under way.
-    locals: BTreeSet<String>,
-    pointers: BTreeSet<String>,
-    /// The type of new variables.
-    local_type: &'static str,
+    pub(crate) locals: BTreeSet<String>,
+    /// Lines of the constructor.
+    init: Vec<String>,
     /// Classes by the names of kinds of layers.
     kinds: Vec<(String, String)>,
-    counted: usize,
     /// Code that has no form in C++.
     unwritable: Vec<String>,
 }
 
-impl CppNames for CppWriter {
+impl CppNames for CppWriter<'_> {
     fn member(&self, path: &[&str]) -> String {
-        // Attributes of a module, unless the class has made it by a line of its own.
-        let mut count = path.len();
-        while count > 1 && !self.members.contains_key(&path[..count].join("_")) {
-            count -= 1;
+        if let [name] = path
+            && let Some(setting) = self.settings.get(*name)
+        {
+            return format!("config.{setting}");
         }
-        let member = path[..count].join("_");
+        let (member, mut left, mut ty) = longest(&self.members, path);
         let this = if self.locals.contains(&member) { "this->" } else { "" };
-        let attributes: String = path[count..].iter().flat_map(|name| [".", *name]).collect();
-        format!("{this}{member}{attributes}")
-    }
-
-    fn is_pointer(&self, name: &str) -> bool {
-        self.pointers.contains(name)
-    }
-}
-
-/// Returns the type of a member by the call that makes it.
-fn type_of(value: &str) -> String {
-    match parsed(value) {
-        Some(CodeExpr::Call(name, arguments)) if name.is_name("modules") => {
-            let Some((_, CodeExpr::List(items))) = arguments.first() else {
-                return "Layers".to_owned();
+        let mut text = format!("{this}{member}");
+        while !left.is_empty() {
+            let inside = ty.strip_prefix("OneOf<").and_then(|ty| ty.strip_suffix('>'));
+            text += if inside.is_some() { "->" } else { "." };
+            let Some(class) = self.classes.get(inside.unwrap_or(ty)) else {
+                return text + &left.join(".");
             };
-            match items.iter().find(|item| !is_gap(item)) {
-                Some(CodeExpr::Each { .. }) | None => "Layers".to_owned(),
-                Some(item) => format!("std::vector<{}>", constructed(item)),
-            }
+            let (member, behind, inner) = longest(class, left);
+            text += &member;
+            (left, ty) = (behind, inner);
         }
-        Some(expr) => constructed(&expr),
-        None => "Value".to_owned(),
+        text
+    }
+
+    fn config(&self) -> &'static str {
+        if self.is_settings { "config" } else { "config.config" }
+    }
+
+    fn type_of(&self, member: &str) -> Option<CppType> {
+        match self.settings.get(member) {
+            Some(setting) => self.setting_type(setting),
+            None => CppType::of(self.members.get(member)?),
+        }
+    }
+
+    fn setting_type(&self, name: &str) -> Option<CppType> {
+        CppType::of(self.classes.get(SETTINGS)?.get(name)?)
     }
 }
 
-/// Returns the type that an expression constructs; a value of the config if it constructs none.
-fn constructed(expr: &CodeExpr) -> String {
+/// Returns the member that a path leads to, the path below it and its type. A path of several names is one member, if a class has made it
+/// by a line of its own.
+fn longest<'p, 't>(
+    members: &'t BTreeMap<String, String>,
+    path: &'p [&'p str],
+) -> (String, &'p [&'p str], &'t str) {
+    let mut count = path.len();
+    while count > 1 && !members.contains_key(&path[..count].join("_")) {
+        count -= 1;
+    }
+    let member = path[..count].join("_");
+    let ty = members.get(&member).map_or("", String::as_str);
+    (member, &path[count..], ty)
+}
+
+/// Returns the name of the class that an expression constructs; none if it is a value of the config.
+fn constructed(expr: &CodeExpr) -> Option<&str> {
     if let CodeExpr::Call(name, _) = expr
         && let CodeExpr::Name(name) = &**name
         && name.starts_with(char::is_uppercase)
     {
-        return name.clone();
+        return Some(name);
     }
-    "Value".to_owned()
+    None
 }
 
-/// Returns the line that appends a layer of a class to a list.
-fn layer_line(list: &str, class: &str, arguments: &str) -> String {
-    format!("{list}.push_back(std::make_shared<{class}>({arguments}));")
-}
-
-fn indent(depth: usize, text: &str) -> String {
-    format!("{}{text}", "    ".repeat(depth))
+/// True for the constructor of a class of the file, which takes the settings.
+fn is_class(expr: &CodeExpr) -> bool {
+    matches!(expr, CodeExpr::Call(_, given) if given.first().is_some_and(|(_, one)| one.is_name("config")))
+        && constructed(expr).is_some()
 }
 
 /// True for what fills a gap in a list of modules.
 fn is_gap(item: &CodeExpr) -> bool {
     matches!(item, CodeExpr::Call(name, _) if name.is_name("Gap"))
+}
+
+/// Returns the items of a list of modules; none for other code.
+fn listed_modules(expr: &CodeExpr) -> Option<&[CodeExpr]> {
+    match expr {
+        CodeExpr::Call(name, given) if name.is_name("modules") => match given.first() {
+            Some((_, CodeExpr::List(items))) => Some(items),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// Returns a name or a literal text as it stands; empty for anything else.
@@ -110,221 +176,294 @@ fn word(expr: &CodeExpr) -> String {
 }
 
 /// Splits `name = value`.
-fn assignment(text: &str) -> Option<(&str, &str)> {
+pub(crate) fn assignment(text: &str) -> Option<(&str, &str)> {
     let (name, value) = text.split_once(" = ")?;
     name.chars().all(|c| c.is_alphanumeric() || "_., ".contains(c)).then_some((name, value))
 }
 
-impl CppWriter {
+/// True if an argument has a name, which becomes a call behind the constructor.
+fn has_names(made: &CodeExpr) -> bool {
+    matches!(made, CodeExpr::Call(_, given) if given.iter().any(|(name, _)| name.is_some()))
+}
+
+/// Returns the argument of `prefix.at(...)`.
+fn path_of(prefix: &CodeExpr) -> Option<&CodeExpr> {
+    match prefix {
+        CodeExpr::Call(_, given) => given.first().map(|(_, path)| path),
+        _ => None,
+    }
+}
+
+/// False for a key that a config may lack, and for a list.
+fn may_be_size(value: &CodeExpr) -> bool {
+    match value {
+        CodeExpr::Call(name, given) if name.is_name("read") => {
+            given.iter().any(|(name, _)| name.is_some())
+        }
+        CodeExpr::List(_) | CodeExpr::Each { .. } | CodeExpr::Map(_) => false,
+        _ => true,
+    }
+}
+
+pub(crate) fn indent(depth: usize, text: &str) -> String {
+    format!("{}{text}", "    ".repeat(depth))
+}
+
+/// Joins two conditions.
+fn joined(outer: Option<&CodeExpr>, inner: CodeExpr) -> CodeExpr {
+    match outer {
+        Some(outer) => all_of(outer.clone(), inner),
+        None => inner,
+    }
+}
+
+impl<'c> CppWriter<'c> {
+    fn new(classes: &'c CppMembers, is_settings: bool, uses: &'c SettingUses) -> Self {
+        Self {
+            classes,
+            is_settings,
+            uses,
+            members: BTreeMap::new(),
+            settings: BTreeMap::new(),
+            order: Vec::new(),
+            locals: BTreeSet::new(),
+            init: Vec::new(),
+            kinds: Vec::new(),
+            unwritable: Vec::new(),
+        }
+    }
+
     /// Notes code that has no form in C++, unless it has one.
-    fn known<T>(&mut self, text: &str, form: Option<T>) -> Option<T> {
+    pub(crate) fn known<T>(&mut self, text: &str, form: Option<T>) -> Option<T> {
         if form.is_none() {
             self.unwritable.push(text.to_owned());
         }
         form
     }
 
-    fn expr(&mut self, text: &str) -> String {
+    pub(crate) fn expr(&mut self, text: &str) -> String {
         self.known(text, parsed(text)).map(|expr| written(&expr, self)).unwrap_or_default()
     }
 
-    fn condition(&mut self, text: &str) -> String {
+    pub(crate) fn condition(&mut self, text: &str) -> String {
         self.known(text, parsed(text)).map(|expr| condition(&expr, self)).unwrap_or_default()
     }
 
-    fn declare(&mut self, name: &str, ty: &str) {
-        // A module that is of one class or of another.
-        match self.members.get_mut(name) {
-            Some(known)
-                if known == ty
-                    || known.contains(&format!("<{ty},"))
-                    || known.contains(&format!(", {ty}")) => {}
-            Some(known) => {
-                let listed = known.strip_prefix("OneOf<").and_then(|known| known.strip_suffix('>'));
-                *known = format!("OneOf<{}, {ty}>", listed.unwrap_or(known));
-            }
-            None => {
-                self.members.insert(name.to_owned(), ty.to_owned());
-                self.order.push(name.to_owned());
-            }
-        }
-    }
-
-    /// Finds the members that lines assign.
-    fn find_members(&mut self, lines: &[CodeLine]) {
+    /// Collects the members that lines of a constructor set.
+    fn collect(&mut self, lines: &[CodeLine], under: Option<&CodeExpr>) {
         for line in lines {
             match line {
-                CodeLine::Text(text) => {
-                    let Some((name, value)) = assignment(text) else { continue };
-                    let Some(name) = name.strip_prefix("self.") else {
-                        self.note_kinds(name, value);
-                        continue;
-                    };
-                    if value != "Empty()" && !name.ends_with(".weight") {
-                        let ty = type_of(value);
-                        self.declare(&name.replace('.', "_"), &ty);
-                    }
+                CodeLine::Text(text) => match text.strip_prefix('#') {
+                    Some(comment) => self.order.push(MemberLine::Comment(format!("//{comment}"))),
+                    None => self.collect_one(text, under),
+                },
+                CodeLine::If(text, yes, no) => {
+                    let Some(test) = self.known(text, parsed(text)) else { continue };
+                    let otherwise = joined(under, negated(&test));
+                    self.collect(yes, Some(&joined(under, test)));
+                    self.collect(no, Some(&otherwise));
                 }
-                CodeLine::If(_, yes, no) => {
-                    self.find_members(yes);
-                    self.find_members(no);
-                }
-                CodeLine::For(_, body) => self.find_members(body),
+                CodeLine::For(head, _) => self.unwritable.push(head.clone()),
             }
         }
     }
 
-    fn note_kinds(&mut self, name: &str, value: &str) {
-        if let (Some(CodeExpr::Map(pairs)), "kinds") = (parsed(value), name) {
+    fn collect_one(&mut self, text: &str, under: Option<&CodeExpr>) {
+        let parts = assignment(text).and_then(|(name, value)| Some((name, parsed(value)?)));
+        let Some((name, value)) = self.known(text, parts) else { return };
+        if let (CodeExpr::Map(pairs), "kinds") = (&value, name) {
             self.kinds = pairs.iter().map(|(key, value)| (word(key), word(value))).collect();
-        }
-    }
-
-    fn lines(&mut self, lines: &[CodeLine], depth: usize, out: &mut Vec<String>) {
-        for line in lines {
-            match line {
-                CodeLine::Text(text) if text.starts_with('#') => {
-                    out.push(indent(depth, &format!("//{}", &text[1..])));
-                }
-                CodeLine::Text(text) => self.statement(text, depth, out),
-                CodeLine::For(head, body) => {
-                    let (name, over) = head.split_once(" in ").unwrap_or((head, ""));
-                    let over = self.expr(over);
-                    out.push(indent(depth, &format!("for (const auto & {name} : {over}) {{")));
-                    self.pointers.insert(name.to_owned());
-                    self.lines(body, depth + 1, out);
-                    out.push(indent(depth, "}"));
-                }
-                CodeLine::If(condition, yes, no) => {
-                    self.hoist(yes, depth, out);
-                    self.hoist(no, depth, out);
-                    let condition = self.condition(condition);
-                    out.push(indent(depth, &format!("if ({condition}) {{")));
-                    self.lines(yes, depth + 1, out);
-                    if !no.is_empty() {
-                        out.push(indent(depth, "} else {"));
-                        self.lines(no, depth + 1, out);
-                    }
-                    out.push(indent(depth, "}"));
-                }
-            }
-        }
-    }
-
-    /// Declares the variables that a block sets for the lines behind it.
-    fn hoist(&mut self, lines: &[CodeLine], depth: usize, out: &mut Vec<String>) {
-        for line in lines {
-            match line {
-                CodeLine::Text(text) => {
-                    let Some((names, _)) = assignment(text) else { continue };
-                    for name in names.split(", ").filter(|name| !name.contains('.')) {
-                        if self.locals.insert(name.to_owned()) {
-                            let ty =
-                                if self.local_type == "auto" { "ggml_tensor *" } else { "Value" };
-                            let null = if ty == "Value" { "" } else { " = nullptr" };
-                            out.push(indent(depth, &format!("{ty} {name}{null};")));
-                        }
-                    }
-                }
-                CodeLine::If(_, yes, no) => {
-                    self.hoist(yes, depth, out);
-                    self.hoist(no, depth, out);
-                }
-                CodeLine::For(_, body) => self.hoist(body, depth, out),
-            }
-        }
-    }
-
-    fn statement(&mut self, text: &str, depth: usize, out: &mut Vec<String>) {
-        if let Some(result) = text.strip_prefix("return ") {
-            let value = match parsed(result) {
-                Some(CodeExpr::List(items)) => tensors(&items, self),
-                _ => self.expr(result),
-            };
-            out.push(indent(depth, &format!("return {value};")));
             return;
         }
-        let Some((names, value)) = assignment(text) else {
-            out.push(indent(depth, &format!("{};", self.expr(text))));
-            return;
-        };
-        if names == "kinds" || value == "Empty()" {
+        let member = name.strip_prefix("self.").unwrap_or(name);
+        if constructed(&value) == Some("Empty") || value.is_name(member) || member == "layer" {
             return;
         }
-        if let Some(member) = names.strip_prefix("self.") {
-            self.member_line(member, value, depth, out);
-            return;
-        }
-        let names: Vec<&str> = names.split(", ").collect();
-        // A member of the same name is not the variable.
-        let is_new: Vec<bool> =
-            names.iter().map(|name| self.locals.insert((*name).to_owned())).collect();
-        let value = match parsed(value) {
-            Some(CodeExpr::List(items)) if names.len() > 1 => tensors(&items, self),
-            _ => self.expr(value),
-        };
-        let declared: Vec<String> =
-            names
-                .iter()
-                .zip(is_new)
-                .map(|(name, is_new)| {
-                    if is_new { format!("{} {name}", self.local_type) } else { (*name).to_owned() }
-                })
-                .collect();
-        if let [name] = declared.as_slice() {
-            out.push(indent(depth, &format!("{name} = {value};")));
-            return;
-        }
-        self.counted += 1;
-        let parts = format!("several_{}", self.counted);
-        out.push(indent(depth, &format!("const tensors {parts} = {value};")));
-        for (n, name) in declared.iter().enumerate() {
-            out.push(indent(depth, &format!("{name} = {parts}[{n}];")));
-        }
-    }
-
-    /// Writes the line of a constructor that sets a member.
-    fn member_line(&mut self, member: &str, value: &str, depth: usize, out: &mut Vec<String>) {
-        let path: Vec<&str> = member.split('.').collect();
-        let name = self.member(&path);
-        let expr = parsed(value);
-        if let Some(CodeExpr::Call(function, arguments)) = &expr
-            && function.is_name("modules")
-            && let Some((_, CodeExpr::List(items))) = arguments.first()
+        if let CodeExpr::Attribute(base, setting) = &value
+            && base.is_name("config")
+            && under.is_none()
+            && name != member
         {
-            if let Some(CodeExpr::Each { body, names, over, .. }) = items.first() {
-                let layers = self.layer_lines(&name, body, names, over);
-                let lines = self.known(value, layers).unwrap_or_default();
-                out.extend(lines.iter().map(|line| indent(depth, line)));
-                return;
-            }
-            for item in items {
-                let module = if is_gap(item) { "{}".to_owned() } else { written(item, self) };
-                out.push(indent(depth, &format!("{name}.push_back({module});")));
-            }
+            self.settings.insert(member.to_owned(), setting.clone());
             return;
         }
-        if path.last() == Some(&"weight") && path.len() > 1 {
-            out.push(indent(
-                depth,
-                &format!("tie(prefix, \"{member}\", {name}, {});", self.expr(value)),
-            ));
+        if let Some(module) = member.strip_suffix(".weight") {
+            let path: Vec<&str> = module.split('.').collect();
+            let weight = self.member(&path);
+            let other = written(&value, self);
+            let line = format!("tie(prefix, \"{member}\", {weight}.weight, {other});");
+            self.under(under, &line);
             return;
         }
-        out.push(indent(depth, &format!("{name} = {};", self.expr(value))));
+        let one = MemberValue { condition: under.cloned(), value };
+        let name = member.replace('.', "_");
+        let known = self.order.iter_mut().find_map(|line| match line {
+            MemberLine::Member(other, values) if *other == name => Some(values),
+            _ => None,
+        });
+        match known {
+            Some(values) => values.push(one),
+            None => self.order.push(MemberLine::Member(name.clone(), vec![one])),
+        }
+        self.members.entry(name).or_default();
     }
 
-    /// Returns the lines that make all layers, each of the class for its kind; none if the loop has another form.
-    fn layer_lines(
+    /// Adds a line to the constructor, under a condition.
+    fn under(&mut self, test: Option<&CodeExpr>, line: &str) {
+        match test {
+            Some(test) => {
+                let test = condition(test, self);
+                self.init.push(indent(2, &format!("if ({test}) {{")));
+                self.init.push(indent(3, line));
+                self.init.push(indent(2, "}"));
+            }
+            None => self.init.push(indent(2, line)),
+        }
+    }
+
+    /// Returns the arguments of a constructor; those of a class know the number of the layer by themselves.
+    fn given(&self, made: &CodeExpr) -> String {
+        let CodeExpr::Call(_, given) = made else { return String::new() };
+        let number = is_class(made).then_some("layer");
+        let given =
+            given.iter().filter(|(_, value)| number.is_none_or(|name| !value.is_name(name)));
+        given.map(|(_, value)| written(value, self)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the line of a member: its type, name and initializer.
+    fn member_line(&mut self, name: &str, values: &[MemberValue]) -> String {
+        if let [MemberValue { condition: None, value }] = values {
+            let (ty, line) = self.plain_member(name, value);
+            self.members.insert(name.to_owned(), ty);
+            return indent(1, &line);
+        }
+        let classes: Vec<&str> = values.iter().filter_map(|one| constructed(&one.value)).collect();
+        let first = values.first().and_then(|one| Some((one.condition.as_ref()?, &one.value)));
+        let (Some((test, value)), true) = (first, classes.len() == values.len()) else {
+            return self.chosen_value(name, values);
+        };
+        let shown = condition(test, self);
+        let alike = values.iter().all(|one| self.given(&one.value) == self.given(value));
+        let is_else = match values {
+            [_, other] => other.condition.as_ref().is_some_and(|other| *other == negated(test)),
+            _ => values.len() == 1,
+        };
+        if !is_class(value) && values.len() == 1 {
+            let ty = classes[0];
+            let given = self.given(value);
+            self.members.insert(name.to_owned(), ty.to_owned());
+            let (path, tail) = given.split_once(')').unwrap_or((&given, ""));
+            return indent(1, &format!("{ty} {name}{{{path}).when({shown}){tail}}};"));
+        }
+        let mut all: Vec<&str> = Vec::new();
+        for class in &classes {
+            if !all.contains(class) {
+                all.push(class);
+            }
+        }
+        if !is_class(value) && all.len() == 1 && is_else {
+            let ty = classes[0];
+            let sides: Vec<String> = values.iter().map(|one| written(&one.value, self)).collect();
+            self.members.insert(name.to_owned(), ty.to_owned());
+            return indent(1, &format!("{ty} {name} = {shown} ? {};", sides.join(" : ")));
+        }
+        let ty = format!("OneOf<{}>", all.join(", "));
+        self.members.insert(name.to_owned(), ty.clone());
+        if alike && is_else && all.len() == values.len() {
+            return indent(1, &format!("{ty} {name}{{{shown}, {}}};", self.given(value)));
+        }
+        for one in values {
+            let class = constructed(&one.value).unwrap_or_default().to_owned();
+            let given = self.given(&one.value);
+            let line = format!("{name}.emplace<{class}>({given});");
+            self.under(one.condition.as_ref(), &line);
+        }
+        indent(1, &format!("{ty} {name};"))
+    }
+
+    /// Writes a module of a list, or a gap.
+    fn list_item(&self, item: &CodeExpr) -> String {
+        if is_gap(item) { "{}".to_owned() } else { written(item, self) }
+    }
+
+    /// Returns the type and the line of a member that has one value.
+    fn plain_member(&mut self, name: &str, value: &CodeExpr) -> (String, String) {
+        if let Some(items) = listed_modules(value) {
+            if let Some(CodeExpr::Each { body, names, over, .. }) = items.first() {
+                let layers = self.layers(body, names, over);
+                let (ty, given) = self.known("a list of layers", layers).unwrap_or_default();
+                let line = format!("{ty} {name}{{{given}}};");
+                return (ty, line);
+            }
+            let class = items.iter().find(|item| !is_gap(item)).and_then(constructed);
+            let ty = format!("std::vector<{}>", class.unwrap_or_default());
+            let all: Vec<String> = items.iter().map(|item| self.list_item(item)).collect();
+            let line = format!("{ty} {name} = {{{}}};", all.join(", "));
+            return (ty, line);
+        }
+        match constructed(value) {
+            Some(ty) if !has_names(value) => {
+                (ty.to_owned(), format!("{ty} {name}{{{}}};", self.given(value)))
+            }
+            Some(ty) => (ty.to_owned(), format!("{ty} {name} = {};", written(value, self))),
+            None => self.setting(name, value),
+        }
+    }
+
+    /// Returns the type and the line of a member that is no module.
+    fn setting(&self, name: &str, value: &CodeExpr) -> (String, String) {
+        let code = written(value, self);
+        if let Some(ty) = written_type(value, self) {
+            return (ty.name().to_owned(), format!("{} {name} = {code};", ty.name()));
+        }
+        let is_size = self.uses.sizes.contains(name) && may_be_size(value);
+        let ty = match meant_type(value, self) {
+            _ if !self.is_settings || self.uses.compared.contains(name) => None,
+            None => is_size.then_some(CppType::Int),
+            ty => ty,
+        };
+        let Some(ty) = ty else {
+            return ("Value".to_owned(), format!("Value {name} = {code};"));
+        };
+        let line = format!("{} {name} = {}.{}();", ty.name(), enclosed(value, self), ty.reader());
+        (ty.name().to_owned(), line)
+    }
+
+    /// Returns the line of a setting whose values depend on conditions.
+    fn chosen_value(&mut self, name: &str, values: &[MemberValue]) -> String {
+        self.members.insert(name.to_owned(), "Value".to_owned());
+        if let [
+            MemberValue { condition: None, value },
+            MemberValue { condition: Some(test), value: other },
+        ] = values
+            && let CodeExpr::Binary("is", left, right) = test
+            && right.is_name("None")
+            && condition(left, self) == name
+        {
+            let other = written(other, self);
+            let value = match value {
+                CodeExpr::Call(..) => written(value, self),
+                _ => format!("({})", written(value, self)),
+            };
+            let head = indent(1, &format!("Value {name} = {value}.otherwise([&] {{"));
+            let body = indent(2, &format!("return {other};"));
+            return [head, body, indent(1, "});")].join("\n");
+        }
+        self.unwritable.push(format!("{name} = ..."));
+        String::new()
+    }
+
+    /// Returns the type of a list of layers, and what makes it: the number of layers and, if there are several classes, the kinds of layers
+    /// that have each, and the kind of each layer.
+    fn layers(
         &self,
-        list: &str,
         body: &CodeExpr,
         names: &[String],
         over: &CodeExpr,
-    ) -> Option<Vec<String>> {
+    ) -> Option<(String, String)> {
         let number = names.first()?;
         let (count, kinds) = match over {
-            CodeExpr::Call(_, arguments) => match (names.len(), &arguments.first()?.1) {
+            CodeExpr::Call(_, given) => match (names.len(), &given.first()?.1) {
                 (1, count) => (written(count, self), None),
                 (_, CodeExpr::Slice(list, _, Some(count))) => {
                     (written(count, self), Some(written(list, self)))
@@ -335,100 +474,91 @@ impl CppWriter {
             },
             other => (written(other, self), None),
         };
-        let mut lines = vec![format!("for (int {number} = 0; {number} < {count}; ++{number}) {{")];
-        if let Some(kinds) = kinds {
-            lines.push(indent(1, &format!("const Value {} = {kinds}[{number}];", names.get(1)?)));
-        }
-        let CodeExpr::Call(class, arguments) = body else { return None };
-        let arguments: Vec<String> =
-            arguments.iter().map(|(_, value)| written(value, self)).collect();
-        let arguments = arguments.join(", ");
-        let (key, otherwise) = match &**class {
+        let CodeExpr::Call(class, given) = body else { return None };
+        let CodeExpr::Form(path) = path_of(&given.get(1)?.1)? else { return None };
+        let path = path.replace(&format!("{{{number}}}"), "{}");
+        let (key, other) = match &**class {
             CodeExpr::Name(class) => {
-                lines.push(indent(1, &layer_line(list, class, &arguments)));
-                lines.push("}".to_owned());
-                return Some(lines);
+                let given = format!("config, prefix, {path}, {count}");
+                return Some((format!("Layers<{class}>"), given));
             }
-            CodeExpr::Index(_, key) => {
-                let key = written(key, self);
-                let refusal = format!("unknown_kind({key});");
-                (key, refusal)
-            }
+            CodeExpr::Index(_, key) => (&**key, None),
             CodeExpr::Call(_, choice) => {
                 let [(_, key), (_, class)] = choice.as_slice() else { return None };
-                (written(key, self), layer_line(list, &written(class, self), &arguments))
+                (key, Some(word(class)))
             }
             _ => return None,
         };
-        for (n, (kind, class)) in self.kinds.iter().enumerate() {
-            let start = if n == 0 { "if" } else { "} else if" };
-            lines.push(indent(1, &format!("{start} ({key} == {kind}) {{")));
-            lines.push(indent(2, &layer_line(list, class, &arguments)));
+        let mut classes: Vec<(String, Vec<String>)> = Vec::new();
+        for (kind, class) in &self.kinds {
+            match classes.iter_mut().find(|(other, _)| other == class) {
+                Some((_, kinds)) => kinds.push(kind.clone()),
+                None => classes.push((class.clone(), vec![kind.clone()])),
+            }
         }
-        lines.push(indent(1, "} else {"));
-        lines.push(indent(2, &otherwise));
-        lines.push(indent(1, "}"));
-        lines.push("}".to_owned());
-        Some(lines)
+        classes.extend(other.map(|class| (class, Vec::new())));
+        let kinds = kinds.unwrap_or_else(|| {
+            let each = format!("const Value & {number}");
+            format!(
+                "each(range({count}), [&]({each}) -> Value {{ return {}; }})",
+                written(key, self)
+            )
+        });
+        let named = classes.iter().map(|(_, kinds)| match kinds.as_slice() {
+            [] => "nullptr".to_owned(),
+            [one] => one.clone(),
+            several => format!("list({{{}}})", several.join(", ")),
+        });
+        let named: Vec<String> = named.collect();
+        let given =
+            format!("config, prefix, {path}, {count}, {kinds}, list({{{}}})", named.join(", "));
+        let classes: Vec<String> = classes.into_iter().map(|(class, _)| class).collect();
+        Some((format!("Layers<{}>", classes.join(", ")), given))
     }
 
-    fn finish(self, init: Vec<String>, methods: Vec<CppMethod>) -> Result<CppClass, Vec<String>> {
-        if !self.unwritable.is_empty() {
-            return Err(self.unwritable);
+    /// Writes the lines of members.
+    fn members(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for line in std::mem::take(&mut self.order) {
+            lines.push(match line {
+                MemberLine::Comment(text) => indent(1, &text),
+                MemberLine::Member(name, values) => self.member_line(&name, &values),
+            });
         }
-        let members = self.order.iter().map(|name| format!("{} {name};", self.members[name]));
-        Ok(CppClass { members: members.collect(), init, methods })
-    }
-
-    fn method(&mut self, method: &WrittenMethod) -> CppMethod {
-        self.locals = method.params.iter().map(|(name, _)| name.clone()).collect();
-        self.pointers.clear();
-        self.local_type = "auto";
-        self.counted = 0;
-        let mut body = Vec::new();
-        self.lines(&method.body, 2, &mut body);
-        let params: Vec<String> = method
-            .params
-            .iter()
-            .map(|(name, ty)| {
-                let ty = ty.strip_suffix(" | None").unwrap_or(ty);
-                let ty =
-                    if ["Any", "int", "str", "bool"].contains(&ty) { "const Value &" } else { ty };
-                let gap = if ty.ends_with(['*', '&']) { "" } else { " " };
-                format!("{ty}{gap}{name}")
-            })
-            .collect();
-        let returns = if method.results == 1 { "ggml_tensor *" } else { "tensors" };
-        CppMethod {
-            name: method.name.clone(),
-            returns: returns.to_owned(),
-            params: params.join(", "),
-            body,
-        }
+        lines
     }
 }
 
-/// Writes a class, or returns code of it that has no form in C++.
-pub(crate) fn class(class: &Class) -> Result<CppClass, Vec<String>> {
-    let mut writer = CppWriter { local_type: "Value", ..CppWriter::default() };
-    writer.find_members(&class.init);
-    let mut init = Vec::new();
-    writer.locals = class.params.iter().map(|name| crate::value::parameter(name)).collect();
-    writer.locals.extend(["config".to_owned(), "prefix".to_owned()]);
-    writer.lines(&class.init, 2, &mut init);
+/// Writes a class and adds it to those that are written, or returns code of it that has no form in C++.
+pub(crate) fn class(class: &Class, classes: &mut CppMembers) -> Result<CppClass, Vec<String>> {
+    let uses = SettingUses::default();
+    let mut writer = CppWriter::new(classes, false, &uses);
+    writer.collect(&class.init, None);
+    let members = writer.members();
     let methods = class.methods.iter().map(|method| writer.method(method)).collect();
-    writer.finish(init, methods)
+    if !writer.unwritable.is_empty() {
+        return Err(writer.unwritable);
+    }
+    let params = class.params.iter().map(|name| crate::value::parameter(name));
+    let params = params.filter(|name| name != "layer").collect();
+    let CppWriter { members: types, init, .. } = writer;
+    classes.insert(class.name.clone(), types);
+    Ok(CppClass { members, params, init, methods })
 }
 
-/// Writes the settings: members and the lines that read them.
-pub(crate) fn settings(lines: &[CodeLine]) -> Result<CppClass, Vec<String>> {
-    let mut writer = CppWriter { local_type: "Value", ..CppWriter::default() };
-    writer.find_members(lines);
-    for ty in writer.members.values_mut() {
-        "Value".clone_into(ty);
+/// Writes the settings: members and how they are read.
+pub(crate) fn settings(
+    lines: &[CodeLine],
+    uses: &SettingUses,
+    classes: &mut CppMembers,
+) -> Result<CppClass, Vec<String>> {
+    let mut writer = CppWriter::new(classes, true, uses);
+    writer.collect(lines, None);
+    let members = writer.members();
+    if !writer.unwritable.is_empty() {
+        return Err(writer.unwritable);
     }
-    let mut init = Vec::new();
-    writer.locals = BTreeSet::from(["config".to_owned()]);
-    writer.lines(lines, 2, &mut init);
-    writer.finish(init, Vec::new())
+    let CppWriter { members: types, init, .. } = writer;
+    classes.insert(SETTINGS.to_owned(), types);
+    Ok(CppClass { members, init, ..CppClass::default() })
 }

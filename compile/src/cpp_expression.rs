@@ -1,5 +1,8 @@
 //! Expressions of written code, whose grammar is Python's, as expressions of C++.
 
+use crate::cpp_types::{CppType, written_type};
+use crate::page::mentions;
+
 /// An expression of written code.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum CodeExpr {
@@ -258,8 +261,12 @@ impl CodeParser {
 pub(crate) trait CppNames {
     /// Returns the code of an attribute of the class.
     fn member(&self, path: &[&str]) -> String;
-    /// True for a loop's variable over modules.
-    fn is_pointer(&self, name: &str) -> bool;
+    /// Returns the code of the whole config.
+    fn config(&self) -> &'static str;
+    /// Returns the type of a member; none for a `Value` or a module.
+    fn type_of(&self, member: &str) -> Option<CppType>;
+    /// Returns the type of a setting; none for a `Value`.
+    fn setting_type(&self, name: &str) -> Option<CppType>;
 }
 
 /// Returns how tightly an operator of C++ binds.
@@ -276,7 +283,7 @@ fn strength(sign: &str) -> u8 {
 }
 
 /// True for an expression that is true or false in C++.
-fn is_truth(expr: &CodeExpr) -> bool {
+pub(crate) fn is_truth(expr: &CodeExpr) -> bool {
     match expr {
         Unary("!", _) => true,
         Binary("and" | "or", a, b) => is_truth(a) && is_truth(b),
@@ -288,6 +295,23 @@ fn is_truth(expr: &CodeExpr) -> bool {
             matches!(&**name, Name(name) if ["has", "any", "isinstance"].contains(&name.as_str()))
         }
         _ => false,
+    }
+}
+
+/// Returns the condition that holds if both do.
+pub(crate) fn all_of(a: CodeExpr, b: CodeExpr) -> CodeExpr {
+    Binary("and", Box::new(a), Box::new(b))
+}
+
+/// Returns the condition that holds if another does not.
+pub(crate) fn negated(test: &CodeExpr) -> CodeExpr {
+    match test {
+        Unary("!", inner) => (**inner).clone(),
+        Binary("is", a, b) => Binary("is not", a.clone(), b.clone()),
+        Binary("is not", a, b) => Binary("is", a.clone(), b.clone()),
+        Binary("==", a, b) => Binary("!=", a.clone(), b.clone()),
+        Binary("!=", a, b) => Binary("==", a.clone(), b.clone()),
+        other => Unary("!", Box::new(other.clone())),
     }
 }
 
@@ -314,6 +338,11 @@ fn truth(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
     }
 }
 
+/// Writes an expression so that a method of it can be called.
+pub(crate) fn enclosed(expr: &CodeExpr, names: &impl CppNames) -> String {
+    at(shown(expr, names), 9)
+}
+
 fn at((text, bound): (String, u8), least: u8) -> String {
     if bound < least { format!("({text})") } else { text }
 }
@@ -321,6 +350,9 @@ fn at((text, bound): (String, u8), least: u8) -> String {
 /// Writes one side of a choice, whose sides must have one type.
 fn side(expr: &CodeExpr, names: &impl CppNames) -> String {
     let text = shown(expr, names);
+    if written_type(expr, names).is_some() {
+        return format!("Value({})", text.0);
+    }
     match expr {
         Number(_) | Text(_) | List(_) | Unary(..) => format!("Value({})", text.0),
         Name(name) if name == "True" || name == "False" => format!("Value({})", text.0),
@@ -383,6 +415,10 @@ fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
         Binary(sign, a, b) => binary(sign, a, b, names),
         If(test, a, b) => {
             let test = at(truth(test, names), 2);
+            if written_type(expr, names).is_some() {
+                let sides = [a, b].map(|side| at(shown(side, names), 2));
+                return (format!("{test} ? {}", sides.join(" : ")), 1);
+            }
             (format!("{test} ? {} : {}", side(a, names), side(b, names)), 1)
         }
         Call(function, arguments) => (call(function, arguments, names), ATOM),
@@ -412,11 +448,17 @@ fn shown(expr: &CodeExpr, names: &impl CppNames) -> (String, u8) {
     }
 }
 
+/// Writes a parameter, without its name if a body does not read it.
+fn parameter(name: &str, body: &str) -> String {
+    let name = if mentions(body, name) { name } else { "" };
+    format!("const Value & {name}").trim_end().to_owned()
+}
+
 /// Writes a function of C++ over the variables of a loop.
 fn lambda(variables: &[String], body: &CodeExpr, names: &impl CppNames) -> String {
-    let params: Vec<String> =
-        variables.iter().map(|name| format!("const Value & {name}")).collect();
-    format!("[&]({}) -> Value {{ return {}; }}", params.join(", "), written(body, names))
+    let body = written(body, names);
+    let params: Vec<String> = variables.iter().map(|name| parameter(name, &body)).collect();
+    format!("[&]({}) -> Value {{ return {body}; }}", params.join(", "))
 }
 
 /// Writes a call of a function for two sides.
@@ -440,9 +482,13 @@ fn binary(sign: &'static str, a: &CodeExpr, b: &CodeExpr, names: &impl CppNames)
         other => other,
     };
     let bound = strength(sign);
-    // Two literals would be numbers of C++, not of the config.
-    let left = match (a, b) {
-        (Number(n), Number(_)) => format!("Value({n})"),
+    let types = [a, b].map(|side| written_type(side, names));
+    if types[0].is_some() && b.is_name("None") {
+        return ((word == "!=").to_string(), 10);
+    }
+    // Two numbers of C++ are divided otherwise than two of the config.
+    let left = match (sign, types) {
+        ("/" | "%", [Some(_), Some(_)]) => format!("Value({})", written(a, names)),
         _ => at(shown(a, names), bound),
     };
     (format!("{left} {word} {}", at(shown(b, names), bound + 1)), bound)
@@ -474,7 +520,10 @@ fn call(
         let keys = listed(values.iter().skip(1).copied(), names);
         let default = arguments.iter().find(|(name, _)| name.is_some());
         let default = default.map(|(_, value)| format!(", {}", written(value, names)));
-        return format!("read(config, {{{keys}}}{})", default.unwrap_or_default());
+        return format!("read({}, {{{keys}}}{})", names.config(), default.unwrap_or_default());
+    }
+    if let ("has", [_, key]) = (name, values.as_slice()) {
+        return format!("has({}, {})", names.config(), written(key, names));
     }
     let renamed = match name {
         "int" => "integer".to_owned(),
@@ -486,7 +535,6 @@ fn call(
         "isinstance" => {
             return format!("is_list({})", listed(values.iter().take(1).copied(), names));
         }
-        other if names.is_pointer(other) => format!("(*{other})"),
         _ => written(function, names),
     };
     let chained: String = arguments

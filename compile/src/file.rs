@@ -8,7 +8,9 @@ use registry::ops::OpSet;
 use registry::spec::{DimSource, Spec};
 use registry::syntax::{Expr, ExprKind};
 
-use crate::bodies::{biases_apart, dims_of, gapped, layer_head, rename_made};
+use crate::bodies::{
+    biases_apart, dims_of, gapped, keep_rows, layer_head, rename_made, trunk_result,
+};
 use crate::checkpoint::ConfigTexts;
 use crate::classes::{Class, ClassMethod, Classes, camel};
 use crate::division::Division;
@@ -95,6 +97,7 @@ fn walked<'s>(
         evaluated: 0,
         kept: IndexMap::new(),
         used: BTreeSet::new(),
+        sizes: BTreeSet::new(),
         division,
     };
     let root = match root(&mut walk) {
@@ -230,6 +233,7 @@ impl CodeWriter<'_, '_> {
         names.extend([target.word("settings"), target.word("cache"), "Rotary".to_owned()]);
         let gapped = gapped(&self.walk.methods, self.walk.target);
         biases_apart(&mut self.walk.methods, target);
+        keep_rows(&mut self.walk.methods, target);
         let written = self.layer_classes(&family, names, &gapped)?;
         let WrittenLayers { layers: layer_classes, done, names, children } = written;
         let tables: BTreeSet<String> = self
@@ -279,6 +283,9 @@ impl CodeWriter<'_, '_> {
             && let Some(text) = result.strip_prefix("return ")
         {
             *result = format!("logits = {text}");
+        }
+        if has_trunk {
+            trunk_result(&mut last, target);
         }
         self.text(&family, &all, &last, &used, &tables)
     }

@@ -92,6 +92,7 @@ impl Walk<'_> {
             None => self.scalars.dim(&Ident { name: "layers".into(), at: at.at.clone() }, 0)?,
         };
         self.layers.list = list.to_owned();
+        self.note_size(&count);
         self.layers.count = Some(count);
         if number != "i" {
             self.needs("shared_layers", "layers that share modules with others", at);

@@ -419,6 +419,9 @@ impl Walk<'_> {
             findings.into_iter().next().unwrap_or_else(|| Finding::error(at, "no shape"))
         })?;
         let shapes = crate::shapes::given(&gives, args)?;
+        for size in shapes.iter().flatten() {
+            self.note_size(size);
+        }
         // What an op leaves as it is binds as before.
         let as_before = args.values().find_map(|arg| match arg {
             OpArgument::Value(value) if value.text == call => Some(value.binds),

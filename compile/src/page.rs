@@ -15,6 +15,7 @@ use crate::arguments::native;
 use crate::base::is_part;
 use crate::bodies::NoMethods;
 use crate::classes::Class;
+use crate::cpp_types::compared;
 use crate::file::{Code, CodeWriter};
 use crate::helpers::{ArgumentPresence, REFUSAL, variant_name};
 use crate::places::{NameScope, resolved_lines};
@@ -22,8 +23,8 @@ use crate::python::{expression, quoted};
 use crate::scalars::of_scalar;
 use crate::states::StateCode;
 use crate::target::{Layout, Target};
-use crate::value::{CodeLine, each_text};
-use crate::{comments, cpp, layout, loader, settings};
+use crate::value::{CodeLine, each_text, variable};
+use crate::{comments, cpp, cpp_layout, layout, loader, settings};
 
 impl CodeWriter<'_, '_> {
     /// Fills the template of the file.
@@ -63,13 +64,12 @@ impl CodeWriter<'_, '_> {
         let helpers: Vec<String> = helpers.into_iter().map(|(_, text)| text).collect();
         let numbers = self.walk.layers.numbers();
         let mut written = Vec::new();
+        let mut known = cpp::CppMembers::new();
+        let bodies = bodies_of(classes.iter().chain([last]));
+        let cpp_settings = self.cpp_settings(&settings, &bodies, &mut known)?;
         for class in classes {
-            written.push(class_value(class, &numbers, target)?);
+            written.push(class_value(class, &numbers, target, &mut known)?);
         }
-        let cpp_settings = match target.layout {
-            Layout::Python => None,
-            Layout::Cpp => Some(cpp_value(cpp::settings(&settings), "Config", target)?),
-        };
         let mut setting_lines = Vec::new();
         layout::lines(&settings, 2, width, &mut setting_lines);
         let about = comments::first(&spec.source.text);
@@ -90,7 +90,7 @@ impl CodeWriter<'_, '_> {
             inside => holds_encoders(spec),
             helpers,
             classes => written,
-            model => class_value(last, &numbers, target)?,
+            model => class_value(last, &numbers, target, &mut known)?,
             states => states.iter().map(StateCode::value).collect::<Vec<_>>(),
             layers => self.walk.layers.list.clone(),
             rules => rule_texts,
@@ -115,10 +115,31 @@ impl CodeWriter<'_, '_> {
         let name = self.path(&target.file)?;
         let text = match target.layout {
             Layout::Python => tidy(&without_unused(&long_heads(&text, width))),
-            Layout::Cpp => text,
+            Layout::Cpp => cpp_layout::broken(&text, width),
         };
         let extra_files = self.extra_files(&context)?;
         Ok(Code { name, text, extra_files, ops, helpers: names_of_helpers, rounds })
+    }
+
+    /// Returns the settings as a struct of C++, for a target that has such.
+    fn cpp_settings(
+        &self,
+        settings: &[CodeLine],
+        bodies: &str,
+        known: &mut cpp::CppMembers,
+    ) -> Result<Option<minijinja::Value>, Finding> {
+        let target = self.walk.target;
+        if target.layout == Layout::Python {
+            return Ok(None);
+        }
+        let mut lines = Vec::new();
+        each_text(settings, &mut |text| lines.push(text.to_owned()));
+        let uses = cpp::SettingUses {
+            sizes: self.walk.sizes.iter().map(|name| variable(name)).collect(),
+            compared: compared(lines.iter().map(String::as_str).chain(bodies.lines())),
+        };
+        let code = cpp::settings(settings, &uses, known);
+        cpp_value(code, "Config", target).map(Some)
     }
 
     /// Fills the templates of the other files, and copies those that are no templates. Python is laid out like the file of the model.
@@ -324,6 +345,7 @@ fn class_value(
     class: &Class,
     numbers: &[String],
     target: &Target,
+    known: &mut cpp::CppMembers,
 ) -> Result<minijinja::Value, Finding> {
     let width = target.width;
     let mut init = Vec::new();
@@ -369,7 +391,7 @@ fn class_value(
     }
     let cpp = match target.layout {
         Layout::Python => None,
-        Layout::Cpp => Some(cpp_value(cpp::class(class), &class.name, target)?),
+        Layout::Cpp => Some(cpp_value(cpp::class(class, known), &class.name, target)?),
     };
     let params = class.params.iter().map(|name| crate::value::parameter(name)).collect::<Vec<_>>();
     Ok(context! { name => class.name.clone(), about, head, init, methods, kept, cpp, params })
@@ -397,7 +419,8 @@ fn cpp_value(
             context! { name, returns, params, body }
         })
         .collect();
-    Ok(context! { members => class.members, init => class.init, methods })
+    let cpp::CppClass { members, params, init, .. } = class;
+    Ok(context! { members, params, init, methods })
 }
 
 /// Lays a comment out as a docstring.
@@ -440,7 +463,7 @@ fn keep_used(helpers: &mut Vec<(String, String)>, bodies: &str) {
 }
 
 /// True if a text has a word.
-fn mentions(text: &str, word: &str) -> bool {
+pub(crate) fn mentions(text: &str, word: &str) -> bool {
     let letter = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).any(|(at, _)| {
         !text[..at].ends_with(letter) && !text[at + word.len()..].starts_with(letter)

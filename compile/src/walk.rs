@@ -85,6 +85,8 @@ pub(crate) struct Walk<'s> {
     pub(crate) kept: IndexMap<String, String>,
     /// Ops that were written.
     pub(crate) used: BTreeSet<String>,
+    /// Dims that are sizes of values in every config.
+    pub(crate) sizes: BTreeSet<String>,
     /// The trunk of the model, as a function.
     pub(crate) trunk: Option<Function>,
     /// Matrices that ranks can divide.

@@ -180,6 +180,39 @@ fn families_of_attention_compile_for_vllm() {
 }
 
 #[test]
+fn families_of_all_kinds_compile_for_llama_cpp() {
+    let parts = [
+        // Modules of each layer by its kind.
+        (
+            "lfm2",
+            "Layers<Lfm2ConvLayer, Lfm2FullAttentionLayer> layers{config, prefix, \"layers.{}\",",
+        ),
+        ("lfm2", "config.layer_types, list({\"conv\", \"full_attention\"})};"),
+        // A module that is of one class or of another, and one that is missing in some configs.
+        ("qwen3_next", "OneOf<Moe, Mlp> mlp{sparse, config, prefix.at(\"mlp\")};"),
+        ("apertus", "act_fn->alpha_p.weight"),
+        ("deepseek_v3", "Linear q_a_proj{prefix.at(\"q_a_proj\").when(config.q_lora != nullptr),"),
+        ("ernie4_5_vl_moe_text", "text_moe.gate_moe_statics_e_score_correction_bias.weight"),
+        ("beam", "read(config.config, {\"rope_parameters\"}"),
+        // Rows that no result is wanted of end before the head.
+        ("gemma3_text", "x = graph.rows(x);\n        return graph.rms_norm(norm, x);"),
+        ("gemma3_text", "ggml_tensor * x = graph.result(model(tokens, graph));"),
+        // Settings are read where they are members.
+        ("gemma3_text", "    int64_t hidden = config[\"hidden_size\"].integer();\n"),
+        ("gemma3_text", "    double eps = read(config, {\"rms_norm_eps\"}, 1e-06).real();\n"),
+        ("gemma3_text", "    Value logit_cap = read(config, {\"final_logit_softcapping\"});\n"),
+        // `true`, or a text in some configs.
+        ("laguna", "    Value gating = read("),
+    ];
+    for (name, part) in parts {
+        let code = written(name, &carried("llama.cpp")).expect("it compiles");
+        assert!(code.text.contains(part), "{name} has no `{part}`: {}", code.text);
+        let is_long = |line: &&str| line.len() > 120 && !line.starts_with("//");
+        assert_eq!(code.text.lines().find(is_long), None, "{name}");
+    }
+}
+
+#[test]
 fn what_vllm_has_no_kernel_for_is_refused() {
     let findings = written("doge", &carried("vllm")).expect_err("its keys have a salience");
     let message = "the target has no code for the op `attend` with attention to selected keys";

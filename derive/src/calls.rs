@@ -113,6 +113,7 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         "max" if Operand::parse(&event.out).values().len() == 2 => {
             choices::maximum(reader, event, &args);
         }
+        "tril" | "triu" => sequences::triangle(reader, event),
         "zeros_like" | "ones_like" | "zeros" | "ones" | "full" | "empty" | "new_empty"
         | "new_zeros" | "empty_like" | "new_ones" => filled(reader, event, name),
         "scaled_dot_product_attention" => products::fused_attention(reader, event, &args),

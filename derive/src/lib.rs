@@ -1,6 +1,7 @@
 //! Specs from records of what a class computes.
 
 pub mod calls;
+mod carry;
 pub mod graph;
 pub mod hole;
 pub mod layout;

@@ -178,6 +178,26 @@ impl Number {
         }
     }
 
+    /// Names the layer's number where an item of a list is that of the layer.
+    #[must_use]
+    pub fn of_layer(&self, layer: i64) -> Self {
+        match self {
+            Self::Apply(operator, operands)
+                if operator == "item" && operands.get(1) == Some(&Self::Int(layer)) =>
+            {
+                Self::Apply(
+                    operator.clone(),
+                    vec![operands[0].clone(), Self::Config("i".to_owned())],
+                )
+            }
+            Self::Apply(operator, operands) => Self::Apply(
+                operator.clone(),
+                operands.iter().map(|operand| operand.of_layer(layer)).collect(),
+            ),
+            other => other.clone(),
+        }
+    }
+
     /// The test of one layer.
     #[must_use]
     pub fn at_layer(&self, layer: i64) -> Self {

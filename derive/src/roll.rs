@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use crate::graph::Id;
+use crate::carry::{self, Carried, Stream};
+use crate::graph::{Id, Term};
 use crate::hole::Hole;
 use crate::names::Names;
 use crate::number::Number;
@@ -47,6 +48,8 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     let faults = RefCell::new(Vec::new());
     let transposed = RefCell::new(Vec::new());
     let squeezed = RefCell::new(Vec::new());
+    let inner = RefCell::new(Vec::new());
+    let outputs = module_outputs(&reader);
     let states = RefCell::new(Vec::new());
     let activations = activation_keys(record);
     let tables = table_names(&reader);
@@ -75,27 +78,30 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         output: record.output.clone(),
         embedding: embedding.clone(),
         can_tie: true,
+        outputs: &outputs,
+        inner: &inner,
         kept_in_half: &record.kept_in_half,
         transposed: &transposed,
         squeezed: &squeezed,
         activations: &activations,
     };
-    let mut written = Vec::new();
-    for (number, layer) in layers.iter().enumerate() {
-        match write_layer(
-            &reader,
-            &writer(&format!("{}.", layer.path), Some(number as i64), cache_layers(&reader, layer)),
-            layer,
-        ) {
-            Ok(program) => written.push(program),
-            Err(reason) => holes.push(Hole::of_module(&layer.path, &reason)),
+    let streams: Vec<Stream> = layers.iter().filter_map(|layer| stream(&reader, layer)).collect();
+    if streams.len() < layers.len() {
+        for layer in layers.iter().filter(|layer| stream(&reader, layer).is_none()) {
+            holes.push(Hole::of_module(&layer.path, "no rows go through the layer"));
         }
-    }
-    let wide = widen_first(&mut written);
-    if written.len() < layers.len() {
         return Derived { spec: String::new(), holes, origins: Vec::new() };
     }
-    let model = write_model(&reader, &writer("", None, Vec::new()), &layers, wide);
+    let cache: Vec<Vec<i64>> = layers.iter().map(|layer| cache_layers(&reader, layer)).collect();
+    let carried = carry::find(&reader, &layers, &streams, &cache);
+    let mut written = Vec::new();
+    for (number, layer) in layers.iter().enumerate() {
+        let prefix = format!("{}.", layer.path);
+        let writer = writer(&prefix, Some(number as i64), cache[number].clone());
+        written.push(write_layer(&reader, &writer, number, streams[number], &carried));
+    }
+    let wide = widen_first(&mut written);
+    let model = write_model(&reader, &writer("", None, Vec::new()), &streams, &carried, wide);
     holes.extend(faults.borrow().iter().cloned());
     holes.sort();
     holes.dedup();
@@ -107,10 +113,12 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         names: &names,
         tables: &tables,
         list: &list,
+        carry: carried.iter().map(|value| value.name.clone()).collect(),
         written,
         model,
         transposed: transposed.into_inner(),
         squeezed: squeezed.into_inner(),
+        inner: inner.into_inner(),
         states: states.into_inner(),
     }
     .text(name);
@@ -260,8 +268,8 @@ fn reach(
         }
         reached.push(id);
         let term = reader.graph.term(id);
-        let borrows = matches!((term.op.as_str(), term.attribute("layer")), ("attend", Some(Number::Int(layer))) if own_layers.is_some_and(|own| !own.contains(layer)));
-        open.extend(term.inputs.iter().take(if borrows { 1 } else { usize::MAX }).copied());
+        let read = if own_layers.is_some_and(|own| borrows(term, own)) { 1 } else { usize::MAX };
+        open.extend(term.inputs.iter().take(read).copied());
     }
     reached.sort_unstable();
     reached
@@ -287,30 +295,39 @@ fn cache_layers(reader: &Reader<'_>, layer: &Forward) -> Vec<i64> {
     layers
 }
 
-/// Which terms depend on the tokens' embeddings.
-fn varying(reader: &Reader<'_>) -> Vec<bool> {
-    let mut varies: Vec<bool> = Vec::with_capacity(reader.graph.terms.len());
-    for term in &reader.graph.terms {
-        varies.push(term.op == "embed" || term.inputs.iter().any(|&input| varies[input]));
+/// What the forward of each module gives.
+fn module_outputs(reader: &Reader<'_>) -> BTreeMap<String, Vec<Id>> {
+    let mut outputs: BTreeMap<String, Vec<Id>> = BTreeMap::new();
+    for forward in &reader.forwards {
+        outputs.entry(forward.path.clone()).or_default().extend(&forward.outputs);
     }
-    varies
+    outputs
 }
 
-fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Result<Layer, String> {
-    let (input, output) =
-        stream(reader, layer).ok_or_else(|| "no rows go through the layer".to_owned())?;
-    let reached = reach(reader, &[output], &[input], Some(&writer.cache_layers));
-    let varies = varying(reader);
-    let list = layer.path.rsplit_once('.').map_or("", |(list, _)| list);
-    let other = reached.iter().map(|&id| (id, reader.graph.term(id))).find(|&(id, term)| {
-        varies[id]
-            && term.owner.starts_with(&format!("{list}."))
-            && term.owner != layer.path
-            && !term.owner.starts_with(&writer.prefix)
-    });
-    if let Some((_, term)) = other {
-        return Err(format!("reads `{}` of `{}`", term.op, term.owner));
-    }
+/// Is true for attention to the keys of a layer before.
+pub(crate) fn borrows(term: &Term, own_layers: &[i64]) -> bool {
+    let layer = match term.attribute("layer") {
+        Some(Number::Int(layer)) => *layer,
+        _ => return false,
+    };
+    term.op == "attend" && !own_layers.contains(&layer)
+}
+
+fn write_layer(
+    reader: &Reader<'_>,
+    writer: &Writer<'_>,
+    number: usize,
+    (input, output): Stream,
+    carried: &[Carried],
+) -> Layer {
+    let taken: Vec<(Id, String)> = std::iter::once((input, "x".to_owned()))
+        .chain(carried.iter().filter_map(|value| Some((value.read[number]?, value.name.clone()))))
+        .collect();
+    let sets = carried.iter().any(|value| value.made[number].is_some());
+    let made = carried.iter().filter(|_| sets).filter_map(|value| value.made[number]);
+    let given: Vec<Id> = std::iter::once(output).chain(made).collect();
+    let inputs: Vec<Id> = taken.iter().map(|(id, _)| *id).collect();
+    let reached = reach(reader, &given, &inputs, Some(&writer.cache_layers));
     let child_of = |id: Id| -> Option<String> {
         let owner = &reader.graph.term(id).owner;
         owner
@@ -342,7 +359,7 @@ fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Res
             .iter()
             .copied()
             .filter(|&id| {
-                id == output
+                given.contains(&id)
                     || reached.iter().any(|&user| {
                         !members.contains(&user) && reader.graph.term(user).inputs.contains(&id)
                     })
@@ -352,8 +369,8 @@ fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Res
         let mut parameters: Vec<Id> = Vec::new();
         for &id in &members {
             let term = reader.graph.term(id);
-            let borrows = matches!((term.op.as_str(), term.attribute("layer")), ("attend", Some(Number::Int(layer))) if !writer.cache_layers.contains(layer));
-            for &source in term.inputs.iter().take(if borrows { 1 } else { usize::MAX }) {
+            let read = if borrows(term, &writer.cache_layers) { 1 } else { usize::MAX };
+            for &source in term.inputs.iter().take(read) {
                 let op = reader.graph.term(source).op.as_str();
                 if !members.contains(&source)
                     && !parameters.contains(&source)
@@ -374,7 +391,9 @@ fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Res
                 (id, if number == 0 { "x".to_owned() } else { format!("x{}", number + 1) })
             })
             .collect();
-        let attends = members.iter().any(|&id| reader.graph.term(id).op == "attend");
+        let attends = members
+            .iter()
+            .any(|&id| ["attend", "latent_attend"].contains(&reader.graph.term(id).op.as_str()));
         let function = if attends { "attention".to_owned() } else { function_name(&child) };
         let program = Program::new(writer, &named, &[result]).finish(&[result]);
         let header: Vec<String> = named.iter().map(|(_, name)| name.clone()).collect();
@@ -383,14 +402,18 @@ fn write_layer(reader: &Reader<'_>, writer: &Writer<'_>, layer: &Forward) -> Res
         functions.insert(header, program);
         calls.push((result, function, parameters));
     }
-    let mut program = Program::new(writer, &[(input, "x".to_owned())], &[output]);
+    let mut program = Program::new(writer, &taken, &given);
     calls.sort_by_key(|(result, ..)| *result);
     for (result, function, parameters) in calls {
         let arguments: Vec<String> = parameters.iter().map(|&id| program.value(id)).collect();
         program.call(result, format!("{function}({})", arguments.join(", ")));
     }
-    let path = layer.path.clone();
-    Ok(Layer { program: program.finish(&[output]), functions, path, modules })
+    let mut results = vec![program.value(output)];
+    for value in carried.iter().filter(|_| sets) {
+        results.push(value.made[number].map_or_else(|| value.name.clone(), |id| program.value(id)));
+    }
+    let path = writer.prefix.trim_end_matches('.').to_owned();
+    Layer { program: program.finish_with(&results), functions, path, modules }
 }
 
 /// Gives the first layer the program of a later one, if they differ by casts of their input alone: rows that layers widen to f32 are wide from the first on.
@@ -442,27 +465,27 @@ fn function_name(child: &str) -> String {
 fn write_model(
     reader: &Reader<'_>,
     writer: &Writer<'_>,
-    layers: &[&Forward],
+    streams: &[Stream],
+    carried: &[Carried],
     wide: bool,
 ) -> String {
-    let Some(logits) = reader.record.runs[0].logits.and_then(|number| reader.values.get(&number))
+    let logits = reader.record.runs[0].logits.and_then(|number| reader.values.get(&number));
+    let (Some(logits), Some(&(first, _)), Some(&(_, last))) =
+        (logits, streams.first(), streams.last())
     else {
         return "hole_logits".to_owned();
     };
-    let (Some((first, _)), Some((_, last))) = (
-        layers.first().and_then(|layer| stream(reader, layer)),
-        layers.last().and_then(|layer| stream(reader, layer)),
-    ) else {
-        return "hole_layers".to_owned();
-    };
-    let mut before = Program::new(writer, &[], &[first]);
+    let initial: Vec<(&str, Id)> =
+        carried.iter().filter_map(|value| Some((value.name.as_str(), value.initial?))).collect();
+    let outputs: Vec<Id> =
+        std::iter::once(first).chain(initial.iter().map(|(_, id)| *id)).collect();
+    let mut before = Program::new(writer, &[], &outputs);
     let embedded = before.value(first);
+    let embedded = if wide { format!("cast({embedded}, 'f32')") } else { embedded };
+    let given: Vec<String> =
+        initial.iter().map(|(name, id)| format!(", {name}={}", before.value(*id))).collect();
     let mut lines = before.into_lines();
-    lines.push(if wide {
-        format!("x = layers(cast({embedded}, 'f32'))")
-    } else {
-        format!("x = layers({embedded})")
-    });
+    lines.push(format!("x = layers({embedded}{})", given.concat()));
     let head = reader.graph.term(logits.id);
     let output = if head.op == "cast" { head.inputs[0] } else { logits.id };
     let after = Program::new(writer, &[(last, "x".to_owned())], &[output]);

@@ -7,7 +7,7 @@ use crate::graph::{Graph, Id, Kind, Term};
 use crate::number::Number;
 
 mod attention;
-pub(crate) use attention::with_heads;
+pub(crate) use attention::{mask_kind, with_heads};
 mod gates;
 mod norms;
 mod pairs;

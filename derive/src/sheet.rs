@@ -34,10 +34,12 @@ pub(crate) struct Sheet<'s> {
     pub(crate) names: &'s Names<'s>,
     pub(crate) tables: &'s [(String, String)],
     pub(crate) list: &'s str,
+    pub(crate) carry: Vec<String>,
     pub(crate) written: Vec<Layer>,
     pub(crate) model: String,
     pub(crate) transposed: Vec<String>,
     pub(crate) squeezed: Vec<String>,
+    pub(crate) inner: Vec<String>,
     pub(crate) states: Vec<(String, String)>,
 }
 
@@ -62,15 +64,13 @@ impl Sheet<'_> {
                 let (function, parameters) = header.split_once('(').unwrap_or((header, ""));
                 let mut chosen = function.to_owned();
                 let mut number = 2;
-                while functions
-                    .get(&format!("{chosen}({parameters}"))
-                    .is_some_and(|known| known != body)
-                    || (chosen != function
-                        && functions
-                            .keys()
-                            .any(|known| known.split('(').next() == Some(chosen.as_str()))
-                        && !functions.contains_key(&format!("{chosen}({parameters}")))
-                {
+                let differs = |chosen: &str, functions: &BTreeMap<String, String>| {
+                    functions.iter().any(|(known, text)| {
+                        known.split('(').next() == Some(chosen)
+                            && (*known != format!("{chosen}({parameters}") || text != body)
+                    })
+                };
+                while differs(&chosen, &functions) {
                     chosen = format!("{function}_{number}");
                     number += 1;
                 }
@@ -105,6 +105,9 @@ impl Sheet<'_> {
             "\nlayers:\n  prefix: {}.{{i}}\n",
             crate::write::text_model(&format!("{}.", self.list)).trim_end_matches('.')
         );
+        if !self.carry.is_empty() {
+            let _ = writeln!(body, "  carry: [{}]", self.carry.join(", "));
+        }
         if let Some(kind) = &kinds.expression {
             let _ = writeln!(body, "  kind: {kind}");
         }

@@ -39,6 +39,10 @@ pub struct Writer<'w> {
     pub output: String,
     /// Path of the module that embeds tokens, as the spec writes it.
     pub embedding: Option<String>,
+    /// What the forward of each module gives.
+    pub outputs: &'w BTreeMap<String, Vec<Id>>,
+    /// Modules whose matrix is an op, and whose forward goes on behind it: the names of their weights in the spec.
+    pub inner: &'w RefCell<Vec<String>>,
     /// Weights that stay f32 in a run in f16.
     pub kept_in_half: &'w [String],
     /// Whether the config says if both share a matrix.
@@ -56,6 +60,7 @@ pub struct Program<'p, 'w> {
     lines: Vec<String>,
     uses: BTreeMap<Id, usize>,
     taken: Vec<String>,
+    current: Id,
 }
 
 impl<'p, 'w> Program<'p, 'w> {
@@ -79,7 +84,7 @@ impl<'p, 'w> Program<'p, 'w> {
             }
         }
         let taken = parameters.iter().map(|(_, name)| name.clone()).collect();
-        Self { writer, bound, lines: Vec::new(), uses, taken }
+        Self { writer, bound, lines: Vec::new(), uses, taken, current: 0 }
     }
 
     /// Has calls of functions in the place of terms: binds results to names by lines that are given.
@@ -110,6 +115,12 @@ impl<'p, 'w> Program<'p, 'w> {
         self.lines
     }
 
+    /// Ends a program with results that are written already.
+    pub fn finish_with(mut self, results: &[String]) -> String {
+        self.lines.push(format!("return {}", results.join(", ")));
+        self.lines.join("\n")
+    }
+
     /// Ends a program with the results it returns.
     pub fn finish(mut self, outputs: &[Id]) -> String {
         let results: Vec<String> = outputs.iter().map(|&id| self.value(id)).collect();
@@ -123,6 +134,7 @@ impl<'p, 'w> Program<'p, 'w> {
             return name.clone();
         }
         let term = self.writer.graph.term(id).clone();
+        self.current = id;
         let text = self.expression(&term);
         let shared = self.uses.get(&id).copied().unwrap_or(0) > 1
             && !matches!(term.op.as_str(), "weight" | "tokens" | "constant");
@@ -196,7 +208,10 @@ impl<'p, 'w> Program<'p, 'w> {
     }
 
     fn number(&self, number: &Number) -> String {
-        self.writer.names.written(number)
+        match self.writer.layer {
+            Some(layer) => self.writer.names.written(&number.of_layer(layer)),
+            None => self.writer.names.written(number),
+        }
     }
 
     fn fault(&self, term: &Term, text: &str) -> String {
@@ -214,6 +229,13 @@ impl<'p, 'w> Program<'p, 'w> {
             tree: tree.unwrap_or_default(),
         });
         format!("hole_{}", term.op)
+    }
+
+    /// Is true if the module of a weight gives something else than the term that is written.
+    fn goes_on(&self, weight: Id) -> bool {
+        let path = self.writer.graph.weight(weight).and_then(|path| path.strip_suffix(".weight"));
+        let outputs = path.and_then(|path| self.writer.outputs.get(path));
+        outputs.is_some_and(|outputs| !outputs.is_empty() && !outputs.contains(&self.current))
     }
 
     /// Path of a weight's module, below the prefix.
@@ -344,6 +366,14 @@ impl<'p, 'w> Program<'p, 'w> {
                     self.attribute(term, "topk"),
                     self.attribute(term, "scale")
                 )
+            }
+            "repeat_each"
+                if term.shape.len() == 2 && term.attribute("axis") == Some(&Number::Int(0)) =>
+            {
+                let x = self.operand(term, 0);
+                let (count, heads) =
+                    (self.attribute(term, "n"), self.number(&term.shape[0].number));
+                format!("regroup(heads(merge(merge(copies({x}, {count}))), {heads}), {count})")
             }
             "temperature" => {
                 let mut text = format!(

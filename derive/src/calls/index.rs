@@ -15,6 +15,14 @@ pub(super) fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[O
     match name {
         "__getitem__" => {
             let value = reader.value(*first);
+            let table = reader
+                .graph
+                .weight(value.id)
+                .is_some_and(|path| reader.record.buffers.contains_key(path));
+            let out = Operand::parse(&event.out).value();
+            if table && out.is_some_and(|out| super::sequences::bind_square(reader, out)) {
+                return true;
+            }
             let by_tensor =
                 super::axes::flat(&args[1..]).iter().any(|item| matches!(item, Operand::Value(_)));
             if by_tensor && super::sequences::rotary_rows(reader, event, &value) {

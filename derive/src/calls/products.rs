@@ -119,7 +119,8 @@ fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) 
         term.set("bias", Number::Bool(false));
         return reader.give(&event.out, term, right.axes.clone());
     }
-    let (left, right) = (&flattened(left), &flattened(right));
+    let left = &flattened(left);
+    let right = &keys_of(left, flattened(right));
     let rank = left.axes.len();
     if rank < 3 || right.axes.len() != rank {
         return reader.hole(event, "a product of these axes");
@@ -169,9 +170,63 @@ fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) 
     }
 }
 
-/// Attention that torch computes in one call.
-pub(super) fn fused_attention(reader: &mut Reader<'_>, event: &Event, _: &[Operand]) {
-    reader.hole(event, "attention in one call");
+/// Attention that torch computes in one call: its scores are not rounded.
+pub fn fused_attention(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    let values = super::tensors(reader, &args[..args.len().min(3)]);
+    let [query, keys, attended] = values.as_slice() else {
+        return reader.hole(event, "operands are no tensors");
+    };
+    let mask =
+        super::argument(event, args, 3, "attn_mask").value().map(|number| reader.value(number));
+    let Some(kind) = mask.map_or_else(
+        || Some(Number::Word("create_causal_mask".to_owned())),
+        |mask| crate::rules::mask_kind(&reader.graph, mask.id),
+    ) else {
+        return reader.hole(event, "a mask that is not known");
+    };
+    let [Axis::Batch, Axis::Row(_), Axis::Tokens, Axis::Row(_)] = query.axes[..] else {
+        return reader
+            .hole(event, "queries with other axes than sequences, heads, tokens and numbers");
+    };
+    let row = super::shape(reader, query.id);
+    let size = reader.graph.term(query.id).width().number;
+    let scale = match super::argument(event, args, 6, "scale") {
+        Operand::Number(number) => number,
+        _ => Number::apply("**", vec![size, Number::Real(-0.5)]),
+    };
+    let mut scores =
+        reader.graph.step("scores", &[query.id, keys.id], row[..1].to_vec(), Kind::Float);
+    for (name, value) in [
+        ("scale", scale),
+        ("mask", kind),
+        ("scores", Number::Word("f32".to_owned())),
+        ("soft", Number::Word("f32".to_owned())),
+    ] {
+        scores.set(name, value);
+    }
+    let scores = reader.graph.add(scores);
+    let width = reader.graph.term(attended.id).width();
+    let kind = reader.graph.term(query.id).kind;
+    let term =
+        reader.graph.step("attended", &[scores, attended.id], vec![row[0].clone(), width], kind);
+    reader.give(&event.out, term, query.axes.clone());
+}
+
+/// Rows behind a query, or behind its scores, are keys also where no cache gave them back.
+fn keys_of(left: &Value, mut right: Value) -> Value {
+    let rank = right.axes.len();
+    if rank < 3 || left.axes.len() != rank {
+        return right;
+    }
+    let place = match (&left.axes[rank - 2], &left.axes[rank - 1]) {
+        (Axis::Tokens, Axis::Row(_)) => rank - 1,
+        (Axis::Tokens, Axis::Keys) => rank - 2,
+        _ => return right,
+    };
+    if right.axes[place] == Axis::Tokens {
+        right.axes[place] = Axis::Keys;
+    }
+    right
 }
 
 /// A value whose merged axes stand one by one.

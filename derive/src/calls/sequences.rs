@@ -124,9 +124,13 @@ pub(super) fn convolution(reader: &mut Reader<'_>, event: &Event, args: &[Operan
 
 /// Rows of a table of sines and cosines, one for each position; false if the source is none.
 pub(crate) fn rotary_rows(reader: &mut Reader<'_>, event: &Event, source: &Value) -> bool {
+    let mut table = source.id;
+    while ["expand", "repeat_each", "cast"].contains(&reader.graph.term(table).op.as_str()) {
+        table = reader.graph.term(table).inputs[0];
+    }
     let Some(_) = reader
         .graph
-        .weight(source.id)
+        .weight(table)
         .filter(|path| {
             path.ends_with("embed_positions") && reader.record.buffers.contains_key(*path)
         })
@@ -205,4 +209,33 @@ pub(super) fn bind_mask(reader: &mut Reader<'_>, out: &serde_json::Value, name: 
             Value { id, axes: vec![Axis::Batch, Axis::One, Axis::Tokens, Axis::Keys] },
         );
     }
+}
+
+/// A triangle over tokens and keys is the mask of causal attention.
+pub(super) fn triangle(reader: &mut Reader<'_>, event: &Event) {
+    let Some(out) = Operand::parse(&event.out).value() else { return };
+    if !bind_square(reader, out) {
+        reader.hole(event, "a triangle that is no mask");
+    }
+}
+
+/// Binds a square over tokens and keys to the mask of causal attention; false if it is none.
+pub(super) fn bind_square(reader: &mut Reader<'_>, out: usize) -> bool {
+    let shape = &reader.record.values[out].shape;
+    let tokens = reader.sizes.tokens;
+    let Some((inner, outer)) =
+        shape.split_last_chunk::<2>().map(|(outer, inner)| (inner, outer.len()))
+    else {
+        return false;
+    };
+    if *inner != [tokens, tokens] {
+        return false;
+    }
+    let mut term = reader.graph.step("mask", &[], Vec::new(), reader.kind(out));
+    term.set("kind", Number::Word("create_causal_mask".to_owned()));
+    let id = reader.graph.add(term);
+    let mut axes = vec![Axis::One; outer];
+    axes.extend([Axis::Tokens, Axis::Keys]);
+    reader.values.insert(out, Value { id, axes });
+    true
 }

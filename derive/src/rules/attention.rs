@@ -91,7 +91,7 @@ fn is_mask(graph: &Graph, id: Id) -> bool {
 }
 
 /// The kind of mask behind casts and tests.
-fn mask_kind(graph: &Graph, id: Id) -> Option<Number> {
+pub(crate) fn mask_kind(graph: &Graph, id: Id) -> Option<Number> {
     let term = graph.term(id);
     match term.op.as_str() {
         "mask" => term.attribute("kind").cloned(),
@@ -177,7 +177,8 @@ fn kept(graph: &Graph, id: Id) -> Option<Id> {
         match term.op.as_str() {
             "repeat_each" | "cast" | "expand" => id = term.inputs[0],
             "cached" => return Some(term.inputs[0]),
-            _ => return None,
+            // A class without a cache computes all keys anew.
+            _ => return Some(id),
         }
     }
 }

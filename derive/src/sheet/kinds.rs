@@ -96,7 +96,7 @@ impl Atom {
 fn atoms(record: &Record, count: usize) -> Vec<Atom> {
     let mut tests: Vec<Number> = Vec::new();
     for decision in record.decisions.iter().filter(|decision| {
-        decision.at.starts_with("modeling_") && !decision.at.starts_with("modeling_rope_utils")
+        in_class(record, &decision.at) && !decision.at.starts_with("modeling_rope_utils")
     }) {
         let test = Number::parse(&decision.test);
         let mut keys = Vec::new();
@@ -204,4 +204,10 @@ fn condition(
         remaining.retain(|index| !layers.contains(index));
     }
     format!("{text}'{}'", labels[labels.len() - 1])
+}
+
+/// Is true for a place in a file of classes, and not of what they share.
+fn in_class(record: &Record, at: &str) -> bool {
+    let file = record.file.rsplit('.').next().unwrap_or_default();
+    at.starts_with("modeling_") || at.split(':').next() == Some(&format!("{file}.py"))
 }

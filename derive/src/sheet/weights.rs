@@ -15,6 +15,9 @@ impl Sheet<'_> {
                 format!("  - {{ disk: \"{0}\", weight: \"{0}\", do: [transpose] }}", general(path))
             })
             .collect();
+        rules.extend(self.inner.iter().map(|module| {
+            format!("  - {{ disk: \"{module}.weight\", weight: \"{module}_rows.weight\" }}")
+        }));
         rules.extend(self.squeezed.iter().map(|path| {
             let disk = self
                 .record

@@ -10,7 +10,12 @@ impl Program<'_, '_> {
     pub(super) fn embedding(&mut self, term: &Term) -> String {
         let rows = term.attribute("rows").cloned().unwrap_or(Number::Int(0));
         let width = self.number(&term.width().number);
-        let module = self.module(term.inputs[1], term);
+        let goes_on = self.goes_on(term.inputs[1]);
+        let mut module = self.module(term.inputs[1], term);
+        if goes_on {
+            self.writer.inner.borrow_mut().push(module.clone());
+            module.push_str("_rows");
+        }
         let index = self.writer.graph.term(term.inputs[0]);
         let offset = match index.op.as_str() {
             "positions" => Some(Number::Int(0)),
@@ -42,6 +47,7 @@ impl Program<'_, '_> {
     }
 
     pub(super) fn linear(&mut self, term: &Term) -> String {
+        let tap = if self.goes_on(term.inputs[1]) { ", tap=false" } else { "" };
         let mut x = self.operand(term, 0);
         let weight = self.module(term.inputs[1], term);
         if self
@@ -78,7 +84,8 @@ impl Program<'_, '_> {
                 .borrow_mut()
                 .push(self.writer.graph.weight(term.inputs[1]).unwrap_or_default().to_owned());
         }
-        format!("linear({x}, {module}, {}{})", self.number(&term.width().number), self.bias(term))
+        let width = self.number(&term.width().number);
+        format!("linear({x}, {module}, {width}{}{tap})", self.bias(term))
     }
 
     pub(super) fn scan(&mut self, term: &Term) -> String {

@@ -121,7 +121,24 @@ class Items(list, Symbol):
 class Keys(dict, Symbol):
     def __init__(self, values: dict, expr: list):
         dict.__init__(self, values)
-        self.expression = expr
+        self.expression, self.original = expr, values
+
+    def __setitem__(self, key, value):
+        """A key that the class sets is set in the config too."""
+        dict.__setitem__(self, key, value)
+        self.original[key] = plain(value)
+
+    def update(self, *values, **named):
+        for key, value in dict(*values, **named).items():
+            self[key] = value
+
+    def setdefault(self, key, default=None):
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def items(self):
+        return [(key, self[key]) for key in self]
 
     def __getitem__(self, key):
         return symbol(dict.__getitem__(self, key), ["key", self.expression, str(key)])

@@ -25,6 +25,10 @@ SILENT = {"size", "dim", "stride", "numel", "is_floating_point", "__len__", "is_
           "set_grad_enabled", "is_nested", "is_quantized", "is_mkldnn"}
 
 
+# Kinds of numbers that a class passes to torch as dtypes.
+KINDS = {symbols.integers: int, symbols.reals: float}
+
+
 class Recorder(TorchFunctionMode):
     """Notes each call of a torch function, unless a call around it is noted as a whole."""
 
@@ -90,7 +94,7 @@ class Recorder(TorchFunctionMode):
         return None
 
     def __torch_function__(self, function, kinds, args=(), kwargs=None):
-        kwargs = kwargs or {}
+        kwargs = {key: KINDS.get(value, value) if isinstance(value, type) else value for key, value in (kwargs or {}).items()}
         name = getattr(function, "__name__", str(function))
         if name == "__get__" and getattr(function, "__self__", None) is not None:
             name = getattr(function.__self__, "__name__", name)
@@ -196,7 +200,7 @@ class Construction(TorchFunctionMode):
         written = [expression(item) for item in args if not isinstance(item, torch.Tensor)]
         if has_symbol(written):
             self.calls.append({"call": getattr(function, "__name__", ""), "args": written, "at": caller(), "in": caller_name()})
-        return function(*args, **(kwargs or {}))
+        return function(*args, **{key: KINDS.get(value, value) if isinstance(value, type) else value for key, value in (kwargs or {}).items()})
 
 
 def caller_name() -> str:
@@ -283,6 +287,8 @@ class Reads:
 
     def is_reader(self, frame) -> bool:
         """Whether the code that reads is a class's, or computes a property that such code reads."""
+        while frame.f_back is not None and frame.f_globals.get("__name__", "") == __name__:
+            frame = frame.f_back
         name = frame.f_globals.get("__name__", "")
         return is_modeling(name) or name in self.extra or (self.inside > 0 and "configuration_" in name)
 
@@ -301,8 +307,8 @@ def attribute(owner, name, *default):
     """`getattr` that notes which key of a config the default stands in for."""
     if not default or not type(owner).__name__.endswith("Config") or hasattr(owner, name):
         return getattr(owner, name, *default)
-    value = plain(default[0])
-    if isinstance(value, (bool, int, float, str)):
+    value, path = plain(default[0]), vars(owner).get("_onboard_path", "").removeprefix("text_config.")
+    if isinstance(value, (bool, int, float, str)) and not path:
         MISSING.setdefault(name, (value, expression(default[0])))
         return symbol(value, ["config", name])
     return default[0]
@@ -364,7 +370,8 @@ def module_facts(model) -> dict:
 
 
 def without_meta(folder: Path, dtype: torch.dtype, reader: Callable, trust: bool):
-    return reader(folder, dtype=dtype, local_files_only=True, trust_remote_code=trust, attn_implementation="eager", experts_implementation="eager")
+    return reader(folder, dtype=dtype, local_files_only=True, trust_remote_code=trust, attn_implementation="eager", experts_implementation="eager",
+                  ignore_mismatched_sizes=True)
 
 
 def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
@@ -378,8 +385,7 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust)
     load = reader(config)
     recorder = Recorder(None)
-    kind = load.__self__ if hasattr(load, "__self__") else type(config)
-    modeling = modeling_module(config, kind)
+    modeling = modeling_module(config, folder, trust)
     files = {modeling.__name__: modeling}
     for inner in (config.get_text_config(decoder=True), *(value for value in vars(config).values() if type(value).__name__.endswith("Config"))):
         for mapping in (MODEL_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING):
@@ -394,7 +400,7 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
         patch_modeling(module, recorder)
     keep_expressions(importlib.import_module("transformers.modeling_rope_utils"))
     patch_cache(recorder)
-    with Reads(type(config), {"transformers.modeling_rope_utils", "transformers.masking_utils"}) as reads, torch.no_grad():
+    with Reads(type(config), {"transformers.modeling_rope_utils", "transformers.masking_utils", *files}) as reads, torch.no_grad():
         with Construction() as construction, bias_switches():
             model = without_meta(folder, torch.bfloat16, load, trust).eval()
         recorder.know(model)
@@ -478,7 +484,7 @@ def output_module(model) -> str:
 def kept_in_half(model) -> list[str]:
     """Weights that the class keeps in f32 if the run is in f16."""
     words = list(getattr(model, "_keep_in_fp32_modules", None) or [])
-    return [name for name, _ in model.named_parameters() if any(word in name.split(".") for word in words)]
+    return [name for name, _ in model.named_parameters() if any(f".{word}." in f".{name}." for word in words)]
 
 
 def sources(folder: Path, model) -> dict[str, list]:
@@ -610,14 +616,19 @@ def explained(name: str, base: dict, causes: dict[str, dict]) -> list | None:
     return None
 
 
-def modeling_module(config, kind) -> types.ModuleType:
-    """File of the class that the config names."""
+def modeling_module(config, folder: Path, trust: bool) -> types.ModuleType:
+    """File of the class that reads this config."""
     import importlib
 
     import transformers
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    name = (config.architectures or [None])[0]
-    chosen = getattr(transformers, name, None) if name else None
-    if chosen is None and kind is not None:
-        chosen = kind
-    return importlib.import_module(chosen.__module__)
+    remote = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
+    if remote and trust:
+        from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+        return importlib.import_module(get_class_from_dynamic_module(remote, str(folder)).__module__)
+    chosen = getattr(transformers, (config.architectures or [""])[0], None)
+    if chosen is None and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        chosen = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return importlib.import_module((chosen or type(config)).__module__)

@@ -32,17 +32,27 @@ Value::operator bool() const {
 }
 
 int64_t Value::integer() const {
-    if (!is_number()) {
-        throw failure("a number is missing in the config");
+    if (!is_number() || (kind == FLOAT && x != std::floor(x))) {
+        throw failure(is_number() ? std::to_string(x) + " in the config is no integer"
+                                  : "a number is missing in the config");
     }
     return i;
 }
 
-float Value::number() const {
+float Value::number() const { return (float) real(); }
+
+double Value::real() const {
     if (!is_number()) {
         throw failure("a number is missing in the config");
     }
-    return (float) x;
+    return x;
+}
+
+bool Value::flag() const {
+    if (!is_number() || (x != 0.0 && x != 1.0)) {
+        throw failure("a truth value is missing in the config");
+    }
+    return x != 0.0;
 }
 
 Value Value::operator[](const Value & key) const {
@@ -62,6 +72,8 @@ Value Value::operator[](const Value & key) const {
     }
     return nullptr;
 }
+
+Value Value::otherwise(const std::function<Value()> & other) const { return is_null() ? other() : *this; }
 
 static Value arithmetic(const Value & a, const Value & b, char sign) {
     if (a.kind == Value::LIST && b.kind == Value::LIST && sign == '+') {
@@ -90,7 +102,8 @@ static Value arithmetic(const Value & a, const Value & b, char sign) {
         case '*': return whole ? Value(a.i * b.i) : Value(a.x * b.x);
         case '/': return a.x / b.x;
         case '%': return whole ? Value(((a.i % b.i) + b.i) % b.i) : Value(a.x - std::floor(a.x / b.x) * b.x);
-        default:  return whole ? Value((int64_t) std::floor((double) a.i / (double) b.i)) : Value(std::floor(a.x / b.x));
+        default:
+            return whole ? Value((int64_t)std::floor((double)a.i / (double)b.i)) : Value(std::floor(a.x / b.x));
     }
 }
 
@@ -183,7 +196,8 @@ Value map(std::initializer_list<std::pair<Value, Value>> entries) {
     return map;
 }
 
-Value each(const Value & list, const std::function<Value(const Value &)> & body, const std::function<bool(const Value &)> & filter) {
+Value each(const Value & list, const std::function<Value(const Value &)> & body,
+        const std::function<bool(const Value &)> & filter) {
     Value all;
     all.kind = Value::LIST;
     for (const Value & item : list.items) {
@@ -230,7 +244,9 @@ Value repeat(const Value & list, const Value & count) {
 }
 
 Value len_of(const Value & list) {
-    return (int64_t) (list.kind == Value::TEXT ? list.text.size() : list.kind == Value::MAP ? list.entries.size() : list.items.size());
+    return (int64_t)(list.kind == Value::TEXT  ? list.text.size()
+                     : list.kind == Value::MAP ? list.entries.size()
+                                               : list.items.size());
 }
 
 Value sum_of(const Value & list) {
@@ -261,12 +277,18 @@ Value abs_of(const Value & a) { return a < 0 ? -a : a; }
 Value round_of(const Value & a) { return (int64_t) std::nearbyint(a.x); }
 Value str_of(const Value & a) { return a.kind == Value::TEXT ? a.text : std::to_string(a.i); }
 Value list_of(const Value & a) { return a; }
-bool any_of(const Value & list) { return std::any_of(list.items.begin(), list.items.end(), [](const Value & v) { return bool(v); }); }
-bool all_of(const Value & list) { return std::all_of(list.items.begin(), list.items.end(), [](const Value & v) { return bool(v); }); }
+bool any_of(const Value & list) {
+    return std::any_of(list.items.begin(), list.items.end(), [](const Value & v) { return bool(v); });
+}
+bool all_of(const Value & list) {
+    return std::all_of(list.items.begin(), list.items.end(), [](const Value & v) { return bool(v); });
+}
 bool bool_of(const Value & a) { return bool(a); }
 bool is_list(const Value & a) { return a.kind == Value::LIST; }
 Value integer(const Value & a) { return (int64_t) std::trunc(a.x); }
-Value number(const Value & a) { return a.kind == Value::TEXT ? Value(a.text[0] == '-' ? -INFINITY : INFINITY) : Value(a.x); }
+Value number(const Value & a) {
+    return a.kind == Value::TEXT ? Value(a.text[0] == '-' ? -INFINITY : INFINITY) : Value(a.x);
+}
 Value f32(const Value & a) { return (double) (float) a.x; }
 
 Value bf16(const Value & a) {
@@ -330,18 +352,28 @@ Prefix Prefix::at(const std::string & name) const {
     Prefix inner = *this;
     inner.path = path.empty() ? name : path + "." + name;
     const size_t dot = name.rfind('.');
+    inner.name = this->name.empty() ? name : this->name + "." + name;
     if (layer < 0 && dot != std::string::npos && std::isdigit((unsigned char) name[dot + 1])) {
         inner.layer = std::stoi(name.substr(dot + 1));
+        inner.name.clear();
         loading->layers = std::max(loading->layers, inner.layer + 1);
     }
     return inner;
 }
 
-ggml_tensor * Prefix::tensor(const char * suffix, llm_tensor like, std::initializer_list<Value> sizes, bool required) const {
-    if (loading->loader == nullptr) {
+Prefix Prefix::when(const Value & condition) const {
+    Prefix inner = *this;
+    inner.absent = absent || !condition;
+    return inner;
+}
+
+ggml_tensor * Prefix::tensor(
+        const char * suffix, llm_tensor like, std::initializer_list<Value> sizes, bool required) const {
+    if (loading->loader == nullptr || absent) {
         return nullptr;
     }
-    const std::string name = *suffix ? path + "." + suffix : path;
+    const std::string whole = *suffix ? path + "." + suffix : path;
+    const std::string name = whole.substr(whole.size() - std::min<size_t>(whole.size(), GGML_MAX_NAME - 1));
     ggml_tensor * meta = loading->loader->get_tensor_meta(name.c_str());
     loading->names.insert(name);
     if (!meta) {
@@ -360,34 +392,42 @@ ggml_tensor * Prefix::tensor(const char * suffix, llm_tensor like, std::initiali
     // Matrices, tables and vectors lie where llama.cpp puts tensors of this kind.
     const bool in_layer = layer >= 0;
     const bool is_table = like == LLM_TENSOR_TOKEN_EMBD;
-    const llm_tensor kind = is_table || in_layer ? like : like == LLM_TENSOR_FFN_DOWN ? LLM_TENSOR_OUTPUT : LLM_TENSOR_OUTPUT_NORM;
+    const llm_tensor kind = is_table || in_layer          ? like
+                            : like == LLM_TENSOR_FFN_DOWN ? LLM_TENSOR_OUTPUT
+                                                          : LLM_TENSOR_OUTPUT_NORM;
     const char * word = std::strcmp(suffix, "bias") == 0 ? "bias" : "weight";
     const LLM_TN_IMPL tn(kind, name, word, is_table || !in_layer ? -1 : layer);
     return loading->model->create_tensor(*loading->loader, tn, {meta->ne[0], meta->ne[1], meta->ne[2], meta->ne[3]}, 0);
 }
 
-Linear::Linear(const Prefix & prefix, const Value & in, const Value & out, const Value & has_bias) {
+Linear::Linear(const Prefix & prefix, const Value & in, const Value & out, const Value & has_bias) : Named(prefix) {
     weight = prefix.tensor("weight", LLM_TENSOR_FFN_DOWN, {in, out});
     bias = has_bias ? prefix.tensor("bias", LLM_TENSOR_FFN_DOWN, {out}) : nullptr;
 }
 
-Embedding::Embedding(const Prefix & prefix, const Value & count, const Value & size) {
+Embedding::Embedding(const Prefix & prefix, const Value & count, const Value & size) : Named(prefix) {
     Prefix outside = prefix;
     outside.layer = -1;
     weight = outside.tensor("weight", LLM_TENSOR_TOKEN_EMBD, {size, count});
 }
 
-Norm::Norm(const Prefix & prefix, const Value & size, const Value & eps, const Value & has_bias, const Value & plus_one, const Value & groups) :
-    eps(eps.number()), plus_one(plus_one), groups(groups.integer()) {
+Norm::Norm(const Prefix & prefix, const Value & size, const Value & eps, const Value & has_bias, const Value & plus_one,
+        const Value & groups) :
+    Named(prefix),
+    eps(prefix.absent ? 0.0f : eps.number()),
+    plus_one(plus_one),
+    groups(prefix.absent ? 1 : groups.integer()) {
     weight = prefix.tensor("weight", LLM_TENSOR_ATTN_NORM, {size});
     bias = has_bias ? prefix.tensor("bias", LLM_TENSOR_ATTN_NORM, {size}) : nullptr;
 }
 
-Parameter::Parameter(const Prefix & prefix, const Value & a, const Value & b, const Value & c) {
+Parameter::Parameter(const Prefix & prefix, const Value & a, const Value & b, const Value & c) : Named(prefix) {
     weight = prefix.tensor("", LLM_TENSOR_ATTN_NORM, {a, b.is_null() ? Value(1) : b, c.is_null() ? Value(1) : c});
 }
 
-Experts::Experts(const Prefix & prefix, const Value & size, const Value & inner, const Value & count, const Value & gated, const Value & bias) {
+Experts::Experts(const Prefix & prefix, const Value & size, const Value & inner, const Value & count,
+        const Value & gated, const Value & bias) :
+    Named(prefix) {
     if (gated) {
         gate = prefix.at("gate_proj").tensor("weight", LLM_TENSOR_FFN_GATE_EXPS, {size, inner, count});
         gate_bias = bias ? prefix.at("gate_proj").tensor("bias", LLM_TENSOR_FFN_GATE_EXPS, {inner, count}) : nullptr;
@@ -409,13 +449,24 @@ static Plan::Layer & planned(const Prefix & prefix) {
     return layers[prefix.layer];
 }
 
-State::State(const Prefix & prefix, const Value & size) : size(size.integer()), layer(prefix.layer) {
+State::State(const Prefix & prefix, const Value & size) : Named(prefix) {
+    if (prefix.absent) {
+        return;
+    }
+    this->size = size.integer();
     offset = planned(prefix).kept;
     planned(prefix).kept += this->size;
 }
 
-Conv::Conv(const Prefix & prefix, const Value & channels, const Value & width, const Value & has_bias, const Value & dilation) :
-    channels(channels.integer()), width(width.integer()), dilation(dilation.integer()), layer(prefix.layer) {
+Conv::Conv(const Prefix & prefix, const Value & channels, const Value & width, const Value & has_bias,
+        const Value & dilation) :
+    Named(prefix) {
+    if (prefix.absent) {
+        return;
+    }
+    this->channels = channels.integer();
+    this->width = width.integer();
+    this->dilation = dilation.integer();
     if (this->dilation != 1) {
         throw failure("convolutions with gaps");
     }
@@ -425,8 +476,12 @@ Conv::Conv(const Prefix & prefix, const Value & channels, const Value & width, c
     planned(prefix).kept += this->channels * (this->width - 1);
 }
 
-Attend::Attend(const Prefix & prefix, const Value & kv_heads, const Value & key, const Value & value, const Value & window, const Value & chunk, const Value & softcap) :
-    layer(prefix.layer) {
+Attend::Attend(const Prefix & prefix, const Value & kv_heads, const Value & key, const Value & value,
+        const Value & window, const Value & chunk, const Value & softcap) :
+    Named(prefix) {
+    if (prefix.absent) {
+        return;
+    }
     Plan::Layer & own = planned(prefix);
     if (own.kv_heads > 0) {
         throw failure("two attentions in one layer");
@@ -454,7 +509,12 @@ void tie(const Prefix & prefix, const char * name, ggml_tensor *& weight, ggml_t
 
 // rotary positions
 
-Rotary::Rotary(const Value & dim, const Value & theta, const Value & parameters) : dim_given(dim), theta_given(theta), parameters_given(parameters) { make(); }
+Rotary::Rotary(const Value & dim, const Value & theta, const Value & parameters) :
+    dim_given(dim),
+    theta_given(theta),
+    parameters_given(parameters) {
+    make();
+}
 Rotary & Rotary::partial(const Value & value) { partial_given = value; make(); return *this; }
 Rotary & Rotary::context(const Value & value) { context_given = value; make(); return *this; }
 Rotary & Rotary::original(const Value & value) { original_given = value; make(); return *this; }
@@ -466,7 +526,9 @@ Rotary & Rotary::behind(const Value & value) {
     return *this;
 }
 
-Rotary & Rotary::long_by_scale(const Value &) { throw failure("rotary tables that differ in scale alone"); }
+[[noreturn]] Rotary & Rotary::long_by_scale(const Value &) {
+    throw failure("rotary tables that differ in scale alone");
+}
 
 void Rotary::make() {
     const Value & p = parameters_given;
@@ -517,7 +579,9 @@ void Rotary::make() {
         if (factor == 0.0) {
             factor = context_given.x / first.x;
         }
-        auto place = [&](double turns) { return dim * std::log(first.x / (turns * 2.0 * M_PI)) / (2.0 * std::log(theta)); };
+        auto place = [&](double turns) {
+            return dim * std::log(first.x / (turns * 2.0 * M_PI)) / (2.0 * std::log(theta));
+        };
         auto grown = [&](double m) { return factor <= 1.0 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; };
         double low = place(either(read(p, {"beta_fast"}), 32).x);
         double high = place(either(read(p, {"beta_slow"}), 1).x);
@@ -567,38 +631,60 @@ void Rotary::make() {
     throw failure("rotary positions of kind `" + kind + "`");
 }
 
+static void fill(ggml_tensor * x, const std::vector<float> & values) {
+    if (x && x->buffer) { // which it has if something reads it
+        ggml_backend_tensor_set(x, values.data(), 0, ggml_nbytes(x));
+    }
+}
+
 struct PeriodsInput : public llm_graph_input_i {
     const Rotary * table;
-    ggml_tensor * x = nullptr;
+    Rope rope;
 
     explicit PeriodsInput(const Rotary * table) : table(table) {}
 
     void set_input(const llama_ubatch * ubatch) override {
-        if (!x->buffer) {
-            return; // nothing reads it
+        fill(rope.periods, table->periods);
+        if (!rope.is_long || !ubatch->pos) {
+            return;
         }
-        llama_pos last = 0;
-        for (uint32_t n = 0; ubatch->pos && n < ubatch->n_tokens; ++n) {
-            last = std::max(last, ubatch->pos[n]);
+        // The length of a sequence chooses the table of its rows.
+        std::map<llama_seq_id, llama_pos> last;
+        for (uint32_t n = 0; n < ubatch->n_tokens; ++n) {
+            llama_pos & pos = last[ubatch->seq_id[n][0]];
+            pos = std::max(pos, ubatch->pos[n]);
         }
-        const bool is_long = table->reach > 0 && last + 1 > table->reach;
-        const auto & periods = is_long ? table->long_periods : table->periods;
-        ggml_backend_tensor_set(x, periods.data(), 0, ggml_nbytes(x));
+        std::vector<float> is_long;
+        for (uint32_t n = 0; n < ubatch->n_tokens; ++n) {
+            is_long.push_back(last[ubatch->seq_id[n][0]] + 1 > table->reach ? 1.0f : 0.0f);
+        }
+        fill(rope.long_periods, table->long_periods);
+        fill(rope.is_long, is_long);
     }
 
-    bool can_reuse(const llm_graph_params &) override { return true; }
+    bool can_reuse(const llm_graph_params & params) override {
+        return !rope.is_long || rope.is_long->ne[2] == params.ubatch.n_tokens;
+    }
 };
 
 Rope Rotary::operator()(Graph & g) const {
     auto input = std::make_unique<PeriodsInput>(this);
-    input->x = ggml_new_tensor_1d(g.ctx0, GGML_TYPE_F32, periods.size());
-    ggml_set_input(input->x);
-    Rope rope;
+    auto filled_later = [&](int64_t size, int64_t rows) {
+        ggml_tensor * x = ggml_new_tensor_3d(g.ctx0, GGML_TYPE_F32, size, 1, rows);
+        ggml_set_input(x);
+        return x;
+    };
+    Rope & rope = input->rope;
     rope.table = this;
-    rope.periods = input->x;
     rope.factor = scale;
+    rope.periods = filled_later(periods.size(), 1);
+    if (reach > 0) {
+        rope.long_periods = filled_later(periods.size(), 1);
+        rope.is_long = filled_later(1, g.n_tokens);
+    }
+    const Rope result = rope;
     g.res->add_input(std::move(input));
-    return rope;
+    return result;
 }
 
 // graphs
@@ -639,15 +725,57 @@ ggml_tensor * Graph::positions() {
     return positions_in;
 }
 
+ggml_tensor * Graph::rows(ggml_tensor * x) {
+    if (few_rows || x->ne[1] != n_tokens || x->ne[2] != 1 || x->ne[3] != 1) {
+        return x;
+    }
+    few_rows = true;
+    ggml_tensor * ids = build_inp_out_ids();
+    return ids ? ggml_get_rows(ctx0, cont(x), ids) : x;
+}
+
+ggml_tensor * Graph::result(ggml_tensor * x) {
+    res->t_embd = rows(x);
+    cb(res->t_embd, "result_norm", -1);
+    return res->t_embd;
+}
+
+ggml_tensor * Graph::logits(ggml_tensor * x, int64_t vocabulary) {
+    x = rows(x);
+    // Tokens that the head has no rows for, and rows that no tokens have.
+    if (x->ne[0] < vocabulary) {
+        ggml_tensor * none = ggml_new_tensor_2d(ctx0, x->type, vocabulary - x->ne[0], x->ne[1]);
+        x = ggml_concat(ctx0, cont(x), ggml_fill(ctx0, none, -INFINITY), 0);
+    } else if (x->ne[0] > vocabulary) {
+        x = ggml_cont(ctx0, part(x, 0, vocabulary));
+    }
+    res->t_logits = x;
+    cb(res->t_logits, "result_output", -1);
+    return res->t_logits;
+}
+
+ggml_tensor * Graph::layer_output(ggml_tensor * x, int layer) {
+    x = build_cvec(x, layer);
+    cb(x, "l_out", layer);
+    return x;
+}
+
+ggml_tensor * Graph::named(const Named & module, ggml_tensor * x) {
+    cb(x, module.name.c_str(), module.layer);
+    return x;
+}
+
 ggml_tensor * Graph::cont(ggml_tensor * x) { return ggml_is_contiguous(x) ? x : ggml_cont(ctx0, x); }
 
-ggml_tensor * Graph::embed(const Embedding & w, ggml_tensor * tokens) { return ggml_get_rows(ctx0, w.weight, tokens); }
+ggml_tensor * Graph::embed(const Embedding & w, ggml_tensor * tokens) {
+    return named(w, ggml_get_rows(ctx0, w.weight, tokens));
+}
 
 ggml_tensor * Graph::product(ggml_tensor * w, ggml_tensor * x) { return build_lora_mm(w, cont(x)); }
 
 ggml_tensor * Graph::linear(const Linear & w, ggml_tensor * x) {
     ggml_tensor * y = product(w.weight, x);
-    return w.bias ? ggml_add(ctx0, y, w.bias) : y;
+    return named(w, w.bias ? ggml_add(ctx0, y, w.bias) : y);
 }
 
 ggml_tensor * Graph::with(char op, ggml_tensor * x, ggml_tensor * p) {
@@ -667,16 +795,21 @@ ggml_tensor * Graph::times(ggml_tensor * x, ggml_tensor * p) { return with('*', 
 ggml_tensor * Graph::rms_norm(ggml_tensor * x, const Value & eps) { return ggml_rms_norm(ctx0, cont(x), eps.number()); }
 
 ggml_tensor * Graph::weighted(const Norm & w, ggml_tensor * y) {
+    cb(y, "norm", w.layer);
     ggml_tensor * scaled = with('*', y, w.weight);
     if (w.plus_one) {
         scaled = ggml_add(ctx0, y, scaled);
     }
-    return w.bias ? with('+', scaled, w.bias) : scaled;
+    return named(w, w.bias ? with('+', scaled, w.bias) : scaled);
 }
 
-ggml_tensor * Graph::rms_norm(const Norm & w, ggml_tensor * x) { return weighted(w, ggml_rms_norm(ctx0, cont(x), w.eps)); }
+ggml_tensor * Graph::rms_norm(const Norm & w, ggml_tensor * x) {
+    return weighted(w, ggml_rms_norm(ctx0, cont(x), w.eps));
+}
 ggml_tensor * Graph::layer_norm(ggml_tensor * x, const Value & eps) { return ggml_norm(ctx0, cont(x), eps.number()); }
-ggml_tensor * Graph::layer_norm(const Norm & w, ggml_tensor * x) { return weighted(w, ggml_norm(ctx0, cont(x), w.eps)); }
+ggml_tensor * Graph::layer_norm(const Norm & w, ggml_tensor * x) {
+    return weighted(w, ggml_norm(ctx0, cont(x), w.eps));
+}
 
 ggml_tensor * Graph::gated_norm(const Norm & w, ggml_tensor * x, ggml_tensor * gate, bool gate_first, bool silu) {
     x = cont(x);
@@ -692,7 +825,7 @@ ggml_tensor * Graph::gated_norm(const Norm & w, ggml_tensor * x, ggml_tensor * g
     y = ggml_rms_norm(ctx0, y, w.eps);
     y = ggml_reshape_4d(ctx0, y, x->ne[0], x->ne[1], x->ne[2], x->ne[3]);
     y = with('*', y, w.weight);
-    return gate_first ? y : ggml_mul(ctx0, y, gate);
+    return named(w, gate_first ? y : ggml_mul(ctx0, y, gate));
 }
 
 ggml_tensor * Graph::act(const Value & name, ggml_tensor * x) {
@@ -703,7 +836,8 @@ ggml_tensor * Graph::act(const Value & name, ggml_tensor * x) {
     if (word == "gelu_pytorch_tanh" || word == "gelu_tanh" || word == "gelu_new" || word == "gelu_fast") {
         // ggml's own reads a table of f16.
         ggml_tensor * cube = ggml_mul(ctx0, ggml_mul(ctx0, x, x), x);
-        ggml_tensor * inner = ggml_scale(ctx0, ggml_add(ctx0, x, ggml_scale(ctx0, cube, 0.044715f)), 0.79788456080286535588f);
+        ggml_tensor * inner =
+                ggml_scale(ctx0, ggml_add(ctx0, x, ggml_scale(ctx0, cube, 0.044715f)), 0.79788456080286535588f);
         return ggml_scale(ctx0, ggml_mul(ctx0, x, ggml_scale_bias(ctx0, ggml_tanh(ctx0, inner), 1.0f, 1.0f)), 0.5f);
     }
     if (word == "quick_gelu") { return ggml_mul(ctx0, x, ggml_sigmoid(ctx0, ggml_scale(ctx0, x, 1.702f))); }
@@ -759,16 +893,25 @@ ggml_tensor * Graph::binary(char op, ggml_tensor * x, ggml_tensor * y, int rank,
     }
 }
 
-ggml_tensor * Graph::add(ggml_tensor * x, ggml_tensor * y, int rank, int other) { return binary('+', x, y, rank, other); }
-ggml_tensor * Graph::sub(ggml_tensor * x, ggml_tensor * y, int rank, int other) { return binary('-', x, y, rank, other); }
-ggml_tensor * Graph::mul(ggml_tensor * x, ggml_tensor * y, int rank, int other) { return binary('*', x, y, rank, other); }
-ggml_tensor * Graph::div(ggml_tensor * x, ggml_tensor * y, int rank, int other) { return binary('/', x, y, rank, other); }
+ggml_tensor * Graph::add(ggml_tensor * x, ggml_tensor * y, int rank, int other) {
+    return binary('+', x, y, rank, other);
+}
+ggml_tensor * Graph::sub(ggml_tensor * x, ggml_tensor * y, int rank, int other) {
+    return binary('-', x, y, rank, other);
+}
+ggml_tensor * Graph::mul(ggml_tensor * x, ggml_tensor * y, int rank, int other) {
+    return binary('*', x, y, rank, other);
+}
+ggml_tensor * Graph::div(ggml_tensor * x, ggml_tensor * y, int rank, int other) {
+    return binary('/', x, y, rank, other);
+}
 
 ggml_tensor * Graph::clamp(ggml_tensor * x, const Value & low, const Value & high) {
     if (low.is_null() && high.is_null()) {
         return x;
     }
-    return ggml_clamp(ctx0, cont(x), low.is_null() ? -INFINITY : low.number(), high.is_null() ? INFINITY : high.number());
+    return ggml_clamp(
+            ctx0, cont(x), low.is_null() ? -INFINITY : low.number(), high.is_null() ? INFINITY : high.number());
 }
 
 ggml_tensor * Graph::heads(ggml_tensor * x, const Value & count, int rank) {
@@ -826,7 +969,16 @@ ggml_tensor * Graph::concat(const tensors & parts) {
 
 ggml_tensor * Graph::rotate(ggml_tensor * x, const Rope & rope, bool interleaved) {
     const int mode = interleaved ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX;
-    return ggml_rope_ext(ctx0, cont(x), positions(), rope.periods, 2 * rope.periods->ne[0], mode, 0, 1.0f, 1.0f, 0.0f, rope.factor, 0.0f, 0.0f);
+    const int size = 2 * rope.periods->ne[0];
+    x = cont(x);
+    auto rotated = [&](ggml_tensor * periods) {
+        return ggml_rope_ext(ctx0, x, positions(), periods, size, mode, 0, 1.0f, 1.0f, 0.0f, rope.factor, 0.0f, 0.0f);
+    };
+    ggml_tensor * y = rotated(rope.periods);
+    if (!rope.is_long) {
+        return y;
+    }
+    return ggml_add(ctx0, y, ggml_mul(ctx0, ggml_sub(ctx0, rotated(rope.long_periods), y), rope.is_long));
 }
 
 void Graph::inputs() {
@@ -854,8 +1006,8 @@ void Graph::inputs() {
     }
 }
 
-ggml_tensor * Graph::attend(const Attend & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, const Value & scale, const Value & window, ggml_tensor * sinks) {
-    (void) window; // which the plan has
+ggml_tensor * Graph::attend(const Attend & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
+        const Value & scale, ggml_tensor * sinks) {
     inputs();
     q = cont(q);
     // Rows of one head count as contiguous wherever they lie.
@@ -873,13 +1025,14 @@ ggml_tensor * Graph::attend(const Attend & state, ggml_tensor * q, ggml_tensor *
     return build_attn(attn, nullptr, nullptr, nullptr, q, k, v, nullptr, sinks, nullptr, s, state.layer);
 }
 
-ggml_tensor * Graph::latent(const Attend & state, const Linear & w, ggml_tensor * q, ggml_tensor * c, ggml_tensor * r, const Value & v_dim, const Value & scale, const Value & window, ggml_tensor * sinks) {
+ggml_tensor * Graph::latent(const Attend & state, const Linear & w, ggml_tensor * q, ggml_tensor * c, ggml_tensor * r,
+        const Value & v_dim, const Value & scale, ggml_tensor * sinks) {
     ggml_tensor * x = linear(w, ggml_reshape_2d(ctx0, cont(c), ggml_nelements(c) / n_tokens, n_tokens));
     const int64_t count = q->ne[1], size = x->ne[0] / count, values = v_dim.integer();
     x = ggml_reshape_3d(ctx0, x, size, count, n_tokens);
     ggml_tensor * turned = ggml_reshape_3d(ctx0, cont(r), ggml_nelements(r) / n_tokens, 1, n_tokens);
     ggml_tensor * k = concat({part(x, 0, size - values), turned});
-    return attend(state, q, k, part(x, size - values, size), scale, window, sinks);
+    return attend(state, q, k, part(x, size - values, size), scale, sinks);
 }
 
 // Numbers that follow from the positions of rows.
@@ -905,7 +1058,9 @@ struct PositionInput : public llm_graph_input_i {
         ggml_backend_tensor_set(x, row ? (const void *) all.data() : places.data(), 0, ggml_nbytes(x));
     }
 
-    bool can_reuse(const llm_graph_params & params) override { return x->ne[x->ne[1] > 1 || row ? 1 : 0] == params.ubatch.n_tokens; }
+    bool can_reuse(const llm_graph_params & params) override {
+        return x->ne[x->ne[1] > 1 || row ? 1 : 0] == params.ubatch.n_tokens;
+    }
 };
 
 ggml_tensor * Graph::places(const Value & offset) {
@@ -926,7 +1081,8 @@ ggml_tensor * Graph::by_position(const std::function<std::vector<float>(int64_t)
     return x;
 }
 
-ggml_tensor * Graph::temperature(ggml_tensor * x, const Value & factor, const Value & every, const Value & shift, const char * form, int rank) {
+ggml_tensor * Graph::temperature(
+        ggml_tensor * x, const Value & factor, const Value & every, const Value & shift, const char * form, int rank) {
     const float s = factor.number(), e = every.number(), d = shift.number();
     const std::string word = form;
     ggml_tensor * grown = by_position([=](int64_t at) -> std::vector<float> {
@@ -989,7 +1145,9 @@ ggml_tensor * Graph::xielu(ggml_tensor * x, ggml_tensor * p, ggml_tensor * n, gg
 
 // mixtures
 
-ggml_tensor * Graph::topk(ggml_tensor * x, const Value & count) { return ggml_argsort_top_k(ctx0, cont(x), count.integer()); }
+ggml_tensor * Graph::topk(ggml_tensor * x, const Value & count) {
+    return ggml_argsort_top_k(ctx0, cont(x), count.integer());
+}
 
 ggml_tensor * Graph::pick(ggml_tensor * x, ggml_tensor * chosen) {
     x = cont(x);
@@ -1015,7 +1173,8 @@ ggml_tensor * Graph::group_mask(ggml_tensor * x, const Value & groups, const Val
     return ggml_reshape_2d(ctx0, ggml_set_rows(ctx0, empty, taken, kept), x->ne[0], rows);
 }
 
-ggml_tensor * Graph::mixture(const Experts & w, ggml_tensor * x, ggml_tensor * chosen, ggml_tensor * weights, const Value & name, bool on_input, const Value & limit, const Value & alpha) {
+ggml_tensor * Graph::mixture(const Experts & w, ggml_tensor * x, ggml_tensor * chosen, ggml_tensor * weights,
+        const Value & name, bool on_input, const Value & limit, const Value & alpha) {
     x = cont(x);
     const int64_t count = chosen->ne[0], rows = x->ne[1];
     ggml_tensor * shares = ggml_reshape_3d(ctx0, cont(weights), 1, count, rows);
@@ -1052,7 +1211,7 @@ ggml_tensor * Graph::mixture(const Experts & w, ggml_tensor * x, ggml_tensor * c
         ggml_tensor * one = ggml_view_2d(ctx0, down, down->ne[0], rows, down->nb[2], n * down->nb[1]);
         sum = sum ? ggml_add(ctx0, sum, one) : count == 1 ? ggml_cont(ctx0, one) : one;
     }
-    return sum;
+    return named(w, sum);
 }
 
 // recurrent states
@@ -1071,7 +1230,8 @@ ggml_tensor * Graph::kept(int layer, int64_t offset, int64_t size) {
 void Graph::keep(int layer, int64_t offset, ggml_tensor * x, int64_t size) {
     ggml_tensor * all = recurrent_context->get_r_l(layer);
     const size_t row = hparams.n_embd_r() * ggml_element_size(all);
-    ggml_tensor * place = ggml_view_2d(ctx0, all, size, ubatch.n_seqs, row, recurrent_context->get_head() * row + offset * ggml_element_size(all));
+    ggml_tensor * place = ggml_view_2d(
+            ctx0, all, size, ubatch.n_seqs, row, recurrent_context->get_head() * row + offset * ggml_element_size(all));
     ggml_build_forward_expand(gf, ggml_cpy(ctx0, ggml_reshape_2d(ctx0, cont(x), size, ubatch.n_seqs), place));
 }
 
@@ -1084,7 +1244,7 @@ ggml_tensor * Graph::conv(const Conv & w, ggml_tensor * x) {
     keep(w.layer, w.offset, ggml_cont(ctx0, last), w.channels * before);
     ggml_tensor * weight = ggml_reshape_2d(ctx0, w.weight, w.width, w.channels);
     ggml_tensor * y = ggml_reshape_2d(ctx0, ggml_ssm_conv(ctx0, all, weight), w.channels, rows * seqs);
-    return w.bias ? ggml_add(ctx0, y, w.bias) : y;
+    return named(w, w.bias ? ggml_add(ctx0, y, w.bias) : y);
 }
 
 ggml_tensor * Graph::previous(const State & state, ggml_tensor * x) {
@@ -1098,7 +1258,8 @@ ggml_tensor * Graph::previous(const State & state, ggml_tensor * x) {
     return ggml_reshape_2d(ctx0, ggml_cont(ctx0, before), size, rows * seqs);
 }
 
-ggml_tensor * Graph::ssd(const State & state, ggml_tensor * x, ggml_tensor * dt, ggml_tensor * b, ggml_tensor * c, ggml_tensor * a_log, ggml_tensor * d, bool per_channel) {
+ggml_tensor * Graph::ssd(const State & state, ggml_tensor * x, ggml_tensor * dt, ggml_tensor * b, ggml_tensor * c,
+        ggml_tensor * a_log, ggml_tensor * d, bool per_channel) {
     const int64_t seqs = ubatch.n_seqs, rows = ubatch.n_seq_tokens;
     x = cont(x);
     b = cont(b);
@@ -1108,21 +1269,27 @@ ggml_tensor * Graph::ssd(const State & state, ggml_tensor * x, ggml_tensor * dt,
     ggml_tensor * past = ggml_reshape_4d(ctx0, kept(state.layer, state.offset, state.size), inner, size, heads, seqs);
     // The scan of ggml takes the softplus itself, so it is given the inverse: log(exp(dt) - 1) = dt + log(1 - exp(-dt)).
     ggml_tensor * steps = ggml_reshape_3d(ctx0, cont(dt), heads, rows, seqs);
-    steps = ggml_add(ctx0, steps, ggml_log(ctx0, ggml_scale(ctx0, ggml_expm1(ctx0, ggml_scale(ctx0, steps, -1.0f)), -1.0f)));
+    steps = ggml_add(
+            ctx0, steps, ggml_log(ctx0, ggml_scale(ctx0, ggml_expm1(ctx0, ggml_scale(ctx0, steps, -1.0f)), -1.0f)));
     ggml_tensor * rate = ggml_scale(ctx0, ggml_exp(ctx0, a_log), -1.0f);
     rate = per_channel ? ggml_reshape_2d(ctx0, rate, inner, heads) : ggml_reshape_2d(ctx0, rate, 1, heads);
     ggml_tensor * rows_in = ggml_reshape_4d(ctx0, x, size, heads, rows, seqs);
     ggml_tensor * ids = ggml_cast(ctx0, ggml_arange(ctx0, 0.0f, (float) seqs, 1.0f), GGML_TYPE_I32);
-    ggml_tensor * all = ggml_ssm_scan(ctx0, past, rows_in, steps, rate,
-            ggml_reshape_4d(ctx0, b, inner, groups, rows, seqs), ggml_reshape_4d(ctx0, c, inner, groups, rows, seqs), ids, 1);
+    ggml_tensor * all =
+            ggml_ssm_scan(ctx0, past, rows_in, steps, rate, ggml_reshape_4d(ctx0, b, inner, groups, rows, seqs),
+                    ggml_reshape_4d(ctx0, c, inner, groups, rows, seqs), ids, 1);
     const int64_t count = ggml_nelements(x);
-    keep(state.layer, state.offset, ggml_view_1d(ctx0, all, state.size * seqs, count * ggml_element_size(all)), state.size);
-    ggml_tensor * y = ggml_view_3d(ctx0, all, size, heads, rows * seqs, size * all->nb[0], size * heads * all->nb[0], 0);
-    y = ggml_add(ctx0, y, ggml_mul(ctx0, ggml_reshape_3d(ctx0, x, size, heads, rows * seqs), ggml_reshape_2d(ctx0, d, 1, heads)));
-    return ggml_reshape_2d(ctx0, y, size * heads, rows * seqs);
+    keep(state.layer, state.offset, ggml_view_1d(ctx0, all, state.size * seqs, count * ggml_element_size(all)),
+            state.size);
+    ggml_tensor * y =
+            ggml_view_3d(ctx0, all, size, heads, rows * seqs, size * all->nb[0], size * heads * all->nb[0], 0);
+    y = ggml_add(ctx0, y,
+            ggml_mul(ctx0, ggml_reshape_3d(ctx0, x, size, heads, rows * seqs), ggml_reshape_2d(ctx0, d, 1, heads)));
+    return named(state, ggml_reshape_2d(ctx0, y, size * heads, rows * seqs));
 }
 
-ggml_tensor * Graph::log_decay(ggml_tensor * x, ggml_tensor * a_log, ggml_tensor * bias, const Value & floor, int rank) {
+ggml_tensor * Graph::log_decay(
+        ggml_tensor * x, ggml_tensor * a_log, ggml_tensor * bias, int rank, const Value & floor) {
     x = plus(x, bias);
     ggml_tensor * rate = ggml_exp(ctx0, a_log);
     if (rank > 1) {
@@ -1134,22 +1301,24 @@ ggml_tensor * Graph::log_decay(ggml_tensor * x, ggml_tensor * a_log, ggml_tensor
     return ggml_scale(ctx0, ggml_mul(ctx0, ggml_softplus(ctx0, x), rate), -1.0f);
 }
 
-ggml_tensor * Graph::delta(const State & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * g, ggml_tensor * beta, const Value & scale, const Value & eps) {
+ggml_tensor * Graph::delta(const State & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * g,
+        ggml_tensor * beta, const Value & scale, const Value & eps) {
     const int64_t seqs = ubatch.n_seqs, rows = ubatch.n_seq_tokens;
     q = cont(q);
     k = cont(k);
     v = cont(v);
-    const int64_t size = k->ne[0], heads = v->ne[1], keys = k->ne[1];
-    if (size != v->ne[0]) {
-        throw failure("keys and values of different sizes in a delta rule");
-    }
+    const int64_t key = k->ne[0], value = v->ne[0], heads = v->ne[1], keys = k->ne[1];
+    // The rule of ggml has keys and values of one size; zeros behind the shorter ones change nothing.
+    const int64_t size = std::max(key, value);
     if (!eps.is_null()) {
         // x / sqrt(sum + eps) by the mean: rms_norm(x, eps / n) / sqrt(n).
-        const float n = (float) size;
+        const float n = (float) key;
         q = ggml_scale(ctx0, ggml_rms_norm(ctx0, q, eps.number() / n), 1.0f / std::sqrt(n));
         k = ggml_scale(ctx0, ggml_rms_norm(ctx0, k, eps.number() / n), 1.0f / std::sqrt(n));
     }
+    auto padded = [&](ggml_tensor * x) { return x->ne[0] == size ? x : ggml_pad(ctx0, x, size - x->ne[0], 0, 0, 0); };
     auto spread = [&](ggml_tensor * x) {
+        x = padded(x);
         if (keys == heads) {
             return ggml_reshape_4d(ctx0, x, size, heads, rows, seqs);
         }
@@ -1160,15 +1329,19 @@ ggml_tensor * Graph::delta(const State & state, ggml_tensor * q, ggml_tensor * k
     // The rule of ggml divides queries by the root of their size.
     q = ggml_scale(ctx0, spread(q), scale.number() * std::sqrt((float) size));
     g = cont(g);
-    const bool each = ggml_nelements(g) == ggml_nelements(v);
-    g = ggml_reshape_4d(ctx0, g, each ? size : 1, heads, rows, seqs);
+    const bool each = ggml_nelements(g) == key * heads * rows * seqs;
+    g = ggml_reshape_4d(ctx0, g, each ? key : 1, heads, rows, seqs);
+    g = each ? padded(g) : g;
+    v = padded(ggml_reshape_4d(ctx0, v, value, heads, rows, seqs));
     ggml_tensor * past = ggml_reshape_4d(ctx0, kept(state.layer, state.offset, state.size), size, size, heads, seqs);
-    ggml_tensor * all = ggml_gated_delta_net(ctx0, q, spread(k), ggml_reshape_4d(ctx0, v, size, heads, rows, seqs), g,
+    ggml_tensor * all = ggml_gated_delta_net(ctx0, q, spread(k), v, g,
             ggml_reshape_4d(ctx0, cont(beta), 1, heads, rows, seqs), past, 1);
     const int64_t count = size * heads * rows * seqs;
-    keep(state.layer, state.offset, ggml_view_1d(ctx0, all, state.size * seqs, count * ggml_element_size(all)), state.size);
-    ggml_tensor * y = ggml_view_3d(ctx0, all, size, heads, rows * seqs, size * all->nb[0], size * heads * all->nb[0], 0);
-    return ggml_cont(ctx0, y);
+    keep(state.layer, state.offset, ggml_view_1d(ctx0, all, state.size * seqs, count * ggml_element_size(all)),
+            state.size);
+    ggml_tensor * y =
+            ggml_view_3d(ctx0, all, value, heads, rows * seqs, size * all->nb[0], size * heads * all->nb[0], 0);
+    return named(state, ggml_cont(ctx0, y));
 }
 
 // families
@@ -1218,7 +1391,8 @@ struct FamilyModel : public llama_model_base {
         make(loading);
         const Plan & plan = loading.plan;
         hparams.n_layer_all = loading.layers;
-        hparams.n_ctx_train = read(config, {"max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len"}, 2048).i;
+        hparams.n_ctx_train =
+                read(config, {"max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len"}, 2048).i;
         hparams.n_embd = read(config, {"hidden_size", "n_embd", "d_model", "dim"}).integer();
         hparams.n_head_arr.fill(1);
         hparams.n_head_kv_arr.fill(0);
@@ -1290,19 +1464,15 @@ struct FamilyModel : public llama_model_base {
         for (const auto & [name, weight] : ml.weights_map) {
             if (loading.names.count(name) == 0) {
                 const auto & ne = weight.tensor->ne;
-                create_tensor(ml, LLM_TN_IMPL(LLM_TENSOR_OUTPUT_NORM, name, "weight", -1), {ne[0], ne[1], ne[2], ne[3]}, TENSOR_SKIP);
+                create_tensor(ml, LLM_TN_IMPL(LLM_TENSOR_OUTPUT_NORM, name, "weight", -1), {ne[0], ne[1], ne[2], ne[3]},
+                        TENSOR_SKIP);
             }
         }
     }
 
     std::unique_ptr<llm_graph_context> build_arch_graph(const llm_graph_params & params) const override {
         auto g = std::make_unique<Graph>(params);
-        ggml_tensor * logits = (*own)(g->tokens(), *g);
-        if (ggml_tensor * rows = g->build_inp_out_ids()) {
-            logits = ggml_get_rows(g->ctx0, g->cont(logits), rows);
-        }
-        g->res->t_embd = logits;
-        g->res->t_logits = logits;
+        ggml_tensor * logits = g->logits((*own)(g->tokens(), *g), vocab.n_tokens());
         ggml_build_forward_expand(g->gf, logits);
         return g;
     }

@@ -11,6 +11,9 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -40,9 +43,13 @@ struct Value {
     explicit operator bool() const;
     bool is_null() const { return kind == NONE; }
     bool is_number() const { return kind == INT || kind == FLOAT || kind == BOOL; }
+    // The value as a type, or an error.
     int64_t integer() const;
     float number() const;
+    double real() const;
+    bool flag() const;
     Value operator[](const Value & key) const;
+    Value otherwise(const std::function<Value()> & other) const; // if it is null
 };
 
 Value operator+(const Value & a, const Value & b);
@@ -122,44 +129,57 @@ struct Loading {
 
 // The path of a module, by which it finds its tensors.
 struct Prefix {
-    Loading * loading = nullptr;
+    Loading * loading = nullptr; // null when the model is loaded
     std::string path;
+    std::string name; // the path below the layer
     int layer = -1;
+    bool absent = false;
 
     Prefix at(const std::string & name) const;
-    ggml_tensor * tensor(const char * suffix, llm_tensor like, std::initializer_list<Value> sizes, bool required = true) const;
+    Prefix when(const Value & condition) const; // of a module that is there if the condition holds
+    ggml_tensor * tensor(
+            const char * suffix, llm_tensor like, std::initializer_list<Value> sizes, bool required = true) const;
 };
 
-struct Linear {
+// A module of the library, after which the tensors that it computes are named.
+struct Named {
+    std::string name;
+    int layer = -1;
+    Named() {}
+    explicit Named(const Prefix & prefix) : name(prefix.name), layer(prefix.layer) {}
+};
+
+struct Linear : Named {
     ggml_tensor * weight = nullptr;
     ggml_tensor * bias = nullptr;
     Linear() {}
-    Linear(const Prefix & prefix, const Value & in, const Value & out, const Value & bias);
+    Linear(const Prefix & prefix, const Value & in, const Value & out, const Value & bias = false);
 };
 
-struct Embedding {
+struct Embedding : Named {
     ggml_tensor * weight = nullptr;
     Embedding() {}
     Embedding(const Prefix & prefix, const Value & count, const Value & size);
 };
 
-struct Norm {
+struct Norm : Named {
     ggml_tensor * weight = nullptr;
     ggml_tensor * bias = nullptr;
     float eps = 0.0f;
     bool plus_one = false;
     int64_t groups = 1;
     Norm() {}
-    Norm(const Prefix & prefix, const Value & size, const Value & eps, const Value & bias, const Value & plus_one, const Value & groups = 1);
+    Norm(const Prefix & prefix, const Value & size, const Value & eps, const Value & bias = false,
+            const Value & plus_one = false, const Value & groups = 1);
 };
 
-struct Parameter {
+struct Parameter : Named {
     ggml_tensor * weight = nullptr;
     Parameter() {}
     Parameter(const Prefix & prefix, const Value & a, const Value & b = nullptr, const Value & c = nullptr);
 };
 
-struct Experts {
+struct Experts : Named {
     ggml_tensor * gate = nullptr;
     ggml_tensor * up = nullptr;
     ggml_tensor * down = nullptr;
@@ -167,31 +187,31 @@ struct Experts {
     ggml_tensor * up_bias = nullptr;
     ggml_tensor * down_bias = nullptr;
     Experts() {}
-    Experts(const Prefix & prefix, const Value & size, const Value & inner, const Value & count, const Value & gated, const Value & bias);
+    Experts(const Prefix & prefix, const Value & size, const Value & inner, const Value & count,
+            const Value & gated = true, const Value & bias = false);
 };
 
-struct Conv {
+struct Conv : Named {
     ggml_tensor * weight = nullptr;
     ggml_tensor * bias = nullptr;
     int64_t channels = 0, width = 0, offset = 0, dilation = 1;
-    int layer = -1;
     Conv() {}
-    Conv(const Prefix & prefix, const Value & channels, const Value & width, const Value & bias, const Value & dilation);
+    Conv(const Prefix & prefix, const Value & channels, const Value & width, const Value & bias = false,
+            const Value & dilation = 1);
 };
 
 // A recurrent state of a layer.
-struct State {
+struct State : Named {
     int64_t size = 0, offset = 0;
-    int layer = -1;
     State() {}
     State(const Prefix & prefix, const Value & size);
 };
 
 // What attention keeps of a layer.
-struct Attend {
-    int layer = -1;
+struct Attend : Named {
     Attend() {}
-    Attend(const Prefix & prefix, const Value & kv_heads, const Value & key, const Value & value, const Value & window, const Value & chunk, const Value & softcap);
+    Attend(const Prefix & prefix, const Value & kv_heads, const Value & key, const Value & value,
+            const Value & window = nullptr, const Value & chunk = false, const Value & softcap = nullptr);
 };
 
 struct Rotary;
@@ -199,6 +219,8 @@ struct Rotary;
 struct Rope {
     const Rotary * table = nullptr;
     ggml_tensor * periods = nullptr;
+    ggml_tensor * long_periods = nullptr; // of rows where `is_long` is 1
+    ggml_tensor * is_long = nullptr;
     float factor = 1.0f;
 };
 
@@ -210,6 +232,14 @@ struct Graph : public llm_graph_context {
 
     ggml_tensor * tokens();
     ggml_tensor * positions();
+    // Rows for which results are wanted, from where on no other rows are computed.
+    ggml_tensor * rows(ggml_tensor * x);
+    // Rows that enter the head.
+    ggml_tensor * result(ggml_tensor * x);
+    // Log-odds of the tokens of a vocabulary.
+    ggml_tensor * logits(ggml_tensor * x, int64_t vocabulary);
+    void layer_input(ggml_tensor * x, int layer) { res->t_layer_inp[layer] = x; }
+    ggml_tensor * layer_output(ggml_tensor * x, int layer);
     ggml_tensor * cont(ggml_tensor * x);
 
     ggml_tensor * embed(const Embedding & w, ggml_tensor * tokens);
@@ -219,32 +249,35 @@ struct Graph : public llm_graph_context {
     ggml_tensor * rms_norm(ggml_tensor * x, const Value & eps);
     ggml_tensor * layer_norm(const Norm & w, ggml_tensor * x);
     ggml_tensor * layer_norm(ggml_tensor * x, const Value & eps);
-    ggml_tensor * gated_norm(const Norm & w, ggml_tensor * x, ggml_tensor * gate, bool gate_first, bool silu);
+    ggml_tensor * gated_norm(const Norm & w, ggml_tensor * x, ggml_tensor * gate, bool gate_first, bool silu = true);
     ggml_tensor * act(const Value & name, ggml_tensor * x);
     ggml_tensor * scale(ggml_tensor * x, const Value & s, const Value & shift = 0);
     ggml_tensor * sum(ggml_tensor * x);
     ggml_tensor * mean(ggml_tensor * x);
     // Rows of the two have these numbers of axes.
     ggml_tensor * binary(char op, ggml_tensor * x, ggml_tensor * y, int rank, int other);
-    ggml_tensor * add(ggml_tensor * x, ggml_tensor * y, int rank, int other);
-    ggml_tensor * sub(ggml_tensor * x, ggml_tensor * y, int rank, int other);
-    ggml_tensor * mul(ggml_tensor * x, ggml_tensor * y, int rank, int other);
-    ggml_tensor * div(ggml_tensor * x, ggml_tensor * y, int rank, int other);
+    ggml_tensor * add(ggml_tensor * x, ggml_tensor * y, int rank = 1, int other = 1);
+    ggml_tensor * sub(ggml_tensor * x, ggml_tensor * y, int rank = 1, int other = 1);
+    ggml_tensor * mul(ggml_tensor * x, ggml_tensor * y, int rank = 1, int other = 1);
+    ggml_tensor * div(ggml_tensor * x, ggml_tensor * y, int rank = 1, int other = 1);
     ggml_tensor * plus(ggml_tensor * x, ggml_tensor * parameter);
     ggml_tensor * times(ggml_tensor * x, ggml_tensor * parameter);
     ggml_tensor * clamp(ggml_tensor * x, const Value & low, const Value & high);
-    ggml_tensor * heads(ggml_tensor * x, const Value & count, int rank);
+    ggml_tensor * heads(ggml_tensor * x, const Value & count, int rank = 1);
     ggml_tensor * flat(ggml_tensor * x, int rank);
-    ggml_tensor * merge(ggml_tensor * x, int rank);
+    ggml_tensor * merge(ggml_tensor * x, int rank = 2);
     tensors split(ggml_tensor * x, const Value & sizes);
     ggml_tensor * part(ggml_tensor * x, const Value & from, const Value & to);
     ggml_tensor * concat(const tensors & parts);
     ggml_tensor * rotate(ggml_tensor * x, const Rope & rope, bool interleaved);
-    ggml_tensor * attend(const Attend & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, const Value & scale, const Value & window, ggml_tensor * sinks = nullptr);
-    ggml_tensor * latent(const Attend & state, const Linear & w, ggml_tensor * q, ggml_tensor * c, ggml_tensor * r, const Value & v_dim, const Value & scale, const Value & window, ggml_tensor * sinks = nullptr);
+    ggml_tensor * attend(const Attend & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, const Value & scale,
+            ggml_tensor * sinks = nullptr);
+    ggml_tensor * latent(const Attend & state, const Linear & w, ggml_tensor * q, ggml_tensor * c, ggml_tensor * r,
+            const Value & v_dim, const Value & scale, ggml_tensor * sinks = nullptr);
     ggml_tensor * places(const Value & offset);
     ggml_tensor * by_position(const std::function<std::vector<float>(int64_t)> & row);
-    ggml_tensor * temperature(ggml_tensor * x, const Value & factor, const Value & every, const Value & shift, const char * form, int rank);
+    ggml_tensor * temperature(ggml_tensor * x, const Value & factor, const Value & every, const Value & shift,
+            const char * form, int rank);
     ggml_tensor * sinusoid(const Value & frequencies, const Value & offset);
     ggml_tensor * copies(ggml_tensor * x, const Value & count);
     ggml_tensor * heads_linear(ggml_tensor * w, ggml_tensor * x, bool in_out, bool shared);
@@ -252,19 +285,25 @@ struct Graph : public llm_graph_context {
     ggml_tensor * topk(ggml_tensor * x, const Value & count);
     ggml_tensor * group_mask(ggml_tensor * x, const Value & groups, const Value & keep, bool by_max, bool zero);
     ggml_tensor * pick(ggml_tensor * x, ggml_tensor * chosen);
-    ggml_tensor * mixture(const Experts & w, ggml_tensor * x, ggml_tensor * chosen, ggml_tensor * weights, const Value & act, bool on_input, const Value & limit, const Value & alpha);
+    ggml_tensor * mixture(const Experts & w, ggml_tensor * x, ggml_tensor * chosen, ggml_tensor * weights,
+            const Value & act, bool on_input = false, const Value & limit = nullptr, const Value & alpha = nullptr);
     ggml_tensor * conv(const Conv & w, ggml_tensor * x);
     ggml_tensor * previous(const State & state, ggml_tensor * x);
-    ggml_tensor * ssd(const State & state, ggml_tensor * x, ggml_tensor * dt, ggml_tensor * b, ggml_tensor * c, ggml_tensor * a_log, ggml_tensor * d, bool per_channel);
-    ggml_tensor * log_decay(ggml_tensor * x, ggml_tensor * a_log, ggml_tensor * bias, const Value & floor, int rank);
-    ggml_tensor * delta(const State & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * g, ggml_tensor * beta, const Value & scale, const Value & eps);
+    ggml_tensor * ssd(const State & state, ggml_tensor * x, ggml_tensor * dt, ggml_tensor * b, ggml_tensor * c,
+            ggml_tensor * a_log, ggml_tensor * d, bool per_channel = false);
+    ggml_tensor * log_decay(
+            ggml_tensor * x, ggml_tensor * a_log, ggml_tensor * bias, int rank, const Value & floor = nullptr);
+    ggml_tensor * delta(const State & state, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * g,
+            ggml_tensor * beta, const Value & scale, const Value & eps);
 
-private:
+  private:
     llm_graph_input_attn_kv      * attn = nullptr;
     llm_graph_input_attn_kv_iswa * attn_iswa = nullptr;
     llm_graph_input_rs           * recurrent = nullptr;
     const llama_memory_recurrent_context * recurrent_context = nullptr;
     std::map<int, ggml_tensor *> states;
+    bool few_rows = false;
+    ggml_tensor * named(const Named & module, ggml_tensor * x);
     ggml_tensor * with(char op, ggml_tensor * x, ggml_tensor * parameter);
     ggml_tensor * weighted(const Norm & w, ggml_tensor * y);
     void inputs();
@@ -284,16 +323,48 @@ struct Rotary {
     Rotary & context(const Value & value);
     Rotary & original(const Value & value);
     Rotary & behind(const Value & value);
-    Rotary & long_by_scale(const Value & value);
+    [[noreturn]] Rotary & long_by_scale(const Value & value);
     Rope operator()(Graph & g) const;
     void make();
 };
 
 void tie(const Prefix & prefix, const char * name, ggml_tensor *& weight, ggml_tensor * other);
 
-// A module that is of one class or of another.
+// The values of a list of known length.
+template <size_t... N> auto unpacked(const tensors & all, std::index_sequence<N...>) {
+    return std::make_tuple(all.at(N)...);
+}
+template <size_t count> auto unpacked(const tensors & all) { return unpacked(all, std::make_index_sequence<count>()); }
+
+// Base of the settings of a family.
+struct Settings {
+    const Value config;
+    explicit Settings(const Value & config) : config(config) {}
+};
+
+// Base of the modules of a family.
+template <typename Config> struct Module {
+    const Config & config;
+    const Prefix prefix;
+    const Value layer; // the number of the layer that it lies in
+    Module(const Config & config, const Prefix & prefix) : config(config), prefix(prefix), layer(prefix.layer) {}
+};
+
+// A module that is of one class or of another, or is missing.
 template <typename... T> struct OneOf : public std::variant<std::monostate, T...> {
-    using std::variant<std::monostate, T...>::operator=;
+    OneOf() {}
+
+    // Of the first class if a condition holds; otherwise of the second, if there is one.
+    template <typename... A> explicit OneOf(const Value & is_first, const A &... given) {
+        if (is_first) {
+            this->template emplace<1>(given...);
+        } else if constexpr (sizeof...(T) > 1) {
+            this->template emplace<2>(given...);
+        }
+    }
+
+    // The module, where there is one class.
+    auto * operator->() { return &std::get<1>(*this); }
 
     template <typename... A> auto operator()(A &&... given) {
         using Result = std::common_type_t<std::invoke_result_t<T, A...>...>;
@@ -304,6 +375,62 @@ template <typename... T> struct OneOf : public std::variant<std::monostate, T...
                 return module(given...);
             }
         }, static_cast<std::variant<std::monostate, T...> &>(*this));
+    }
+};
+
+// A layer, whose input and output llama.cpp knows.
+template <typename... T> struct LayerOf {
+    OneOf<T...> module;
+    int number = 0;
+
+    template <typename... A> auto operator()(ggml_tensor * x, A &&... given) {
+        Graph & graph = graph_of(given...);
+        graph.layer_input(x, number);
+        auto y = module(x, given...);
+        if constexpr (std::is_same_v<decltype(y), ggml_tensor *>) {
+            return graph.layer_output(y, number);
+        } else {
+            return y;
+        }
+    }
+
+private:
+    template <typename A, typename... B> static Graph & graph_of(A & first, B &... others) {
+        if constexpr (std::is_same_v<A, Graph>) {
+            return first;
+        } else {
+            return graph_of(others...);
+        }
+    }
+};
+
+// All layers. If there are several classes, each has a kind of layers or a list of kinds, and null stands for all other kinds.
+template <typename... T> struct Layers : public std::vector<LayerOf<T...>> {
+    template <typename Config>
+    Layers(const Config & config, const Prefix & prefix, const char * path, const Value & count,
+            const Value & kinds = nullptr, const Value & classes = nullptr) {
+        this->resize(count.integer());
+        for (int n = 0; n < (int) this->size(); ++n) {
+            (*this)[n].number = n;
+            const size_t place = kinds.is_null() ? 0 : place_of(kinds[n], classes);
+            make(place, (*this)[n].module, std::index_sequence_for<T...>(), config, prefix.at(filled(path, n)));
+        }
+    }
+
+private:
+    static size_t place_of(const Value & kind, const Value & classes) {
+        for (size_t n = 0; n < classes.items.size(); ++n) {
+            const Value & one = classes.items[n];
+            if (one.is_null() || one == kind || (is_list(one) && contains(one, kind))) {
+                return n;
+            }
+        }
+        unknown_kind(kind);
+    }
+
+    template <size_t... N, typename... A>
+    static void make(size_t place, OneOf<T...> & module, std::index_sequence<N...>, const A &... given) {
+        ((void) (place == N ? (module.template emplace<N + 1>(given...), 0) : 0), ...);
     }
 };
 
@@ -319,5 +446,17 @@ using Maker = std::function<std::unique_ptr<Model>(const Value & config, const P
 struct Family {
     Family(const char * name, Maker maker);
 };
+
+// A model with its settings.
+template <typename Config, typename T> struct Owner : public Model {
+    Config config;
+    T model;
+    Owner(const Value & given, const Prefix & prefix) : config(given), model(config, prefix) {}
+    ggml_tensor * operator()(ggml_tensor * tokens, Graph & g) override { return model(tokens, g); }
+};
+
+template <typename Config, typename T> std::unique_ptr<Model> new_model(const Value & config, const Prefix & prefix) {
+    return std::make_unique<Owner<Config, T>>(config, prefix);
+}
 
 }

@@ -1,30 +1,40 @@
 // Runs prompts of token ids through a model, and writes log-odds of all rows: `run MODEL.gguf PROMPTS OUT`.
 // Each line of PROMPTS has the number of tokens before those that come one by one, and the tokens. For each line, OUT gets the rows
-// of all tokens at once, and those of the same tokens in steps, as f32.
+// of all tokens at once, and those of the same tokens in steps, as f32. Behind these are the rows of all lines in one batch.
 
 #include "llama.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
 
-static bool rows(llama_context * ctx, const std::vector<llama_token> & tokens, size_t from, size_t to, int width, FILE * out) {
-    llama_batch batch = llama_batch_init(to - from, 0, 1);
-    for (size_t n = from; n < to; ++n) {
-        batch.token[batch.n_tokens] = tokens[n];
-        batch.pos[batch.n_tokens] = n;
-        batch.n_seq_id[batch.n_tokens] = 1;
-        batch.seq_id[batch.n_tokens][0] = 0;
-        batch.logits[batch.n_tokens++] = true;
-    }
+static void add(llama_batch & batch, llama_token token, llama_pos pos, llama_seq_id seq) {
+    batch.token[batch.n_tokens] = token;
+    batch.pos[batch.n_tokens] = pos;
+    batch.n_seq_id[batch.n_tokens] = 1;
+    batch.seq_id[batch.n_tokens][0] = seq;
+    batch.logits[batch.n_tokens++] = true;
+}
+
+static bool written(llama_context * ctx, const llama_batch & batch, int width, FILE * out) {
     const bool good = llama_decode(ctx, batch) == 0;
-    for (size_t n = from; good && n < to; ++n) {
-        std::fwrite(llama_get_logits_ith(ctx, n - from), sizeof(float), width, out);
+    for (int n = 0; good && n < batch.n_tokens; ++n) {
+        std::fwrite(llama_get_logits_ith(ctx, n), sizeof(float), width, out);
     }
     llama_batch_free(batch);
     return good;
+}
+
+static bool rows(
+        llama_context * ctx, const std::vector<llama_token> & tokens, size_t from, size_t to, int width, FILE * out) {
+    llama_batch batch = llama_batch_init(to - from, 0, 1);
+    for (size_t n = from; n < to; ++n) {
+        add(batch, tokens[n], n, 0);
+    }
+    return written(ctx, batch, width, out);
 }
 
 int main(int argc, char ** argv) {
@@ -46,7 +56,7 @@ int main(int argc, char ** argv) {
     std::vector<std::pair<size_t, std::vector<llama_token>>> prompts;
     std::ifstream in(argv[2]);
     std::string line;
-    size_t longest = 64;
+    size_t longest = 64, all = 0;
     while (std::getline(in, line)) {
         std::istringstream words(line);
         size_t split;
@@ -56,10 +66,14 @@ int main(int argc, char ** argv) {
             tokens.push_back(token);
         }
         longest = std::max(longest, tokens.size());
+        all += tokens.size();
         prompts.push_back({split, tokens});
     }
     llama_context_params params = llama_context_default_params();
-    params.n_ctx = params.n_batch = params.n_ubatch = longest;
+    params.n_seq_max = std::max<size_t>(1, prompts.size());
+    params.kv_unified = true; // or long prompts come in parts
+    params.n_ctx = longest * params.n_seq_max;
+    params.n_batch = params.n_ubatch = std::max(longest, all);
     params.n_threads = params.n_threads_batch = 1;
     params.type_k = params.type_v = GGML_TYPE_F32;
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
@@ -83,6 +97,17 @@ int main(int argc, char ** argv) {
                 return 1;
             }
         }
+    }
+    llama_memory_clear(llama_get_memory(ctx), true);
+    llama_batch batch = llama_batch_init(all, 0, 1);
+    for (size_t seq = 0; seq < prompts.size(); ++seq) {
+        const auto & tokens = prompts[seq].second;
+        for (size_t n = 0; n < tokens.size(); ++n) {
+            add(batch, tokens[n], n, seq);
+        }
+    }
+    if (!written(ctx, batch, width, out)) {
+        return 1;
     }
     std::fclose(out);
     std::fprintf(stderr, "width %d\n", width);
