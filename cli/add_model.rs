@@ -9,7 +9,7 @@ use engine::{Chunk, InputRounding, NoProbe, OutputRows, SessionOptions};
 use models::add::{AddOptions, AddedModel, add};
 use models::config::ConfigFile;
 use models::coverage::TensorCoverage;
-use models::draft::{SpecDraft, summary};
+use models::draft::{SpecDraft, free_name, summary};
 use models::local_model::LocalModel;
 use models::specs::Specs;
 use models::{CheckpointFolder, is_gguf, open};
@@ -32,7 +32,21 @@ use crate::target::{self, ModelArgs, SpecArgs};
 use crate::term::{Tone, paint};
 use crate::{CommandOutcome, annotate, parity_mutate, schema, term, write};
 
+mod derived;
 mod draft_screen;
+
+use derived::{DeriveArgs, LiftedRecord};
+
+/// Origin of the spec of a model.
+#[derive(Debug)]
+enum SpecOrigin {
+    /// The spec was given, or matches.
+    Known,
+    /// It was drafted from the headers.
+    Drafted(Box<SpecDraft>),
+    /// It was derived from a class, which is named.
+    Derived(String),
+}
 
 /// Matches or drafts a spec, builds the model, runs it and proves it
 #[derive(Debug, Args)]
@@ -41,9 +55,15 @@ Examples:
   onboard add-model MODEL                        a folder with a reference/ dump beside the weights
   onboard add-model owner/name                   from a hub (HF_TOKEN, HF_HOME, HF_ENDPOINT are read)
   onboard add-model MODEL --reference DUMP       made by `parity dump MODEL -o DUMP`
+  onboard add-model MODEL --derive               write the spec from what the class computes
   onboard add-model MODEL --like SPEC            draft a spec for a cousin of a known family
   onboard add-model MODEL --spec my.yaml         a spec of your own
   onboard add-model FILE.gguf --reference DUMP   a GGUF file; what its types cost is said in place of a proof
+
+A class that no spec matches is run once, if there is a Python with torch and transformers, and a spec is derived from
+the record of what it computed; --derive does so for any class. What has no counterpart in the spec language is listed
+with its file and line, and the spec is then a draft. Without such a Python, and with --like, a draft is made from the
+config and the headers of the weights.
 
 Exit codes: 0 proven, 1 differs, 2 could not run or nothing to prove it with.")]
 pub(crate) struct AddModelArgs {
@@ -51,6 +71,8 @@ pub(crate) struct AddModelArgs {
     which: ModelArgs,
     #[command(flatten)]
     choice: SpecArgs,
+    #[command(flatten)]
+    derivation: DeriveArgs,
     /// Draft a spec that extends this one, even if another matches
     #[arg(long, value_name = "SPEC", conflicts_with = "spec")]
     like: Option<PathBuf>,
@@ -78,14 +100,14 @@ impl AddModelArgs {
         }
         let folder = target::folder(&self.which)?;
         let out = self.card_folder(&folder.name);
-        let (target, drafted) = self.target(&folder, &out)?;
+        let (target, origin) = self.target(&folder, &out)?;
         let checkpoint = target.checkpoint()?;
         let coverage = TensorCoverage::of(&target.model, &checkpoint);
-        self.print_model(&target, drafted.as_ref())?;
-        match &drafted {
+        self.print_model(&target, &origin)?;
+        match &origin {
             // Its findings are listed beside it.
-            Some(_) => coverage.refuse(&target.dir).map_err(model_error)?,
-            None => target::covered(&coverage, &target.dir)?,
+            SpecOrigin::Drafted(_) => coverage.refuse(&target.dir).map_err(model_error)?,
+            SpecOrigin::Known | SpecOrigin::Derived(_) => target::covered(&coverage, &target.dir)?,
         }
         self.print_progress("weights", &coverage.summary());
         let nonfinite = target.nonfinite()?;
@@ -107,7 +129,15 @@ impl AddModelArgs {
             _ => None,
         };
         let evidence = ProofResults { report: report.as_ref(), book: book.as_ref() };
-        self.write_card(&target, weights, evidence, &out)
+        let outcome = self.write_card(&target, weights, evidence, &out)?;
+        if let (SpecOrigin::Derived(_), CommandOutcome::Differs) = (&origin, outcome) {
+            term::note(&format!(
+                "hint: `parity diagnose {} --spec {}` looks for the edit of the spec that restores the reference",
+                self.which.model.display(),
+                target.spec.path
+            ));
+        }
+        Ok(outcome)
     }
 
     /// Measures the check with injected mistakes.
@@ -126,11 +156,11 @@ impl AddModelArgs {
     fn file(&self) -> Result<CommandOutcome> {
         let target = target::open(&self.which, &self.choice)?;
         ensure!(
-            self.like.is_none(),
-            "--like drafts a spec for a checkpoint; a GGUF file has none to draft from"
+            self.like.is_none() && !self.derivation.asks(),
+            "--like and --derive write a spec for a checkpoint; a GGUF file has none to write it from"
         );
         let file = formats::gguf::GgufFile::open(&target.dir)?;
-        self.print_model(&target, None)?;
+        self.print_model(&target, &SpecOrigin::Known)?;
         let tensors = plural(file.tensors().len(), "tensor");
         self.print_progress(
             "weights",
@@ -170,8 +200,8 @@ impl AddModelArgs {
     }
 
     /// Prints the spec and the model.
-    fn print_model(&self, target: &LocalModel, drafted: Option<&SpecDraft>) -> Result<()> {
-        self.print_progress("spec", &spec_line(target, drafted));
+    fn print_model(&self, target: &LocalModel, origin: &SpecOrigin) -> Result<()> {
+        self.print_progress("spec", &spec_line(target, origin));
         let graph = &target.model.graph;
         let (_, parameters) = target.extent()?;
         self.print_progress(
@@ -248,12 +278,12 @@ impl AddModelArgs {
     }
 
     /// Opens the checkpoint with the given spec, a matching one, or a drafted one.
-    fn target(
-        &self,
-        folder: &CheckpointFolder,
-        out: &Path,
-    ) -> Result<(LocalModel, Option<SpecDraft>)> {
+    fn target(&self, folder: &CheckpointFolder, out: &Path) -> Result<(LocalModel, SpecOrigin)> {
         let mut specs = specs::open(self.choice.specs.as_deref())?;
+        let config = ConfigFile::of_folder(&folder.dir).map_err(model_error)?;
+        if let Some(lifted) = self.lift(folder, &config, &specs)? {
+            return self.derive(folder, config, &mut specs, &lifted, out);
+        }
         let options = AddOptions {
             spec: self.choice.spec.clone(),
             like: self.like.clone(),
@@ -261,7 +291,7 @@ impl AddModelArgs {
             out: out.to_owned(),
         };
         match add(folder, &mut specs, &options).map_err(model_error)? {
-            AddedModel::Matched(opened) => Ok((target::shown(*opened), None)),
+            AddedModel::Matched(opened) => Ok((target::shown(*opened), SpecOrigin::Known)),
             AddedModel::Drafted { draft, config } => {
                 self.write_draft(&mut specs, &config, &folder.dir, &draft)?;
                 let set = &self.choice.set;
@@ -269,9 +299,59 @@ impl AddModelArgs {
                 let mut opened = opened.map_err(model_error)?;
                 // The list beside the draft has them.
                 opened.warnings.clear();
-                Ok((target::shown(opened), Some(*draft)))
+                Ok((target::shown(opened), SpecOrigin::Drafted(draft)))
             }
         }
+    }
+
+    /// Derives a spec if the options ask for it, or if no spec matches and nothing else is asked for.
+    fn lift(
+        &self,
+        folder: &CheckpointFolder,
+        config: &ConfigFile,
+        specs: &Specs,
+    ) -> Result<Option<LiftedRecord>> {
+        let name = free_name(config, specs, "derived");
+        if self.derivation.asks() {
+            return self.derivation.lifted(&folder.dir, &name).map(Some);
+        }
+        if self.choice.spec.is_some() || self.like.is_some() {
+            return Ok(None);
+        }
+        let known = specs.matching(config).map_err(model_error)?.is_some();
+        Ok(if known { None } else { self.derivation.lifted_if_possible(&folder.dir, &name) })
+    }
+
+    /// Writes the spec that a record gives, and opens the checkpoint with it; an error lists the holes.
+    fn derive(
+        &self,
+        folder: &CheckpointFolder,
+        config: ConfigFile,
+        specs: &mut Specs,
+        lifted: &LiftedRecord,
+        out: &Path,
+    ) -> Result<(LocalModel, SpecOrigin)> {
+        let LiftedRecord { record, derived, name } = lifted;
+        let path = out.join(format!("{name}.yaml"));
+        write_spec(&path, &derived::commented(record, derived))?;
+        let class = derived::class_of(record);
+        self.print_progress("recorded", &class);
+        if self.derivation.explain {
+            let lines = derived::explained(&derived.origins);
+            lines.iter().for_each(|line| self.print_progress("explains", line));
+        }
+        if !derived.holes.is_empty() {
+            let screen = derived::holes_screen(record, derived, &path, &self.which.model);
+            return Err(briefly_reported_error(&[], &screen));
+        }
+        specs.add(&path).map_err(model_error)?;
+        let opened = open::resolve(folder, config, specs, name, &self.choice.set);
+        let target = target::shown(opened.map_err(model_error)?);
+        self.print_progress("derived", &path.display().to_string());
+        for (heading, text) in derived::lines(specs, name, &target.model) {
+            self.print_progress(heading, &text);
+        }
+        Ok((target, SpecOrigin::Derived(class)))
     }
 
     /// Writes a draft for a config that no spec matches; an error lists what is left to complete.
@@ -283,15 +363,7 @@ impl AddModelArgs {
         draft: &SpecDraft,
     ) -> Result<()> {
         let path = draft.path.display();
-        let text = commented(draft, dir);
-        let differs =
-            draft.path.is_file() && file::read(&draft.path, file::SPEC)? != text.as_bytes();
-        ensure!(
-            !differs,
-            "`{path}` is there already and differs from this draft; continue with --spec {path}, or remove the file"
-        );
-        write::atomic(&draft.path, text.as_bytes()).context("cannot write the draft")?;
-        schema::beside(&draft.path)?;
+        write_spec(&draft.path, &commented(draft, dir))?;
         specs.add(&draft.path).map_err(model_error)?;
         if !draft.findings.is_empty() {
             let list = summary::list_path(&draft.path);
@@ -366,6 +438,18 @@ impl AddModelArgs {
     }
 }
 
+/// Writes a spec, unless the file is there with another text.
+fn write_spec(path: &Path, text: &str) -> Result<()> {
+    let shown = path.display();
+    let differs = path.is_file() && file::read(path, file::SPEC)? != text.as_bytes();
+    ensure!(
+        !differs,
+        "`{shown}` is there already and differs from this draft; continue with --spec {shown}, or remove the file"
+    );
+    write::atomic(path, text.as_bytes()).context("cannot write the draft")?;
+    schema::beside(path)
+}
+
 /// Returns the number of mutants with this outcome.
 fn count_of(book: &MutationReport, fate: Fate) -> usize {
     book.outcomes.iter().filter(|outcome| outcome.fate == fate).count()
@@ -383,11 +467,14 @@ fn commented(draft: &SpecDraft, dir: &Path) -> String {
     format!("{}\n{}{}", schema::LINE, draft.comment(&folder, &advice), draft.body)
 }
 
-fn spec_line(target: &LocalModel, drafted: Option<&SpecDraft>) -> String {
-    match drafted {
-        Some(draft) => format!("{} (drafted: extends {})", target.spec.name, draft.base),
-        None if target.spec.builtin => format!("{} (built in)", target.spec.name),
-        None => format!("{} ({})", target.spec.name, target.spec.path),
+fn spec_line(target: &LocalModel, origin: &SpecOrigin) -> String {
+    match origin {
+        SpecOrigin::Drafted(draft) => {
+            format!("{} (drafted: extends {})", target.spec.name, draft.base)
+        }
+        SpecOrigin::Derived(class) => format!("{} (derived from {class})", target.spec.name),
+        SpecOrigin::Known if target.spec.builtin => format!("{} (built in)", target.spec.name),
+        SpecOrigin::Known => format!("{} ({})", target.spec.name, target.spec.path),
     }
 }
 

@@ -4,11 +4,11 @@ mod engine;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use crate::convert::parse_shard;
 use crate::target::parse_dtype;
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use parity::reference_script;
 use registry::dtype::Dtype;
@@ -16,6 +16,7 @@ use registry::file;
 
 pub(crate) use engine::model_of;
 
+use crate::python::{PythonInterpreter, note_own_code, refuse_other_files};
 use crate::{CommandOutcome, products, term};
 
 /// Python script, by the name of its file.
@@ -167,21 +168,8 @@ impl DumpArgs {
             "`{}` has no config.json; give the folder of a checkpoint",
             model.display()
         );
-        for file in &self.import {
-            ensure!(
-                file.is_file() && file.extension().is_some_and(|end| end == "py"),
-                "--import {}: expected a Python file",
-                file.display()
-            );
-        }
-        let brings = auto_map(&config);
-        if !brings.is_empty() && !self.trust_remote_code {
-            term::note(&format!(
-                "note: the checkpoint brings code of its own ({}), which is not run; \
-                 --trust-remote-code runs it",
-                brings.join(", ")
-            ));
-        }
+        refuse_other_files(&self.import)?;
+        note_own_code(model, self.trust_remote_code);
         let folder = tempfile::Builder::new().prefix("onboard-dump-").tempdir()?;
         let script = folder.path().join("dump.py");
         // Python may leave compiled modules beside the scripts.
@@ -295,106 +283,4 @@ fn note_parts(folder: &Path, number: usize, count: usize) -> Result<CommandOutco
 #[derive(Debug, serde::Deserialize)]
 struct PieceFiles {
     files: Vec<String>,
-}
-
-/// Lists the Python files that a config's `auto_map` names: `{"AutoConfig": "file.Class", ...}`.
-fn auto_map(config: &Path) -> Vec<String> {
-    // The script reports a config that cannot be read.
-    let Ok(bytes) = file::read(config, file::CONFIG) else { return Vec::new() };
-    let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    let classes = json.get("auto_map").and_then(|map| map.as_object()).into_iter().flatten();
-    let mut files: Vec<String> = classes
-        .filter_map(|(_, class)| Some(format!("{}.py", class.as_str()?.rsplit_once('.')?.0)))
-        .collect();
-    files.sort();
-    files.dedup();
-    files
-}
-
-/// Python interpreter, by its origin.
-#[derive(Debug)]
-enum PythonInterpreter {
-    /// Interpreter named by the user, or of the active environment.
-    Path(PathBuf),
-    /// `uv run`, which builds an environment from the script's own header.
-    Uv,
-}
-
-/// Returns an environment variable that is not empty.
-fn set_variable(key: &str) -> Option<std::ffi::OsString> {
-    std::env::var_os(key).filter(|value| !value.is_empty())
-}
-
-impl PythonInterpreter {
-    fn find(given: Option<&Path>) -> Self {
-        if let Some(path) =
-            given.map(Path::to_owned).or_else(|| set_variable("ONBOARD_PYTHON").map(Into::into))
-        {
-            return Self::Path(path);
-        }
-        let inside = if cfg!(windows) { "python.exe" } else { "bin/python" };
-        let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(set_variable);
-        let active = active.map(|folder| Path::new(&folder).join(inside));
-        let candidates = active.chain(["python3".into(), "python".into()]);
-        let interpreter = candidates.into_iter().find(|path| imports(Command::new(path)));
-        match interpreter {
-            Some(path) => Self::Path(path),
-            None if runs("uv", "--version") => Self::Uv,
-            None => Self::Path("python3".into()),
-        }
-    }
-
-    fn name(&self) -> String {
-        match self {
-            Self::Path(path) => format!("`{}`", path.display()),
-            Self::Uv => "`uv run`".to_owned(),
-        }
-    }
-
-    fn command(&self) -> Command {
-        match self {
-            Self::Path(path) => Command::new(path),
-            Self::Uv => {
-                let mut command = Command::new("uv");
-                command.args(["run", "--script"]);
-                command
-            }
-        }
-    }
-
-    /// Explains the failure of the script: most often transformers is not installed.
-    fn explain(&self, status: std::process::ExitStatus) -> anyhow::Error {
-        let has = match self {
-            Self::Uv => true,
-            Self::Path(path) => imports(Command::new(path)),
-        };
-        if has {
-            anyhow!(
-                "the reference script failed ({status}) under {}; what it said stands above",
-                self.name()
-            )
-        } else {
-            anyhow!(
-                "{} cannot import transformers and torch; install them there (pip install torch transformers \
-                 safetensors), name another python with --python or ONBOARD_PYTHON, or install uv",
-                self.name()
-            )
-        }
-    }
-}
-
-fn imports(mut python: Command) -> bool {
-    python.args(["-c", "import importlib.util as u, sys; sys.exit(not (u.find_spec('transformers') and u.find_spec('torch')))"]);
-    succeeds(python)
-}
-
-fn runs(program: &str, argument: &str) -> bool {
-    let mut command = Command::new(program);
-    command.arg(argument);
-    succeeds(command)
-}
-
-fn succeeds(mut command: Command) -> bool {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
 }

@@ -47,11 +47,13 @@ mod parity_schedules;
 mod plugin;
 mod products;
 mod progress;
+mod python;
 mod run;
 mod sampling;
 mod schema;
 mod serve_command;
 mod show;
+mod skill;
 mod specs;
 mod synth;
 mod target;
@@ -141,6 +143,7 @@ enum OnboardCommand {
     Plugin(plugin::PluginArgs),
     Compile(compile::CompileArgs),
     Help(help::HelpArgs),
+    Skill(skill::SkillArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
 }
@@ -255,6 +258,7 @@ impl OnboardCommand {
             Self::Plugin(args) => args.run(),
             Self::Compile(args) => args.run(),
             Self::Help(args) => args.run(),
+            Self::Skill(args) => args.run(),
             Self::Completions(args) => args.run(),
             Self::Man(args) => args.run(),
         }

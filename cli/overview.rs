@@ -13,7 +13,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Convert it", &["convert", "verify", "imatrix", "jobs"]),
     ("Run it", &["run", "serve", "bench"]),
     ("Serve it with other engines", &["launch", "formats", "compile", "plugin", "bench-serve"]),
-    ("More", &["help", "completions", "man"]),
+    ("More", &["help", "skill", "completions", "man"]),
 ];
 
 /// Returns the template of the help: what the program is, its commands in groups, its options and examples.

@@ -26,6 +26,7 @@ mod commands {
     mod bench_serve;
     mod chat;
     mod compile;
+    mod derive;
     mod evals;
     mod finite;
     mod formats;

@@ -8,6 +8,7 @@ pub mod layout;
 pub mod names;
 pub mod number;
 pub mod operand;
+pub mod origin;
 pub mod read;
 pub mod record;
 pub mod roll;

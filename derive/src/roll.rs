@@ -10,6 +10,7 @@ use crate::graph::{Id, Term};
 use crate::hole::Hole;
 use crate::names::Names;
 use crate::number::Number;
+use crate::origin::Origin;
 use crate::read::{Forward, Reader};
 use crate::record::Record;
 use crate::sheet::{Layer, Sheet};
@@ -22,6 +23,8 @@ pub struct Derived {
     pub spec: String,
     /// Calls and terms that no op explains.
     pub holes: Vec<Hole>,
+    /// Modules that its functions and the programs of its layers describe.
+    pub origins: Vec<Origin>,
 }
 
 /// Names of activations in configs, and the ops.
@@ -53,7 +56,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     let tables = table_names(&reader);
     let Some((list, layers)) = repeated(&reader) else {
         holes.push(Hole::of_module(&record.class, "no list of layers runs one after the other"));
-        return Derived { spec: String::new(), holes };
+        return Derived { spec: String::new(), holes, origins: Vec::new() };
     };
     name_sizes(&reader, &names, layers.len());
     let embedding = reader
@@ -89,7 +92,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         for layer in layers.iter().filter(|layer| stream(&reader, layer).is_none()) {
             holes.push(Hole::of_module(&layer.path, "no rows go through the layer"));
         }
-        return Derived { spec: String::new(), holes };
+        return Derived { spec: String::new(), holes, origins: Vec::new() };
     }
     let cache: Vec<Vec<i64>> = layers.iter().map(|layer| cache_layers(&reader, layer)).collect();
     let carried = carry::find(&reader, &layers, &streams, &cache);
@@ -104,7 +107,9 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     holes.extend(faults.borrow().iter().cloned());
     holes.sort();
     holes.dedup();
+    let origins = RefCell::new(Vec::new());
     let spec = Sheet {
+        origins: &origins,
         record,
         reader: &reader,
         names: &names,
@@ -127,7 +132,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     } else {
         format!("# Sizes that no config key gives: {}.\n{spec}", bare.join(", "))
     };
-    Derived { spec, holes }
+    Derived { spec, holes, origins: origins.into_inner() }
 }
 
 /// Config keys that name an activation which the class looked up.
@@ -349,6 +354,7 @@ fn write_layer(
         }
     }
     let mut functions = BTreeMap::new();
+    let mut modules = BTreeMap::new();
     let mut calls: Vec<(Id, String, Vec<Id>)> = Vec::new();
     for (child, members) in groups {
         let weights = members
@@ -401,7 +407,9 @@ fn write_layer(
         let function = if attends { "attention".to_owned() } else { function_name(&child) };
         let program = Program::new(writer, &named, &[result]).finish(&[result]);
         let header: Vec<String> = named.iter().map(|(_, name)| name.clone()).collect();
-        functions.insert(format!("{function}({})", header.join(", ")), program);
+        let header = format!("{function}({})", header.join(", "));
+        modules.insert(header.clone(), format!("{}{child}", writer.prefix));
+        functions.insert(header, program);
         calls.push((result, function, parameters));
     }
     let mut program = Program::new(writer, &taken, &given);
@@ -414,7 +422,8 @@ fn write_layer(
     for value in carried.iter().filter(|_| sets) {
         results.push(value.made[number].map_or_else(|| value.name.clone(), |id| program.value(id)));
     }
-    Layer { program: program.finish_with(&results), functions }
+    let path = writer.prefix.trim_end_matches('.').to_owned();
+    Layer { program: program.finish_with(&results), functions, path, modules }
 }
 
 /// Gives the first layer the program of a later one, if they differ by casts of their input alone: rows that layers widen to f32 are wide from the first on.

@@ -1,11 +1,13 @@
 //! The text of a spec.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
 use crate::names::Names;
+use crate::origin::{Origin, note};
 use crate::read::Reader;
 use crate::record::Record;
 
@@ -18,10 +20,15 @@ mod weights;
 pub(crate) struct Layer {
     pub(crate) program: String,
     pub(crate) functions: BTreeMap<String, String>,
+    /// Path of the layer's module.
+    pub(crate) path: String,
+    /// Path of the module of each function.
+    pub(crate) modules: BTreeMap<String, String>,
 }
 
 /// The parts of a spec before they are text.
 pub(crate) struct Sheet<'s> {
+    pub(crate) origins: &'s RefCell<Vec<Origin>>,
     pub(crate) record: &'s Record,
     pub(crate) reader: &'s Reader<'s>,
     pub(crate) names: &'s Names<'s>,
@@ -37,6 +44,17 @@ pub(crate) struct Sheet<'s> {
 }
 
 impl Sheet<'_> {
+    /// Notes the layers of each kind.
+    fn note_kinds(&self, kinds: &[(String, String)], programs: &[(String, Vec<usize>)]) {
+        for (label, program) in kinds {
+            let name = format!("layers.{}", label.trim_matches('"'));
+            let same = programs.iter().filter(|(known, _)| known == program);
+            for &index in same.flat_map(|(_, layers)| layers) {
+                note(self.origins, self.record, &name, &self.written[index].path);
+            }
+        }
+    }
+
     pub(crate) fn text(&self, name: &str) -> String {
         let mut functions: BTreeMap<String, String> = BTreeMap::new();
         let mut programs: Vec<(String, Vec<usize>)> = Vec::new();
@@ -59,6 +77,9 @@ impl Sheet<'_> {
                 if chosen != function {
                     program = program.replace(&format!("{function}("), &format!("{chosen}("));
                 }
+                if let Some(module) = layer.modules.get(header) {
+                    note(self.origins, self.record, &chosen, module);
+                }
                 functions.insert(format!("{chosen}({parameters}"), body.clone());
             }
             match programs.iter_mut().find(|(known, _)| *known == program) {
@@ -67,6 +88,7 @@ impl Sheet<'_> {
             }
         }
         let kinds = self.kinds(&programs);
+        self.note_kinds(&kinds.programs, &programs);
         let ropes = self.ropes();
         let states = self.states();
         let head = self.model.clone();

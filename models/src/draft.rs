@@ -130,11 +130,8 @@ pub fn draft(
         .collect();
     candidates.sort_by_key(SpecCandidate::distance);
     let Some(best) = candidates.first() else { return Err(Error::NoBase) };
-    let mut name = draft_name(config);
     // A similar model may have the type of the known one: a spec cannot extend itself.
-    if specs.has(&name) {
-        name.push_str("_draft");
-    }
+    let name = free_name(config, specs, "draft");
     let path = options.out.join(format!("{name}.yaml"));
     let body = body(&name, config, best, specs);
     // The draft itself is checked, so that findings name its file and its renames apply.
@@ -187,6 +184,12 @@ fn line(text: &str) -> String {
 /// Quotes a word for YAML if needed.
 fn plain(word: &str) -> String {
     word.chars().filter(|c: &char| c.is_ascii_alphanumeric() || *c == '_').collect()
+}
+
+/// Returns a name for a spec of a config; the ending tells it from a known spec of the same name.
+pub fn free_name(config: &ConfigFile, specs: &Specs, ending: &str) -> String {
+    let name = draft_name(config);
+    if specs.has(&name) { format!("{name}_{ending}") } else { name }
 }
 
 /// Returns the config's `model_type` if it is a valid file name; else a name made from the class name.

@@ -11,6 +11,7 @@
     dump.py MODEL_DIR -o DUMP --prompts P.json    [{"name": "main", "tokens": [...], "split": 4, "taps": ["prefill", "decode"]}, ...]
     dump.py MODEL_DIR -o DUMP --import my.py      classes of your own, registered or named in config.json
     dump.py MODEL_DIR --judge                     verdicts on the class alone; with -o, in the dump's manifest too
+    dump.py MODEL_DIR --trace RECORD.json         what the class computes, for `onboard add-model --derive`; no dump
     dump.py MODEL_DIR -o DUMP --trust-remote-code the classes that the checkpoint brings (auto_map)
 
 The model is read from a local folder and nothing is fetched. Code of the checkpoint is run only when asked for.

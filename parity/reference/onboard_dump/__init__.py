@@ -1,8 +1,9 @@
 """Reference dumps of causal language models, made with Hugging Face code: docs/dump.md. `dump.py` runs it, and engines read taps and states by it.
 
 `command.main` reads the options, and `dump_steps.dump` makes one dump: `inputs` reads the checkpoint, `run` runs the model in one dtype, `results` writes the files.
-Modules import torch and transformers where they need them, so that a missing package can be named. Only `idle`, and `weights`, `store`, `layers`,
-`cache_steps` and `lockstep` for models whose weights are read when they are used, import torch at once, and are imported when they are needed.
+`trace_steps.write_trace` writes a record of what a class computes instead.
+Modules import torch and transformers where they need them, so that a missing package can be named. Only `idle`, `trace` and `symbols`, and `weights`, `store`,
+`layers`, `cache_steps` and `lockstep` for models whose weights are read when they are used, import torch at once, and are imported when they are needed.
 """
 import os
 

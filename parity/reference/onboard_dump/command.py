@@ -12,6 +12,7 @@ import sys
 
 from .failures import Fail, Missing, Unusable
 from .dump_steps import dump
+from .trace_steps import write_trace
 
 DTYPES = ("f32", "bf16", "f16")
 
@@ -43,6 +44,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-taps", action="store_true", help="no module outputs and no states")
     parser.add_argument("--no-members", action="store_true", help="no ensemble of runs that differ by rounding alone")
     parser.add_argument("--judge", action="store_true", help="judge the reference by itself, print a line for each verdict, and write them into the manifest; without -o, nothing else")
+    parser.add_argument("--trace", metavar="FILE.json", help="write a record of what the class computes in one prefill and one step, from which `onboard add-model --derive` writes a spec, and no dump")
     parser.add_argument("--gelu-table", action="store_true", help="GELU by llama.cpp's table of f16, to tell whether that is all it does otherwise")
     parser.add_argument("--layerwise", action="store_true", help="read one layer at a time, for a model that is larger than the memory: the same dump, more slowly")
     parser.add_argument("--layers", metavar="0,3,60", help="run these layers alone, with embedding, last norm and head: files that have only other layers may be absent")
@@ -57,9 +59,11 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def refuse_contradictions(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Refuses options that leave nothing to do, or that `--judge` cannot keep."""
-    if args.out is None and not args.judge:
-        parser.error("-o DUMP is needed; only --judge writes nothing without it")
+    """Refuses options that leave nothing to do, or that `--judge` and `--trace` cannot keep."""
+    if args.trace is not None and (args.out is not None or args.judge or args.layerwise or args.pieces is not None):
+        parser.error("--trace writes a record alone, of a whole model in memory, so it takes neither -o, --judge, --layerwise, --layers nor --pieces")
+    if args.out is None and not args.judge and args.trace is None:
+        parser.error("-o DUMP is needed; only --judge and --trace write no dump without it")
     if args.judge and (args.layerwise or args.pieces is not None):
         parser.error("--judge perturbs the weights of a whole model in memory, so it takes neither --layerwise, --layers nor --pieces")
 
@@ -105,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
         for package in ("torch", "transformers", "safetensors"):
             if importlib.util.find_spec(package) is None:
                 raise Fail(f"python package {package} is missing; run this script with `uv run`, or install torch, transformers and safetensors")
-        dump(args)
+        write_trace(args) if args.trace is not None else dump(args)
     except (Fail, Unusable) as error:
         print(f"dump: error: {error}", file=sys.stderr)
         return 2
