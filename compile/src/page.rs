@@ -17,6 +17,7 @@ use crate::bodies::NoMethods;
 use crate::classes::Class;
 use crate::file::{Code, CodeWriter};
 use crate::helpers::{ArgumentPresence, REFUSAL, variant_name};
+use crate::joined::JoinedMatrix;
 use crate::loader::RuleCode;
 use crate::places::{NameScope, resolved_lines};
 use crate::python::{expression, quoted};
@@ -35,6 +36,7 @@ impl CodeWriter<'_, '_> {
         last: &Class,
         used: &BTreeSet<String>,
         tables: &BTreeSet<String>,
+        joined: &[JoinedMatrix],
     ) -> Result<Code, Finding> {
         let spec = self.walk.spec;
         let target = self.walk.target;
@@ -96,6 +98,7 @@ impl CodeWriter<'_, '_> {
             helpers,
             classes => written,
             model => class_value(last, &numbers, target)?,
+            joined => joined.iter().map(JoinedMatrix::value).collect::<Vec<_>>(),
             states => states.iter().map(StateCode::value).collect::<Vec<_>>(),
             layers => self.walk.layers.list.clone(),
             rules => self.rule_texts(rules.iter()),
@@ -210,6 +213,7 @@ impl CodeWriter<'_, '_> {
                     ("name".to_owned(), minijinja::Value::from(variant_name(helper, place))),
                     ("given".to_owned(), minijinja::Value::from_pairs(all.chain(given))),
                     ("words".to_owned(), minijinja::Value::from(words)),
+                    ("variants".to_owned(), minijinja::Value::from(variants.len())),
                 ];
                 let context = minijinja::Value::from_pairs(values.chain(own));
                 let text = self.rendered(&format!("helpers/{helper}"), &context)?;
