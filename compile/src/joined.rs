@@ -45,6 +45,14 @@ struct Products {
     last: usize,
 }
 
+impl Products {
+    /// True if a further product is of the same variable, with a matrix that differs in its columns alone.
+    fn takes(&self, variable: &str, matrix: &Matrix) -> bool {
+        let like = &self.matrices[0];
+        self.variable == variable && like.input == matrix.input && like.options == matrix.options
+    }
+}
+
 /// Numbers of heads of queries and of keys, and the size of one.
 struct HeadCounts {
     queries: String,
@@ -159,39 +167,12 @@ fn products(class: &Class, target: &Target, shared: &BTreeSet<String>) -> Option
         is_free && uses(class, &format!("self.{}", one.name)) == 1
     });
     for (number, method) in class.methods.iter().enumerate() {
-        let mut groups: Vec<Products> = Vec::new();
-        for (place, line) in method.body.iter().enumerate() {
-            let CodeLine::Text(text) = line else { continue };
-            let mut called: Vec<(usize, &str, &Matrix)> = Vec::new();
-            for one in &matrices {
-                called.extend(product(text, one).map(|(at, variable)| (at, variable, one)));
-            }
-            called.sort_by_key(|(at, ..)| *at);
-            for (_, variable, one) in called {
-                let fits = |group: &&mut Products| {
-                    let first = &group.matrices[0];
-                    group.variable == variable
-                        && (&first.input, &first.options) == (&one.input, &one.options)
-                };
-                match groups.iter_mut().find(fits) {
-                    Some(group) => {
-                        group.matrices.push(one.clone());
-                        group.last = place;
-                    }
-                    None => groups.push(Products {
-                        method: number,
-                        variable: variable.to_owned(),
-                        matrices: vec![one.clone()],
-                        first: place,
-                        last: place,
-                    }),
-                }
-            }
-        }
+        let mut groups = products_of(number, &method.body, &matrices);
         groups.retain(|group| {
             let between = &method.body[group.first..group.last];
-            let name = joined_name(&group.matrices);
-            let is_taken = class.init.iter().any(|line| matches!(line, CodeLine::Text(text) if text.starts_with(&format!("self.{name} ="))));
+            let made = format!("self.{} =", joined_name(&group.matrices));
+            let is_taken =
+                class.init.iter().any(|line| is_text(line, |text| text.starts_with(&made)));
             group.matrices.len() > 1 && !is_taken && !assigns(between, &group.variable)
         });
         if !groups.is_empty() {
@@ -199,6 +180,38 @@ fn products(class: &Class, target: &Target, shared: &BTreeSet<String>) -> Option
         }
     }
     None
+}
+
+/// Groups the products of a method by variable, and by what their matrices have in common.
+fn products_of(method: usize, body: &[CodeLine], matrices: &[Matrix]) -> Vec<Products> {
+    let mut groups: Vec<Products> = Vec::new();
+    for (place, line) in body.iter().enumerate() {
+        let CodeLine::Text(text) = line else { continue };
+        let mut called: Vec<(usize, &str, &Matrix)> = Vec::new();
+        for one in matrices {
+            called.extend(product(text, one).map(|(at, variable)| (at, variable, one)));
+        }
+        called.sort_by_key(|(at, ..)| *at);
+        for (_, variable, one) in called {
+            if let Some(group) = groups.iter_mut().find(|group| group.takes(variable, one)) {
+                group.matrices.push(one.clone());
+                group.last = place;
+                continue;
+            }
+            groups.push(Products {
+                method,
+                variable: variable.to_owned(),
+                matrices: vec![one.clone()],
+                first: place,
+                last: place,
+            });
+        }
+    }
+    groups
+}
+
+fn is_text(line: &CodeLine, holds: impl FnOnce(&str) -> bool) -> bool {
+    matches!(line, CodeLine::Text(text) if holds(text))
 }
 
 /// Returns the place and the variable of a product with a matrix.
@@ -330,7 +343,7 @@ fn count_heads(
             unused.push(text.clone());
         }
     }
-    class.init.retain(|line| !matches!(line, CodeLine::Text(text) if unused.contains(text)));
+    class.init.retain(|line| !is_text(line, |text| unused.iter().any(|one| one == text)));
 }
 
 /// Changes all texts of some lines.
