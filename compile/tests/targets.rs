@@ -159,7 +159,7 @@ fn families_of_attention_compile_for_vllm() {
         ("llama", "(\"gate_up_proj\", \"up_proj\", 1)"),
         ("llama", "@support_torch_compile\nclass LlamaModel(nn.Module):"),
         ("lfm2", "(\"w13\", \"w3\", 1)"),
-        ("lfm2", "get_conv_copy_spec,"),
+        ("lfm2", "return (get_conv_copy_spec,)"),
         ("falcon_h1", "get_temporal_copy_spec,"),
         // The kernel of vLLM rotates in the dtype of queries.
         ("llama", "return get_rope("),

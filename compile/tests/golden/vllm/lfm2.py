@@ -143,7 +143,10 @@ class Config:
         # Shapes and dtypes of the states of a sequence.
         self.states = {
             "conv": (
-                (self.width - 1, self.hidden),
+                (
+                    self.width - 1,
+                    self.hidden,
+                ),
                 self.dtype,
             ),
         }
@@ -482,9 +485,7 @@ class Lfm2ForCausalLM(nn.Module, HasInnerState, IsHybrid):
 
     @classmethod
     def get_mamba_state_copy_func(cls) -> Any:
-        return (
-            get_conv_copy_spec,
-        )
+        return (get_conv_copy_spec,)
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
