@@ -40,8 +40,9 @@ class Vllm:
     """One model in vLLM."""
 
     def __init__(self, folder, module, tokens, **given):
-        architecture = f"Generated{module.MODEL}"
-        ModelRegistry.register_model(architecture, getattr(module, module.MODEL))
+        model = model_class(module)
+        architecture = f"Generated{model.__name__}"
+        ModelRegistry.register_model(architecture, model)
         known(folder)
         self.model = LLM(
             str(folder),
@@ -74,6 +75,12 @@ class Vllm:
         self.model = None
         gc.collect()
         cleanup_dist_env_and_memory()
+
+
+def model_class(module):
+    """Gives the class of the model in a file."""
+    classes = (value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__)
+    return next(one for one in classes if hasattr(one, "compute_logits"))
 
 
 def known(folder):

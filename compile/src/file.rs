@@ -276,6 +276,7 @@ impl CodeWriter<'_, '_> {
         let mut all = done;
         all.extend(layer_classes.into_iter().map(|(_, class)| class));
         all.extend(outer);
+        let joined = crate::joined::join(&mut all, target);
         used.extend(dims_of(&all));
         used.extend(dims_of(std::slice::from_ref(&last)));
         if let Some(CodeLine::Text(result)) =
@@ -287,7 +288,7 @@ impl CodeWriter<'_, '_> {
         if has_trunk {
             trunk_result(&mut last, target);
         }
-        self.text(&family, &all, &last, &used, &tables)
+        self.text(&family, &all, &last, &used, &tables, &joined)
     }
 
     /// Returns the lines of constructors that make layers, tables and shared weights, by the path of the class.

@@ -38,6 +38,7 @@ mod division;
 mod file;
 mod functions;
 mod helpers;
+mod joined;
 mod layers;
 mod layout;
 mod lent;

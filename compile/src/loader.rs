@@ -14,6 +14,25 @@ use crate::target::Target;
 pub(crate) struct RuleCode {
     pub(crate) text: String,
     pub(crate) comment: Vec<String>,
+    /// Names on disk, and those of the weights, as the spec has them.
+    names: [String; 2],
+    /// A regular expression and the text that replaces what it finds, if the rule renames tensors one by one.
+    pub(crate) renames: Option<[String; 2]>,
+}
+
+impl RuleCode {
+    /// True if the rule only puts the name of a module in front.
+    pub(crate) fn only_adds(&self, module: &str) -> bool {
+        let [disk, weight] = &self.names;
+        self.renames.is_some()
+            && weight.strip_prefix(module).and_then(|name| name.strip_prefix('.')) == Some(disk)
+    }
+
+    /// The module in which the weights lie, if the rule names it.
+    pub(crate) fn module(&self) -> Option<&str> {
+        let module = self.names[1].split('.').next()?;
+        module.chars().all(|c| c.is_alphanumeric() || c == '_').then_some(module)
+    }
 }
 
 /// Writes the rules of a spec.
@@ -150,7 +169,16 @@ fn rule<'s>(
         text += ", change=";
         text += &change;
     }
-    Ok(RuleCode { text: format!("Rule({text})"), comment: crate::comments::above(&decl.at) })
+    let is_plain = text == format!("r{regex}, {}", quoted(&weight.format));
+    let replaced = (0..disk.holes.len()).fold(weight.format.clone(), |text, hole| {
+        text.replace(&format!("{{{hole}}}"), &format!("\\{}", hole + 1))
+    });
+    Ok(RuleCode {
+        text: format!("Rule({text})"),
+        comment: crate::comments::above(&decl.at),
+        names: [decl.disk.name.clone(), decl.weight.name.clone()],
+        renames: is_plain.then_some([disk.regex, replaced]),
+    })
 }
 
 fn given_number(name: &str, number: i64, usual: i64) -> String {

@@ -18,6 +18,8 @@ use crate::classes::Class;
 use crate::cpp_types::compared;
 use crate::file::{Code, CodeWriter};
 use crate::helpers::{ArgumentPresence, REFUSAL, variant_name};
+use crate::joined::JoinedMatrix;
+use crate::loader::RuleCode;
 use crate::places::{NameScope, resolved_lines};
 use crate::python::{expression, quoted};
 use crate::scalars::of_scalar;
@@ -35,6 +37,7 @@ impl CodeWriter<'_, '_> {
         last: &Class,
         used: &BTreeSet<String>,
         tables: &BTreeSet<String>,
+        joined: &[JoinedMatrix],
     ) -> Result<Code, Finding> {
         let spec = self.walk.spec;
         let target = self.walk.target;
@@ -49,7 +52,7 @@ impl CodeWriter<'_, '_> {
         let mut names = empty.names();
         let settings: Vec<CodeLine> = settings.iter().map(own_dims).collect();
         let settings = resolved_lines(&settings, NameScope::Init, "", &mut names);
-        let rule_texts = self.rule_texts()?;
+        let rules = loader::rules(spec, &mut self.walk.scalars, target)?;
         let kept: Vec<String> = spec
             .kept
             .f32
@@ -77,6 +80,10 @@ impl CodeWriter<'_, '_> {
             .layers
             .as_ref()
             .and_then(|layers| layers.prefix.name.split('.').next().map(str::to_owned));
+        let mut needed_rules: Vec<&RuleCode> = rules.iter().collect();
+        needed_rules.retain(|rule| is_needed(rule, root.as_deref().unwrap_or_default(), last));
+        let renames: Option<Vec<Vec<String>>> =
+            needed_rules.iter().map(|rule| Some(rule.renames.as_ref()?.to_vec())).collect();
         let context = context! {
             name => spec.name.name.clone(),
             value => target.word("value"),
@@ -91,9 +98,12 @@ impl CodeWriter<'_, '_> {
             helpers,
             classes => written,
             model => class_value(last, &numbers, target, &mut known)?,
+            joined => joined.iter().map(JoinedMatrix::value).collect::<Vec<_>>(),
             states => states.iter().map(StateCode::value).collect::<Vec<_>>(),
             layers => self.walk.layers.list.clone(),
-            rules => rule_texts,
+            rules => self.rule_texts(rules.iter()),
+            needed_rules => self.rule_texts(needed_rules.iter().copied()),
+            renames,
             kept,
             ignored,
             root,
@@ -183,19 +193,17 @@ impl CodeWriter<'_, '_> {
         matches.chain(own).collect::<IndexSet<_>>().into_iter().collect()
     }
 
-    /// Writes the rules that rename and reshape weights.
-    fn rule_texts(&mut self) -> Result<Vec<String>, Finding> {
-        let target = self.walk.target;
-        let rules = loader::rules(self.walk.spec, &mut self.walk.scalars, target)?;
+    /// Lays out rules that rename and reshape weights.
+    fn rule_texts<'r>(&self, rules: impl Iterator<Item = &'r RuleCode>) -> Vec<String> {
         let mut rule_lines = Vec::new();
         for rule in rules {
             for comment in &rule.comment {
                 rule_lines.push(CodeLine::Text(format!("# {comment}")));
             }
-            rule_lines.push(CodeLine::Text(rule.text));
+            rule_lines.push(CodeLine::Text(rule.text.clone()));
         }
         let mut rule_texts = Vec::new();
-        layout::lines(&rule_lines, 3, target.width - 1, &mut rule_texts);
+        layout::lines(&rule_lines, 3, self.walk.target.width - 1, &mut rule_texts);
         for line in &mut rule_texts {
             if line.ends_with(')')
                 && (line.starts_with("            Rule(") || line == "            )")
@@ -203,7 +211,7 @@ impl CodeWriter<'_, '_> {
                 line.push(',');
             }
         }
-        Ok(rule_texts)
+        rule_texts
     }
 
     /// Renders the helpers that the file uses.
@@ -226,6 +234,7 @@ impl CodeWriter<'_, '_> {
                     ("name".to_owned(), minijinja::Value::from(variant_name(helper, place))),
                     ("given".to_owned(), minijinja::Value::from_pairs(all.chain(given))),
                     ("words".to_owned(), minijinja::Value::from(words)),
+                    ("variants".to_owned(), minijinja::Value::from(variants.len())),
                 ];
                 let context = minijinja::Value::from_pairs(values.chain(own));
                 let text = self.rendered(&format!("helpers/{helper}"), &context)?;
@@ -284,6 +293,13 @@ fn refused_form(error: &minijinja::Error) -> Option<&str> {
         source = cause.source();
     }
     None
+}
+
+/// True if the model has the weights of a rule, which does more than the loader does by itself: it also looks below the module `root`.
+fn is_needed(rule: &RuleCode, root: &str, model: &Class) -> bool {
+    let text = bodies_of(std::iter::once(model));
+    let module = rule.module().map(|module| format!("self.{module} ="));
+    !rule.only_adds(root) && module.is_none_or(|module| text.contains(&module))
 }
 
 /// True if a config of the family may have the text model in an object of its own, beside encoders.

@@ -14,6 +14,8 @@ use crate::symbol;
 /// A state that layers keep.
 pub(crate) struct StateCode {
     pub(crate) name: String,
+    /// `conv`, `recurrent`, ...
+    pub(crate) kind: String,
     /// Sizes of the axes, over dims.
     pub(crate) shape: Vec<Expr>,
     /// `activation`, or a dtype.
@@ -34,7 +36,12 @@ impl StateCode {
     pub(crate) fn value(&self) -> minijinja::Value {
         let size = |size: &Expr| expression(size).0.replace("«D:", "self.").replace('»', "");
         let shape: Vec<String> = self.shape.iter().map(size).collect();
-        minijinja::context! { name => self.name.clone(), shape, dtype => self.dtype.clone() }
+        minijinja::context! {
+            name => self.name.clone(),
+            kind => self.kind.clone(),
+            shape,
+            dtype => self.dtype.clone(),
+        }
     }
 }
 
@@ -62,8 +69,12 @@ impl CodeWriter<'_, '_> {
                 })?;
                 shape.push(size);
             }
-            let name = decl.name.name.clone();
-            states.push(StateCode { name, shape, dtype: decl.dtype.name.clone() });
+            states.push(StateCode {
+                name: decl.name.name.clone(),
+                kind: decl.kind.name.clone(),
+                shape,
+                dtype: decl.dtype.name.clone(),
+            });
         }
         Ok(states)
     }

@@ -62,7 +62,7 @@ const REFUSED_BY_MLX: [(&str, &str); 9] = [
 fn every_spec_compiles_and_every_template_is_used() {
     all_of_it_is_used(&carried("torch"), Refusals::Of(&[]), &[]);
     // Ops of refused specs.
-    let idle = ["absolute", "sign", "block_mean", "copies"];
+    let idle = ["absolute", "sign", "block_mean", "copies", "precise_gelu_tanh"];
     all_of_it_is_used(&carried("mlx"), Refusals::Of(&REFUSED_BY_MLX), &idle);
     // Arithmetic that only refused specs have is no less of use.
     let idle = ["sub", "inverse", "mean", "relu2", "absolute", "sign"];
@@ -154,7 +154,16 @@ fn families_of_attention_compile_for_vllm() {
         ("gpt_oss", "sinks=self.sinks"),
         ("mixtral", "self.moe = FusedMoEFactory("),
         ("deepseek_v3", "attend_expanded(self.attn, "),
-        ("llama", "divide(config.heads, config.ranks)"),
+        ("llama", "self.qkv_proj = QKVParallelLinear("),
+        ("llama", "num_kv_heads=self.qkv_proj.num_kv_heads"),
+        ("llama", "(\"gate_up_proj\", \"up_proj\", 1)"),
+        ("llama", "@support_torch_compile\nclass LlamaModel(nn.Module):"),
+        ("lfm2", "(\"w13\", \"w3\", 1)"),
+        ("lfm2", "return (get_conv_copy_spec,)"),
+        ("falcon_h1", "get_temporal_copy_spec,"),
+        // The kernel of vLLM rotates in the dtype of queries.
+        ("llama", "return get_rope("),
+        ("ernie4_5", "class Rotary:"),
         ("llama", "self.down_proj = RowParallelLinear("),
         // A norm over all heads needs all columns.
         ("olmo2", "self.q_proj = ReplicatedLinear("),
@@ -168,7 +177,7 @@ fn families_of_attention_compile_for_vllm() {
         let package = ["pyproject.toml", &format!("onboard_{name}/__init__.py")];
         assert!(paths.eq(package), "{name}: {:?}", code.extra_files);
         let always = [
-            "def forward(\n        self,\n        input_ids: Tensor,\n        positions: Tensor,",
+            "def forward(\n        self,\n        input_ids: Tensor | None,\n        positions: Tensor,",
             "def compute_logits(self, hidden_states: Tensor)",
             "def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:",
             "self.attn = Attention(",

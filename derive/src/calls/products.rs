@@ -171,7 +171,7 @@ fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) 
 }
 
 /// Attention that torch computes in one call: its scores are not rounded.
-pub fn fused_attention(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+pub(super) fn fused_attention(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let values = super::tensors(reader, &args[..args.len().min(3)]);
     let [query, keys, attended] = values.as_slice() else {
         return reader.hole(event, "operands are no tensors");

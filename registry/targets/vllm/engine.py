@@ -38,7 +38,7 @@ class Generated(Engine):
         code = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = code
         spec.loader.exec_module(code)
-        ModelRegistry.register_model(ARCHITECTURE, getattr(code, code.MODEL))
+        ModelRegistry.register_model(ARCHITECTURE, model_class(code))
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = self.options["kv_cache_space"]
         given = {"block_size": int(self.options["block_size"])} if self.options["block_size"] else {}
         self.model = LLM(
@@ -79,6 +79,12 @@ class Generated(Engine):
 
     def close(self):
         self.model = None
+
+
+def model_class(code):
+    """Gives the class of the model in a file."""
+    classes = (value for value in vars(code).values() if getattr(value, "__module__", None) == code.__name__)
+    return next(one for one in classes if hasattr(one, "compute_logits"))
 
 
 if __name__ == "__main__":

@@ -4,10 +4,8 @@ Source: transformers models/llama. Most dense families extend this file.
 Written from the spec `llama` of onboard.
 """
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -20,7 +18,8 @@ from .base import (
     create_causal_mask,
     scaled_dot_product_attention,
 )
-from .cache import CacheList, KVCache
+from .cache import KVCache
+from .rope_utils import initialize_rope
 
 # Values of keys that the config of a model with encoders leaves out.
 DEFAULTS = {
@@ -57,43 +56,6 @@ def read(config: dict[str, Any], *keys: str, default: Any = None) -> Any:
         if value is not None:
             return value
     return default
-
-
-@dataclass
-class Rule:
-    """Tensors of a checkpoint that lie under other names, or in other shapes."""
-
-    disk: str
-    weight: str
-    words: list[str] = field(default_factory=list)
-    renamed: dict[str, str] = field(default_factory=dict)
-    gathered: list[int] = field(default_factory=list)
-    change: Callable[[Any], list[mx.array]] = lambda x: [x]
-
-    def apply(self, tensors: dict[str, mx.array]) -> list[tuple[str, mx.array]]:
-        groups: dict[tuple[str, ...], list[tuple[tuple[str, ...], mx.array]]] = {}
-        for name, x in tensors.items():
-            if match := re.fullmatch(self.disk, name):
-                holes = match.groups()
-                taken = tuple(holes[n] for n in self.gathered)
-                key = [h for n, h in enumerate(holes) if n not in self.gathered]
-                groups.setdefault(tuple(key), []).append((taken, x))
-        results = []
-        for holes, members in groups.items():
-            if self.gathered:
-                members.sort(key=lambda one: [self.place(hole) for hole in one[0]])
-            xs = [x for _, x in members]
-            parts = self.change(xs if self.gathered else xs[0])
-            renamed = [self.renamed[hole] for hole in holes if hole in self.renamed]
-            words = self.words or renamed or [""]
-            for n, part in enumerate(parts):
-                word = words[n % len(words)]
-                name = self.weight.format(*holes, n=n // len(words), word=word)
-                results.append((name, part))
-        return results
-
-    def place(self, hole: str) -> int:
-        return int(hole) if hole.isdigit() else self.disk.index(hole)
 
 
 class ModelArgs(BaseModelArgs):
@@ -137,47 +99,7 @@ class ModelArgs(BaseModelArgs):
         self.rope_parameters = read(config, "rope_parameters", "rope_scaling")
 
 
-def offset_of(cache: Any) -> int | mx.array:
-    """Counts the tokens that a cache holds, of each sequence if they differ."""
-    parts = cache.caches if isinstance(cache, CacheList) else cache
-    if not isinstance(parts, (list, tuple)):
-        return getattr(cache, "offset", 0)
-    offsets = [offset_of(part) for part in parts]
-    differ = any(isinstance(offset, mx.array) for offset in offsets)
-    return reduce(mx.maximum, offsets) if differ else max(offsets)
-
-
-Rope = tuple[mx.array, float, int | mx.array]
-
-
-class Rotary:
-    """Periods of rotary positions."""
-
-    def __init__(
-        self,
-        dim: int,
-        theta: float,
-        parameters: dict[str, Any] | None = None,
-        partial: float | None = None,
-        context: int = 0,
-        original: int | None = None,
-    ) -> None:
-        parameters = parameters or {}
-        kind = parameters.get("rope_type", parameters.get("type", "default"))
-        if partial is None:
-            partial = parameters.get("partial_rotary_factor", 1.0)
-            partial = 1.0 if kind == "default" else partial
-        dim = int(dim * partial)
-        steps = mx.arange(0, dim, 2, dtype=mx.float32) / dim
-        self.frequencies = 1.0 / theta**steps
-        self.factor = 1.0
-        if kind in ("default", "mrope"):
-            return
-        raise ValueError(f"rotary positions of kind {kind!r} are not in this file")
-
-    def __call__(self, offset: int | mx.array, rows: int) -> Rope:
-        frequencies, factor = self.frequencies, self.factor
-        return 1.0 / frequencies, factor, offset
+Rope = Callable[[mx.array], mx.array]
 
 
 def times(x: mx.array, s: float) -> mx.array:
@@ -185,20 +107,23 @@ def times(x: mx.array, s: float) -> mx.array:
     return (x.astype(mx.float32) * s).astype(x.dtype)
 
 
+def rotary(
+    dim: int,
+    theta: float,
+    parameters: dict[str, Any] | None = None,
+    partial: float = 1.0,
+    context: int = 0,
+) -> nn.Module:
+    dim = int(dim * partial)
+    # Pairs have the same periods if their number is odd.
+    even = dim + dim % 2
+    base = theta ** (even / dim)
+    return initialize_rope(even, base, False, parameters, context)
+
+
 def rotate(x: mx.array, rope: Rope) -> mx.array:
     """Rotates pairs of the first numbers of each head."""
-    periods, factor, offset = rope
-    dims = 2 * periods.size
-    y = mx.fast.rope(
-        x.swapaxes(1, 2),
-        dims,
-        traditional=False,
-        base=None,
-        scale=1.0,
-        offset=offset,
-        freqs=periods,
-    )
-    return y.swapaxes(1, 2)
+    return rope(x.swapaxes(1, 2)).swapaxes(1, 2)
 
 
 def precise(function: Callable[[mx.array], mx.array]) -> Callable[[mx.array], mx.array]:
@@ -249,13 +174,7 @@ def attend(
 
 
 ACTIVATIONS = {
-    "gelu": precise(nn.gelu),
-    "gelu_pytorch_tanh": precise(nn.gelu_approx),
-    "relu": nn.relu,
-    "sigmoid": precise(mx.sigmoid),
     "silu": precise(nn.silu),
-    "swish": precise(nn.silu),
-    "tanh": mx.tanh,
 }
 
 
@@ -320,7 +239,7 @@ class LlamaModel(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocab, config.hidden)
         self.norm = nn.RMSNorm(config.hidden, eps=config.eps)
         self.layers = [LlamaLayer(config) for _ in range(config.layers)]
-        self.rope = Rotary(
+        self.rope = rotary(
             config.head_dim,
             config.rope_theta,
             config.rope_parameters,
@@ -328,7 +247,7 @@ class LlamaModel(nn.Module):
         )
 
     def __call__(self, inputs: mx.array, cache: Any) -> mx.array:
-        rope = self.rope(offset_of(cache), inputs.shape[1])
+        rope = partial(self.rope, offset=cache[0].offset)
         x = self.embed_tokens(inputs)
         for layer, c in zip(self.layers, cache):
             x = layer(x, c, rope)
@@ -379,14 +298,6 @@ class Model(nn.Module):
             if x.shape == shape:
                 found.setdefault(name, x)
 
-        rules = [
-            Rule(r"embed_tokens\.weight", "model.embed_tokens.weight"),
-            Rule(r"layers\.(.*)", "model.layers.{0}"),
-            Rule(r"norm\.weight", "model.norm.weight"),
-        ]
-        for rule in rules:
-            for name, x in rule.apply(weights):
-                add(name, x)
         for name, x in weights.items():
             add(name, x)
             add(f"model.{name}", x)

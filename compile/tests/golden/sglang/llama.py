@@ -8,7 +8,6 @@ Written from the spec `llama` of onboard. SGLang finds it by the variable
 import functools
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -51,8 +50,6 @@ PREFIXES = {
     "llm.": "",
 }
 
-MODEL = "LlamaForCausalLM"
-
 
 def read(config: dict[str, Any], *keys: str, default: Any = None) -> Any:
     """Gives the first of some keys that is there and not null."""
@@ -63,43 +60,6 @@ def read(config: dict[str, Any], *keys: str, default: Any = None) -> Any:
         if value is not None:
             return value
     return default
-
-
-@dataclass
-class Rule:
-    """Tensors of a checkpoint that lie under other names, or in other shapes."""
-
-    disk: str
-    weight: str
-    words: list[str] = field(default_factory=list)
-    renamed: dict[str, str] = field(default_factory=dict)
-    gathered: list[int] = field(default_factory=list)
-    change: Callable[[Any], list[Tensor]] = lambda x: [x]
-
-    def apply(self, tensors: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
-        groups: dict[tuple[str, ...], list[tuple[tuple[str, ...], Tensor]]] = {}
-        for name, x in tensors.items():
-            if match := re.fullmatch(self.disk, name):
-                holes = match.groups()
-                taken = tuple(holes[n] for n in self.gathered)
-                key = [h for n, h in enumerate(holes) if n not in self.gathered]
-                groups.setdefault(tuple(key), []).append((taken, x))
-        results = []
-        for holes, members in groups.items():
-            if self.gathered:
-                members.sort(key=lambda one: [self.place(hole) for hole in one[0]])
-            xs = [x for _, x in members]
-            parts = self.change(xs if self.gathered else xs[0])
-            renamed = [self.renamed[hole] for hole in holes if hole in self.renamed]
-            words = self.words or renamed or [""]
-            for n, part in enumerate(parts):
-                word = words[n % len(words)]
-                name = self.weight.format(*holes, n=n // len(words), word=word)
-                results.append((name, part))
-        return results
-
-    def place(self, hole: str) -> int:
-        return int(hole) if hole.isdigit() else self.disk.index(hole)
 
 
 class Config:
@@ -372,45 +332,33 @@ class LlamaForCausalLM(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Loads the tensors of a checkpoint, and gives the names of those that were loaded."""
-        tensors = dict(weights)
-        for outer, inner in PREFIXES.items():
-            tensors = {
-                inner + name.removeprefix(outer) if name.startswith(outer) else name: x
-                for name, x in tensors.items()
-            }
         known = dict(self.named_parameters(remove_duplicate=False))
-        found: dict[str, Tensor] = {}
+        if self.config.tied:
+            known.pop("lm_head.weight", None)
+        loaded: set[str] = set()
 
-        def add(name: str, x: Tensor) -> None:
-            if name in found:
+        def load(name: str, x: Tensor) -> None:
+            if name in loaded:
                 return
             parameter = known.get(name)
             if parameter is None:
                 return
+            loader = getattr(parameter, "weight_loader", None)
             # Those that are divided or padded are loaded by their own function.
-            if parameter.shape == x.shape or hasattr(parameter, "weight_loader"):
-                found[name] = x
+            if loader is None and parameter.shape != x.shape:
+                return
+            (loader or default_weight_loader)(parameter, x)
+            loaded.add(name)
 
-        rules = [
-            Rule(r"embed_tokens\.weight", "model.embed_tokens.weight"),
-            Rule(r"layers\.(.*)", "model.layers.{0}"),
-            Rule(r"norm\.weight", "model.norm.weight"),
-        ]
-        for rule in rules:
-            for name, x in rule.apply(tensors):
-                add(name, x)
-        for name, x in tensors.items():
-            add(name, x)
-            add(f"model.{name}", x)
-        if self.config.tied:
-            found.pop("lm_head.weight", None)
-        loaded: set[int] = set()
-        for name, x in found.items():
-            parameter = known[name]
-            loaded.add(id(parameter))
-            load = getattr(parameter, "weight_loader", default_weight_loader)
-            load(parameter, x)
-        missing = [name for name, x in known.items() if id(x) not in loaded]
+        for name, x in weights:
+            for outer, inner in PREFIXES.items():
+                if name.startswith(outer):
+                    name = inner + name.removeprefix(outer)
+            load(name, x)
+            load(f"model.{name}", x)
+        ids = {id(known[name]) for name in loaded if name in known}
+        known = dict(self.named_parameters(remove_duplicate=False))
+        missing = [name for name, x in known.items() if id(x) not in ids]
         if missing:
             raise ValueError(f"the checkpoint lacks tensors: {missing[:4]}")
         return set(known)

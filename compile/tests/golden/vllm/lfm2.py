@@ -6,31 +6,33 @@ Written from the spec `lfm2` of onboard. The class is registered by a plugin:
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from vllm.config import VllmConfig, get_current_vllm_config
-from vllm.distributed import divide
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.layernorm import RMSNorm
-from vllm.model_executor.layers.linear import ColumnParallelLinear
+from vllm.model_executor.layers.linear import MergedColumnParallelLinear
+from vllm.model_executor.layers.linear import QKVParallelLinear
 from vllm.model_executor.layers.linear import ReplicatedLinear
 from vllm.model_executor.layers.linear import RowParallelLinear
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.mamba.abstract import MambaBase
-from vllm.model_executor.layers.mamba.mamba_utils import get_temporal_copy_spec
+from vllm.model_executor.layers.mamba.mamba_utils import get_conv_copy_spec
+from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.model_executor.models.interfaces import HasInnerState, IsHybrid
 from vllm.model_executor.models.utils import maybe_prefix
 from vllm.sequence import IntermediateTensors
-from vllm.v1.attention.backends.linear_attn import LinearAttentionMetadata
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
+from vllm.v1.attention.backends.short_conv_attn import ShortConvAttentionMetadata
 from vllm.v1.kv_cache_interface import KVCacheSpec
 
 # Values of keys that the config of a model with encoders leaves out.
@@ -61,7 +63,14 @@ PREFIXES = {
     "llm.": "",
 }
 
-MODEL = "Lfm2ForCausalLM"
+# Matrices that are joined with others, and what their loader calls them.
+JOINED = [
+    ("w13", "w1", 0),
+    ("w13", "w3", 1),
+    ("qkv_proj", "q_proj", "q"),
+    ("qkv_proj", "k_proj", "k"),
+    ("qkv_proj", "v_proj", "v"),
+]
 
 
 def read(config: dict[str, Any], *keys: str, default: Any = None) -> Any:
@@ -94,8 +103,6 @@ class Config:
                 config["tie_word_embeddings"] = tied
         self.dtype = vllm_config.model_config.dtype
         self.quant_config = vllm_config.quant_config
-        # Heads and columns of matrices are divided among ranks.
-        self.ranks = vllm_config.parallel_config.tensor_parallel_size
         # Layers say by themselves which window they have.
         self.cache_config = copy.copy(vllm_config.cache_config)
         self.cache_config.sliding_window = None
@@ -137,51 +144,43 @@ class Config:
         self.states = {
             "conv": (
                 (
-                    self.hidden,
                     self.width - 1,
+                    self.hidden,
                 ),
                 self.dtype,
             ),
         }
 
 
-Rope = tuple[Tensor, Tensor]
+Rope = functools.partial
 
 
-class Rotary:
-    """Cosines and sines of rotary positions."""
+class Pieces:
+    """Pieces of prompts as one batch, filled up with zeros behind their ends."""
 
-    def __init__(
-        self,
-        dim: int,
-        theta: float,
-        parameters: dict[str, Any] | None = None,
-        partial: float | None = None,
-        context: int = 0,
-        original: int | None = None,
-    ) -> None:
-        parameters = parameters or {}
-        kind = parameters.get("rope_type", parameters.get("type", "default"))
-        if partial is None:
-            partial = parameters.get("partial_rotary_factor", 1.0)
-            partial = 1.0 if kind == "default" else partial
-        dim = int(dim * partial)
-        steps = torch.arange(0, dim, 2, dtype=torch.float32) / dim
-        self.frequencies = 1.0 / theta**steps
-        self.factor = 1.0
-        if kind in ("default", "mrope"):
-            return
-        raise ValueError(f"rotary positions of kind {kind!r} are not in this file")
+    def __init__(self, metadata: ShortConvAttentionMetadata) -> None:
+        starts = metadata.query_start_loc_p
+        self.lengths = starts.diff()
+        rows = torch.arange(int(self.lengths.max()), device=starts.device)
+        self.inside = rows < self.lengths[:, None]
+        self.at = torch.where(self.inside, starts[:-1, None] + rows, 0)
+        # Those that continue no earlier piece.
+        self.new = ~metadata.has_initial_states_p
 
-    def __call__(self, positions: Tensor) -> Rope:
-        angles = positions[:, None].float() * self.frequencies.to(positions.device)
-        return angles.cos() * self.factor, angles.sin() * self.factor
+    def fill(self, x: Tensor) -> Tensor:
+        x = x[self.at]
+        return torch.where(spread(self.inside, x), x, 0)
+
+
+def spread(x: Tensor, like: Tensor) -> Tensor:
+    """Adds axes, as many as another tensor has."""
+    return x.view(*x.shape, *[1] * (like.ndim - x.ndim))
 
 
 class State(nn.Module, MambaBase):
     """States of a layer, which vLLM keeps for each sequence from step to step."""
 
-    mamba_type = MambaAttentionBackendEnum.LINEAR
+    mamba_type = MambaAttentionBackendEnum.SHORT_CONV
 
     def __init__(self, config: Config, names: list[str], prefix: str) -> None:
         super().__init__()
@@ -212,70 +211,87 @@ class State(nn.Module, MambaBase):
         *rows: Tensor,
         **given: Any,
     ) -> Tensor:
-        """Runs a function on the rows of each sequence, from the state that it left."""
+        """Runs a function on the rows of all sequences, from the states that they left.
+
+        Sequences that continue by one row are one call, and pieces of prompts another.
+        """
+        number = self.names.index(name)
         metadata = get_forward_context().attn_metadata
         if metadata is None:
             # A run that measures memory.
-            return step(None, *(x[None] for x in rows), **given)[0][0]
-        kept = self.kv_cache[self.names.index(name)]
-        results = []
-        for slots, at, continued in self.sequences(metadata[self.prefix]):
-            parts = [x[at].unflatten(0, (len(slots), -1)) for x in rows]
-            state = kept[slots] if continued else None
-            y, state = step(state, *parts, **given)
-            kept[slots] = state.to(kept.dtype).reshape(-1, *kept.shape[1:])
-            results.append(y.flatten(0, 1))
+            shape, dtype = self.shapes[number], self.dtypes[number]
+            state = rows[0].new_zeros(1, *shape, dtype=dtype)
+            return step(state, None, *(x[None] for x in rows), **given)[0][0]
+        metadata, kept = metadata[self.prefix], self.kv_cache[number]
+        count, results = metadata.num_decodes, []
+        if count:
+            slots = metadata.state_indices_tensor_d[:, 0]
+            steps = (x[:count, None] for x in rows)
+            y, state = step(kept[slots], None, *steps, **given)
+            kept[slots] = state.to(kept.dtype).view(-1, *kept.shape[1:])
+            results.append(y[:, 0])
+        if metadata.num_prefills:
+            slots, pieces = metadata.state_indices_tensor_p, Pieces(metadata)
+            filled = (pieces.fill(x[count:]) for x in rows)
+            state = kept[slots]
+            state = torch.where(spread(pieces.new, state), 0, state)
+            y, state = step(state, pieces, *filled, **given)
+            kept[slots] = state.to(kept.dtype).view(-1, *kept.shape[1:])
+            results.append(y[pieces.inside])
         return torch.cat(results)
 
-    def sequences(
-        self, metadata: LinearAttentionMetadata
-    ) -> Iterator[tuple[list[int], slice, bool]]:
-        """Gives places of states, rows, and whether there is a state, for each sequence.
 
-        Neighbours that continue by one row are a batch.
-        """
-        starts = metadata.query_start_loc.tolist()
-        lengths = metadata.seq_lens.tolist()
-        slots = metadata.state_indices_tensor.tolist()
-        single: list[int] = []
-        for slot, length, start, end in zip(slots, lengths, starts, starts[1:]):
-            if end - start == 1 and length > 1:
-                single.append(slot)
-                continue
-            if single:
-                yield single, slice(start - len(single), start), True
-                single = []
-            if end > start:
-                yield [slot], slice(start, end), length > end - start
-        if single:
-            yield single, slice(starts[-1] - len(single), starts[-1]), True
+def last_rows(rows: Tensor, pieces: Pieces | None, count: int) -> Tensor:
+    """Gives the last rows of each sequence, which has as many in front."""
+    if pieces is None:
+        return rows[:, -count:]
+    at = pieces.lengths[:, None] + torch.arange(count, device=rows.device)
+    return rows.take_along_dim(at[..., None], 1)
 
 
 def causal_conv(
-    state: Tensor | None,
+    state: Tensor,
+    pieces: Pieces | None,
     rows: Tensor,
     *,
     conv: nn.Conv1d,
 ) -> tuple[Tensor, Tensor]:
     """Convolves rows with those before them, channel by channel."""
-    count = (conv.kernel_size[0] - 1) * conv.dilation[0]
-    if state is None:
-        before = rows.new_zeros(len(rows), count, rows.shape[2])
-    else:
-        before = state.transpose(1, 2).to(rows.dtype)
-    rows = torch.cat([before, rows], dim=1)
-    kept = rows[:, rows.shape[1] - count :].transpose(1, 2)
+    rows = torch.cat([state.to(rows.dtype), rows], dim=1)
+    kept = last_rows(rows, pieces, state.shape[1])
     rows = rows.to(conv.weight.dtype)
     return conv(rows.transpose(1, 2)).transpose(1, 2), kept
 
 
+def rotary(
+    dim: int,
+    theta: float,
+    parameters: dict[str, Any] | None = None,
+    partial: float | None = None,
+    context: int = 0,
+    original: int | None = None,
+) -> nn.Module:
+    """Gives the rotary positions of vLLM, as many as it takes."""
+    parameters = parameters or {}
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if kind not in ("default", "mrope"):
+        raise ValueError(f"rotary positions of kind {kind!r} are not in this file")
+    dim = int(dim * (partial or 1.0))
+    # Pairs have the same periods if their number is odd.
+    even = dim + dim % 2
+    given = {"rope_theta": theta ** (even / dim), "rope_dim": even}
+    positions = get_current_vllm_config().model_config.max_model_len
+    neox = True
+    return get_rope(even, positions, is_neox_style=neox, rope_parameters=given)
+
+
 def rotate(x: Tensor, rope: Rope) -> Tensor:
     """Rotates pairs of the first numbers of each head."""
-    cos, sin = (part.unsqueeze(1).to(x.dtype) for part in rope)
-    turned, rest = x.tensor_split([2 * cos.shape[-1]], dim=-1)
-    a, b = turned.chunk(2, dim=-1)
-    a, b = a * cos - b * sin, b * cos + a * sin
-    return torch.cat([a, b, rest], dim=-1)
+    turned, rest = x.tensor_split([rope.func.rotary_dim], dim=-1)
+    # The kernel writes into its argument, and on a CPU takes no axis of heads.
+    rows = turned.clone(memory_format=torch.contiguous_format).flatten(1)
+    turned = rope(rows)[0].view_as(turned)
+    return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
 
 
 class Lfm2ShortConv(nn.Module):
@@ -315,21 +331,13 @@ class Lfm2ShortConv(nn.Module):
 class Lfm2Mlp(nn.Module):
     def __init__(self, config: Config, prefix: str) -> None:
         super().__init__()
-        self.w1 = ColumnParallelLinear(
+        self.w13 = MergedColumnParallelLinear(
             config.hidden,
-            config.ffn,
+            [config.ffn, config.ffn],
             bias=False,
             quant_config=config.quant_config,
             return_bias=False,
-            prefix=maybe_prefix(prefix, "w1"),
-        )
-        self.w3 = ColumnParallelLinear(
-            config.hidden,
-            config.ffn,
-            bias=False,
-            quant_config=config.quant_config,
-            return_bias=False,
-            prefix=maybe_prefix(prefix, "w3"),
+            prefix=maybe_prefix(prefix, "w13"),
         )
         self.w2 = RowParallelLinear(
             config.ffn,
@@ -341,47 +349,31 @@ class Lfm2Mlp(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        gate = F.silu(self.w1(x))
-        return self.w2(gate * self.w3(x))
+        w1, w3 = self.w13(x).split(self.w13.output_partition_sizes, dim=-1)
+        gate = F.silu(w1)
+        return self.w2(gate * w3)
 
 
 class Lfm2Attention(nn.Module):
     def __init__(self, config: Config, prefix: str) -> None:
         super().__init__()
-        self.heads = config.heads
-        self.kv_heads = config.kv_heads
-        self.ranks = config.ranks
-        self.q_proj = ColumnParallelLinear(
+        self.qkv_proj = QKVParallelLinear(
             config.hidden,
-            config.heads * config.head_dim,
+            config.head_dim,
+            config.heads,
+            config.kv_heads,
             bias=False,
             quant_config=config.quant_config,
             return_bias=False,
-            prefix=maybe_prefix(prefix, "q_proj"),
-        )
-        self.k_proj = ColumnParallelLinear(
-            config.hidden,
-            config.kv_heads * config.head_dim,
-            bias=False,
-            quant_config=config.quant_config,
-            return_bias=False,
-            prefix=maybe_prefix(prefix, "k_proj"),
-        )
-        self.v_proj = ColumnParallelLinear(
-            config.hidden,
-            config.kv_heads * config.head_dim,
-            bias=False,
-            quant_config=config.quant_config,
-            return_bias=False,
-            prefix=maybe_prefix(prefix, "v_proj"),
+            prefix=maybe_prefix(prefix, "qkv_proj"),
         )
         self.q_layernorm = RMSNorm(config.head_dim, eps=config.eps)
         self.k_layernorm = RMSNorm(config.head_dim, eps=config.eps)
         self.attn = Attention(
-            divide(config.heads, config.ranks),
+            self.qkv_proj.num_heads,
             config.head_dim,
             config.head_dim**-0.5,
-            num_kv_heads=divide(config.kv_heads, config.ranks),
+            num_kv_heads=self.qkv_proj.num_kv_heads,
             cache_config=config.cache_config,
             quant_config=config.quant_config,
             prefix=maybe_prefix(prefix, "attn"),
@@ -396,9 +388,12 @@ class Lfm2Attention(nn.Module):
         )
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        q = self.q_proj(x).unflatten(-1, (self.heads // self.ranks, -1))
-        k = self.k_proj(x).unflatten(-1, (self.kv_heads // self.ranks, -1))
-        v = self.v_proj(x).unflatten(-1, (self.kv_heads // self.ranks, -1))
+        q_proj, k_proj, v_proj = self.qkv_proj(x).split(
+            self.qkv_proj.output_partition_sizes, dim=-1
+        )
+        q = q_proj.unflatten(-1, (self.qkv_proj.num_heads, -1))
+        k = k_proj.unflatten(-1, (self.qkv_proj.num_kv_heads, -1))
+        v = v_proj.unflatten(-1, (self.qkv_proj.num_kv_heads, -1))
         q = rotate(self.q_layernorm(q), rope)
         k = rotate(self.k_layernorm(k), rope)
         return self.out_proj(self.attn(q.flatten(1), k.flatten(1), v.flatten(1)))
@@ -447,16 +442,26 @@ class Lfm2Model(nn.Module):
                 for layer, kind in enumerate(config.layer_types[: config.layers])
             ]
         )
-        self.rope = Rotary(
+        self.rope = rotary(
             config.head_dim,
             config.rope_theta,
             config.rope_parameters,
             context=config.context,
         )
 
-    def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
-        rope = self.rope(positions)
-        x = self.embed_tokens(input_ids)
+    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
+        return self.embed_tokens(input_ids)
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        positions: Tensor,
+        inputs_embeds: Tensor | None = None,
+    ) -> Tensor:
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_input_ids(input_ids)
+        rope = functools.partial(self.rope, positions)
+        x = inputs_embeds
         for layer in self.layers:
             x = layer(x, rope)
         return self.embedding_norm(x)
@@ -464,6 +469,11 @@ class Lfm2Model(nn.Module):
 
 class Lfm2ForCausalLM(nn.Module, HasInnerState, IsHybrid):
     """The model: hidden states of tokens, and their logits."""
+
+    packed_modules_mapping = {
+        "w13": ["w1", "w3"],
+        "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+    }
 
     @classmethod
     def get_mamba_state_shape_from_config(cls, vllm_config: VllmConfig) -> Any:
@@ -475,7 +485,7 @@ class Lfm2ForCausalLM(nn.Module, HasInnerState, IsHybrid):
 
     @classmethod
     def get_mamba_state_copy_func(cls) -> Any:
-        return (get_temporal_copy_spec,) * 1
+        return (get_conv_copy_spec,)
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -493,18 +503,18 @@ class Lfm2ForCausalLM(nn.Module, HasInnerState, IsHybrid):
         self.logits_processor = LogitsProcessor(config.vocab)
 
     def embed_input_ids(self, input_ids: Tensor) -> Tensor:
-        raise NotImplementedError("this model takes ids of tokens alone")
+        return self.model.embed_input_ids(input_ids)
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None,
         positions: Tensor,
         intermediate_tensors: IntermediateTensors | None = None,
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        if intermediate_tensors is not None or inputs_embeds is not None:
-            raise NotImplementedError("this model takes ids of tokens alone")
-        return self.model(input_ids, positions)
+        if intermediate_tensors is not None:
+            raise NotImplementedError("all layers of this model run in one process")
+        return self.model(input_ids, positions, inputs_embeds)
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor | None:
         x = hidden_states
@@ -514,34 +524,36 @@ class Lfm2ForCausalLM(nn.Module, HasInnerState, IsHybrid):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Loads the tensors of a checkpoint, and gives the names of those that were loaded."""
-        tensors = dict(weights)
-        for outer, inner in PREFIXES.items():
-            tensors = {
-                inner + name.removeprefix(outer) if name.startswith(outer) else name: x
-                for name, x in tensors.items()
-            }
         known = dict(self.named_parameters(remove_duplicate=False))
-        found: dict[str, Tensor] = {}
+        if self.config.tied:
+            known.pop("lm_head.weight", None)
+        loaded: set[str] = set()
 
-        def add(name: str, x: Tensor) -> None:
-            if name in found:
+        def load(name: str, x: Tensor) -> None:
+            if name in loaded:
                 return
+            for joined, part, shard in JOINED:
+                whole = name.replace(f".{part}.", f".{joined}.")
+                if whole != name and whole in known:
+                    known[whole].weight_loader(known[whole], x, shard)
+                    loaded.update((name, whole))
+                    return
             parameter = known.get(name)
             if parameter is None:
                 return
+            loader = getattr(parameter, "weight_loader", None)
             # Those that are divided or padded are loaded by their own function.
-            if parameter.shape == x.shape or hasattr(parameter, "weight_loader"):
-                found[name] = x
+            if loader is None and parameter.shape != x.shape:
+                return
+            (loader or default_weight_loader)(parameter, x)
+            loaded.add(name)
 
-        for name, x in tensors.items():
-            add(name, x)
-            add(f"model.{name}", x)
-        if self.config.tied:
-            found.pop("lm_head.weight", None)
-        loaded: set[int] = set()
-        for name, x in found.items():
-            parameter = known[name]
-            loaded.add(id(parameter))
-            load = getattr(parameter, "weight_loader", default_weight_loader)
-            load(parameter, x)
-        return {name for name, parameter in known.items() if id(parameter) in loaded}
+        for name, x in weights:
+            for outer, inner in PREFIXES.items():
+                if name.startswith(outer):
+                    name = inner + name.removeprefix(outer)
+            load(name, x)
+            load(f"model.{name}", x)
+        ids = {id(known[name]) for name in loaded if name in known}
+        known = dict(self.named_parameters(remove_duplicate=False))
+        return {name for name, parameter in known.items() if id(parameter) in ids}

@@ -7,21 +7,21 @@ Written from the spec `llama` of onboard. The class is registered by a plugin:
 
 import copy
 import functools
-import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from vllm.config import VllmConfig
-from vllm.distributed import divide
+from vllm.compilation.decorators import support_torch_compile
+from vllm.config import VllmConfig, get_current_vllm_config
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.layernorm import RMSNorm
-from vllm.model_executor.layers.linear import ColumnParallelLinear
+from vllm.model_executor.layers.linear import MergedColumnParallelLinear
+from vllm.model_executor.layers.linear import QKVParallelLinear
 from vllm.model_executor.layers.linear import RowParallelLinear
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
+from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
@@ -53,7 +53,14 @@ PREFIXES = {
     "llm.": "",
 }
 
-MODEL = "LlamaForCausalLM"
+# Matrices that are joined with others, and what their loader calls them.
+JOINED = [
+    ("qkv_proj", "q_proj", "q"),
+    ("qkv_proj", "k_proj", "k"),
+    ("qkv_proj", "v_proj", "v"),
+    ("gate_up_proj", "gate_proj", 0),
+    ("gate_up_proj", "up_proj", 1),
+]
 
 
 def read(config: dict[str, Any], *keys: str, default: Any = None) -> Any:
@@ -65,43 +72,6 @@ def read(config: dict[str, Any], *keys: str, default: Any = None) -> Any:
         if value is not None:
             return value
     return default
-
-
-@dataclass
-class Rule:
-    """Tensors of a checkpoint that lie under other names, or in other shapes."""
-
-    disk: str
-    weight: str
-    words: list[str] = field(default_factory=list)
-    renamed: dict[str, str] = field(default_factory=dict)
-    gathered: list[int] = field(default_factory=list)
-    change: Callable[[Any], list[Tensor]] = lambda x: [x]
-
-    def apply(self, tensors: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
-        groups: dict[tuple[str, ...], list[tuple[tuple[str, ...], Tensor]]] = {}
-        for name, x in tensors.items():
-            if match := re.fullmatch(self.disk, name):
-                holes = match.groups()
-                taken = tuple(holes[n] for n in self.gathered)
-                key = [h for n, h in enumerate(holes) if n not in self.gathered]
-                groups.setdefault(tuple(key), []).append((taken, x))
-        results = []
-        for holes, members in groups.items():
-            if self.gathered:
-                members.sort(key=lambda one: [self.place(hole) for hole in one[0]])
-            xs = [x for _, x in members]
-            parts = self.change(xs if self.gathered else xs[0])
-            renamed = [self.renamed[hole] for hole in holes if hole in self.renamed]
-            words = self.words or renamed or [""]
-            for n, part in enumerate(parts):
-                word = words[n % len(words)]
-                name = self.weight.format(*holes, n=n // len(words), word=word)
-                results.append((name, part))
-        return results
-
-    def place(self, hole: str) -> int:
-        return int(hole) if hole.isdigit() else self.disk.index(hole)
 
 
 class Config:
@@ -123,8 +93,6 @@ class Config:
                 config["tie_word_embeddings"] = tied
         self.dtype = vllm_config.model_config.dtype
         self.quant_config = vllm_config.quant_config
-        # Heads and columns of matrices are divided among ranks.
-        self.ranks = vllm_config.parallel_config.tensor_parallel_size
         # Layers say by themselves which window they have.
         self.cache_config = copy.copy(vllm_config.cache_config)
         self.cache_config.sliding_window = None
@@ -148,46 +116,38 @@ class Config:
         self.rope_parameters = read(config, "rope_parameters", "rope_scaling")
 
 
-Rope = tuple[Tensor, Tensor]
+Rope = functools.partial
 
 
-class Rotary:
-    """Cosines and sines of rotary positions."""
-
-    def __init__(
-        self,
-        dim: int,
-        theta: float,
-        parameters: dict[str, Any] | None = None,
-        partial: float | None = None,
-        context: int = 0,
-        original: int | None = None,
-    ) -> None:
-        parameters = parameters or {}
-        kind = parameters.get("rope_type", parameters.get("type", "default"))
-        if partial is None:
-            partial = parameters.get("partial_rotary_factor", 1.0)
-            partial = 1.0 if kind == "default" else partial
-        dim = int(dim * partial)
-        steps = torch.arange(0, dim, 2, dtype=torch.float32) / dim
-        self.frequencies = 1.0 / theta**steps
-        self.factor = 1.0
-        if kind in ("default", "mrope"):
-            return
+def rotary(
+    dim: int,
+    theta: float,
+    parameters: dict[str, Any] | None = None,
+    partial: float | None = None,
+    context: int = 0,
+    original: int | None = None,
+) -> nn.Module:
+    """Gives the rotary positions of vLLM, as many as it takes."""
+    parameters = parameters or {}
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if kind not in ("default", "mrope"):
         raise ValueError(f"rotary positions of kind {kind!r} are not in this file")
-
-    def __call__(self, positions: Tensor) -> Rope:
-        angles = positions[:, None].float() * self.frequencies.to(positions.device)
-        return angles.cos() * self.factor, angles.sin() * self.factor
+    dim = int(dim * (partial or 1.0))
+    # Pairs have the same periods if their number is odd.
+    even = dim + dim % 2
+    given = {"rope_theta": theta ** (even / dim), "rope_dim": even}
+    positions = get_current_vllm_config().model_config.max_model_len
+    neox = True
+    return get_rope(even, positions, is_neox_style=neox, rope_parameters=given)
 
 
 def rotate(x: Tensor, rope: Rope) -> Tensor:
     """Rotates pairs of the first numbers of each head."""
-    cos, sin = (part.unsqueeze(1).to(x.dtype) for part in rope)
-    turned, rest = x.tensor_split([2 * cos.shape[-1]], dim=-1)
-    a, b = turned.chunk(2, dim=-1)
-    a, b = a * cos - b * sin, b * cos + a * sin
-    return torch.cat([a, b, rest], dim=-1)
+    turned, rest = x.tensor_split([rope.func.rotary_dim], dim=-1)
+    # The kernel writes into its argument, and on a CPU takes no axis of heads.
+    rows = turned.clone(memory_format=torch.contiguous_format).flatten(1)
+    turned = rope(rows)[0].view_as(turned)
+    return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -204,38 +164,21 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class LlamaAttention(nn.Module):
     def __init__(self, config: Config, prefix: str) -> None:
         super().__init__()
-        self.heads = config.heads
-        self.kv_heads = config.kv_heads
-        self.ranks = config.ranks
-        self.q_proj = ColumnParallelLinear(
+        self.qkv_proj = QKVParallelLinear(
             config.hidden,
-            config.heads * config.head_dim,
+            config.head_dim,
+            config.heads,
+            config.kv_heads,
             bias=config.qkv_bias,
             quant_config=config.quant_config,
             return_bias=False,
-            prefix=maybe_prefix(prefix, "q_proj"),
-        )
-        self.k_proj = ColumnParallelLinear(
-            config.hidden,
-            config.kv_heads * config.head_dim,
-            bias=config.qkv_bias,
-            quant_config=config.quant_config,
-            return_bias=False,
-            prefix=maybe_prefix(prefix, "k_proj"),
-        )
-        self.v_proj = ColumnParallelLinear(
-            config.hidden,
-            config.kv_heads * config.head_dim,
-            bias=config.qkv_bias,
-            quant_config=config.quant_config,
-            return_bias=False,
-            prefix=maybe_prefix(prefix, "v_proj"),
+            prefix=maybe_prefix(prefix, "qkv_proj"),
         )
         self.attn = Attention(
-            divide(config.heads, config.ranks),
+            self.qkv_proj.num_heads,
             config.head_dim,
             config.scale,
-            num_kv_heads=divide(config.kv_heads, config.ranks),
+            num_kv_heads=self.qkv_proj.num_kv_heads,
             cache_config=config.cache_config,
             quant_config=config.quant_config,
             prefix=maybe_prefix(prefix, "attn"),
@@ -250,11 +193,12 @@ class LlamaAttention(nn.Module):
         )
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        q = rotate(self.q_proj(x).unflatten(-1, (self.heads // self.ranks, -1)), rope)
-        k = rotate(
-            self.k_proj(x).unflatten(-1, (self.kv_heads // self.ranks, -1)), rope
+        q_proj, k_proj, v_proj = self.qkv_proj(x).split(
+            self.qkv_proj.output_partition_sizes, dim=-1
         )
-        v = self.v_proj(x).unflatten(-1, (self.kv_heads // self.ranks, -1))
+        q = rotate(q_proj.unflatten(-1, (self.qkv_proj.num_heads, -1)), rope)
+        k = rotate(k_proj.unflatten(-1, (self.qkv_proj.num_kv_heads, -1)), rope)
+        v = v_proj.unflatten(-1, (self.qkv_proj.num_kv_heads, -1))
         return self.o_proj(self.attn(q.flatten(1), k.flatten(1), v.flatten(1)))
 
 
@@ -262,21 +206,13 @@ class LlamaMlp(nn.Module):
     def __init__(self, config: Config, prefix: str) -> None:
         super().__init__()
         self.act = config.act
-        self.gate_proj = ColumnParallelLinear(
+        self.gate_up_proj = MergedColumnParallelLinear(
             config.hidden,
-            config.ffn,
+            [config.ffn, config.ffn],
             bias=config.mlp_bias,
             quant_config=config.quant_config,
             return_bias=False,
-            prefix=maybe_prefix(prefix, "gate_proj"),
-        )
-        self.up_proj = ColumnParallelLinear(
-            config.hidden,
-            config.ffn,
-            bias=config.mlp_bias,
-            quant_config=config.quant_config,
-            return_bias=False,
-            prefix=maybe_prefix(prefix, "up_proj"),
+            prefix=maybe_prefix(prefix, "gate_up_proj"),
         )
         self.down_proj = RowParallelLinear(
             config.ffn,
@@ -288,8 +224,11 @@ class LlamaMlp(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        gate = ACTIVATIONS[self.act](self.gate_proj(x))
-        return self.down_proj(gate * self.up_proj(x))
+        gate_proj, up_proj = self.gate_up_proj(x).split(
+            self.gate_up_proj.output_partition_sizes, dim=-1
+        )
+        gate = ACTIVATIONS[self.act](gate_proj)
+        return self.down_proj(gate * up_proj)
 
 
 class LlamaLayer(nn.Module):
@@ -305,6 +244,7 @@ class LlamaLayer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
+@support_torch_compile
 class LlamaModel(nn.Module):
     def __init__(self, config: Config, prefix: str) -> None:
         super().__init__()
@@ -321,16 +261,26 @@ class LlamaModel(nn.Module):
                 for layer in range(config.layers)
             ]
         )
-        self.rope = Rotary(
+        self.rope = rotary(
             config.head_dim,
             config.rope_theta,
             config.rope_parameters,
             context=config.context,
         )
 
-    def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
-        rope = self.rope(positions)
-        x = self.embed_tokens(input_ids)
+    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
+        return self.embed_tokens(input_ids)
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        positions: Tensor,
+        inputs_embeds: Tensor | None = None,
+    ) -> Tensor:
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_input_ids(input_ids)
+        rope = functools.partial(self.rope, positions)
+        x = inputs_embeds
         for layer in self.layers:
             x = layer(x, rope)
         return self.norm(x)
@@ -338,6 +288,11 @@ class LlamaModel(nn.Module):
 
 class LlamaForCausalLM(nn.Module):
     """The model: hidden states of tokens, and their logits."""
+
+    packed_modules_mapping = {
+        "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+        "gate_up_proj": ["gate_proj", "up_proj"],
+    }
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -349,66 +304,60 @@ class LlamaForCausalLM(nn.Module):
             quant_config=config.quant_config,
             prefix=maybe_prefix(prefix, "lm_head"),
         )
-        self.model = LlamaModel(config, maybe_prefix(prefix, "model"))
+        self.model = LlamaModel(config, prefix=maybe_prefix(prefix, "model"))
         if config.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.logits_processor = LogitsProcessor(config.vocab)
 
     def embed_input_ids(self, input_ids: Tensor) -> Tensor:
-        raise NotImplementedError("this model takes ids of tokens alone")
+        return self.model.embed_input_ids(input_ids)
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None,
         positions: Tensor,
         intermediate_tensors: IntermediateTensors | None = None,
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        if intermediate_tensors is not None or inputs_embeds is not None:
-            raise NotImplementedError("this model takes ids of tokens alone")
-        return self.model(input_ids, positions)
+        if intermediate_tensors is not None:
+            raise NotImplementedError("all layers of this model run in one process")
+        return self.model(input_ids, positions, inputs_embeds)
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor | None:
         return self.logits_processor(self.lm_head, hidden_states)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Loads the tensors of a checkpoint, and gives the names of those that were loaded."""
-        tensors = dict(weights)
-        for outer, inner in PREFIXES.items():
-            tensors = {
-                inner + name.removeprefix(outer) if name.startswith(outer) else name: x
-                for name, x in tensors.items()
-            }
         known = dict(self.named_parameters(remove_duplicate=False))
-        found: dict[str, Tensor] = {}
+        if self.config.tied:
+            known.pop("lm_head.weight", None)
+        loaded: set[str] = set()
 
-        def add(name: str, x: Tensor) -> None:
-            if name in found:
+        def load(name: str, x: Tensor) -> None:
+            if name in loaded:
                 return
+            for joined, part, shard in JOINED:
+                whole = name.replace(f".{part}.", f".{joined}.")
+                if whole != name and whole in known:
+                    known[whole].weight_loader(known[whole], x, shard)
+                    loaded.update((name, whole))
+                    return
             parameter = known.get(name)
             if parameter is None:
                 return
+            loader = getattr(parameter, "weight_loader", None)
             # Those that are divided or padded are loaded by their own function.
-            if parameter.shape == x.shape or hasattr(parameter, "weight_loader"):
-                found[name] = x
+            if loader is None and parameter.shape != x.shape:
+                return
+            (loader or default_weight_loader)(parameter, x)
+            loaded.add(name)
 
-        rules = [
-            Rule(r"embed_tokens\.weight", "model.embed_tokens.weight"),
-            Rule(r"layers\.(.*)", "model.layers.{0}"),
-            Rule(r"norm\.weight", "model.norm.weight"),
-        ]
-        for rule in rules:
-            for name, x in rule.apply(tensors):
-                add(name, x)
-        for name, x in tensors.items():
-            add(name, x)
-            add(f"model.{name}", x)
-        if self.config.tied:
-            found.pop("lm_head.weight", None)
-        loaded: set[int] = set()
-        for name, x in found.items():
-            parameter = known[name]
-            loaded.add(id(parameter))
-            load = getattr(parameter, "weight_loader", default_weight_loader)
-            load(parameter, x)
-        return {name for name, parameter in known.items() if id(parameter) in loaded}
+        for name, x in weights:
+            for outer, inner in PREFIXES.items():
+                if name.startswith(outer):
+                    name = inner + name.removeprefix(outer)
+            load(name, x)
+            load(f"model.{name}", x)
+        ids = {id(known[name]) for name in loaded if name in known}
+        known = dict(self.named_parameters(remove_duplicate=False))
+        return {name for name, parameter in known.items() if id(parameter) in ids}
