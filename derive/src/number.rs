@@ -96,16 +96,6 @@ impl Number {
                 if factors[1] == *divisor { factors[0].clone() } else { factors[1].clone() }
             }
             ("//", [numerator, divisor]) if numerator == divisor => Self::Int(1),
-            ("*", [Self::Apply(quotient, parts), factor])
-                if quotient == "//" && parts.len() == 2 && parts[1] == *factor =>
-            {
-                parts[0].clone()
-            }
-            ("*", [factor, Self::Apply(quotient, parts)])
-                if quotient == "//" && parts.len() == 2 && parts[1] == *factor =>
-            {
-                parts[0].clone()
-            }
             _ => Self::Apply(operator, operands),
         }
     }
