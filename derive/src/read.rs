@@ -8,7 +8,7 @@ use crate::graph::{Dim, Graph, Id, Kind, Term};
 use crate::layout::{Axis, Sizes};
 use crate::number::Number;
 use crate::operand::Operand;
-use crate::record::{Event, Record};
+use crate::record::{BuiltCall, Event, Record};
 use crate::wholes;
 
 /// A recorded tensor: its term, and the meaning of its axes.
@@ -351,24 +351,40 @@ impl<'r> Reader<'r> {
     /// Sizes with which the class of a module made a tensor of this shape.
     fn built_dims(&self, module: &str, shape: &[usize]) -> Vec<Option<Number>> {
         let class = self.record.modules.get(module).map_or("", |facts| facts.class.as_str());
-        for call in &self.record.built {
-            if !call.inside.starts_with(class) || class.is_empty() {
-                continue;
-            }
-            let first = call.args.first().map(Number::parse);
-            let sizes = match &first {
-                Some(Number::Apply(list, items)) if list == "list" => items.clone(),
-                _ => call.args.iter().map(Number::parse).collect(),
-            };
-            let fits = sizes.len() == shape.len()
-                && sizes.iter().zip(shape).all(|(number, &size)| {
-                    number.evaluate(&self.record.config) == Some(size as f64)
-                });
-            if fits {
-                return sizes.into_iter().map(Some).collect();
-            }
+        if class.is_empty() {
+            return Vec::new();
         }
-        Vec::new()
+        let is_class = |path: &&String| {
+            self.record.modules.get(*path).is_some_and(|facts| facts.class == class)
+        };
+        let equals: Vec<&String> = self.record.module_order.iter().filter(is_class).collect();
+        let calls: Vec<&BuiltCall> =
+            self.record.built.iter().filter(|call| call.inside.starts_with(class)).collect();
+        // Modules of a class are built one after the other, each by as many calls.
+        let share = equals
+            .iter()
+            .position(|path| *path == module)
+            .filter(|_| calls.len() % equals.len() == 0);
+        let count = calls.len() / equals.len().max(1);
+        let calls_of_module =
+            share.map_or(&calls[..], |place| &calls[place * count..(place + 1) * count]);
+        calls_of_module
+            .iter()
+            .chain(&calls)
+            .find_map(|call| self.sizes_of(call, shape))
+            .unwrap_or_default()
+    }
+
+    /// Sizes that a call gives a tensor of this shape.
+    fn sizes_of(&self, call: &BuiltCall, shape: &[usize]) -> Option<Vec<Option<Number>>> {
+        let sizes = match call.args.first().map(Number::parse) {
+            Some(Number::Apply(list, items)) if list == "list" => items,
+            _ => call.args.iter().map(Number::parse).collect(),
+        };
+        let value = |number: &Number| number.evaluate(&self.record.config);
+        let fits = sizes.len() == shape.len()
+            && sizes.iter().zip(shape).all(|(number, &size)| value(number) == Some(size as f64));
+        fits.then(|| sizes.into_iter().map(Some).collect())
     }
 
     /// Binds a recorded tensor to a term with these axes.

@@ -42,6 +42,9 @@ pub struct Record {
     pub reads: Vec<String>,
     /// Conditions that the class decided by its config.
     pub decisions: Vec<Decision>,
+    /// Paths of modules in the order of their making.
+    #[serde(default)]
+    pub module_order: Vec<String>,
     /// Modules by path.
     pub modules: BTreeMap<String, ModuleFacts>,
     /// Weights by name.

@@ -55,6 +55,7 @@ pub const PACKAGE: &[(&str, &str)] = package![
     "symbols.py",
     "taps.py",
     "trace.py",
+    "trace_facts.py",
     "trace_steps.py",
     "units.py",
     "verdicts.py",

@@ -203,7 +203,10 @@ pub(super) fn broadcast(
     let mut axes = Vec::new();
     for place in 0..rank {
         if let Some(axis) = places.iter().position(|(known, _)| *known == place) {
-            for operand in operands {
+            // Rows say more of a size than the weights that meet them.
+            let (weights, rows): (Vec<&Value>, Vec<&Value>) =
+                operands.iter().partition(|operand| reader.graph.weight(operand.id).is_some());
+            for operand in rows.into_iter().chain(weights) {
                 if let Some(Axis::Row(number)) = at(operand, place) {
                     let dim = reader.graph.term(operand.id).shape.get(number)?.clone();
                     let better = shape[axis].size == 1
