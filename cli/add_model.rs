@@ -338,7 +338,9 @@ impl AddModelArgs {
         self.print_progress("recorded", &class);
         if self.derivation.explain {
             let lines = derived::explained(&derived.origins);
-            lines.iter().for_each(|line| self.print_progress("explains", line));
+            for line in &lines {
+                self.print_progress("explains", line);
+            }
         }
         if !derived.holes.is_empty() {
             let screen = derived::holes_screen(record, derived, &path, &self.which.model);

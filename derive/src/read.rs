@@ -364,7 +364,7 @@ impl<'r> Reader<'r> {
         let share = equals
             .iter()
             .position(|path| *path == module)
-            .filter(|_| calls.len() % equals.len() == 0);
+            .filter(|_| calls.len().is_multiple_of(equals.len()));
         let count = calls.len() / equals.len().max(1);
         let calls_of_module =
             share.map_or(&calls[..], |place| &calls[place * count..(place + 1) * count]);
