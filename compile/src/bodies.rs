@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use registry::diag::Finding;
 
 use crate::classes::Class;
-use crate::page::mentions;
 use crate::places::{NameScope, Names, resolved_lines};
 use crate::python::expression;
 use crate::scalars::LayerSymbols;
 use crate::target::Target;
 use crate::value::{CodeLine, Method, OWN, assigned, each_text, parameter, segments};
+use crate::words::mentions;
 
 /// Names for places where no class has methods yet.
 #[derive(Default)]

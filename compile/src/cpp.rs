@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::classes::Class;
-use crate::cpp_expression::{
-    CodeExpr, CppNames, all_of, condition, enclosed, negated, parsed, written,
-};
-use crate::cpp_types::{CppType, meant_type, written_type};
+use crate::cpp_code::CppType;
+use crate::cpp_code::{CodeExpr, CppNames};
+use crate::cpp_expression::{all_of, condition, enclosed, negated, parsed, written};
+use crate::cpp_types::{meant_type, written_type};
 use crate::value::CodeLine;
 
 /// A struct of C++ for templates.

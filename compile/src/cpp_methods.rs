@@ -2,9 +2,10 @@
 
 use crate::classes::WrittenMethod;
 use crate::cpp::{CppMethod, CppWriter, assignment, indent};
-use crate::cpp_expression::{CodeExpr, parsed, tensors};
-use crate::page::mentions;
+use crate::cpp_code::CodeExpr;
+use crate::cpp_expression::{parsed, tensors};
 use crate::value::CodeLine;
+use crate::words::mentions;
 
 impl CppWriter<'_> {
     fn lines(&mut self, lines: &[CodeLine], depth: usize, out: &mut Vec<String>) {

@@ -2,42 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::cpp_expression::{CodeExpr, CppNames, is_truth};
+use crate::cpp_code::{CodeExpr, CppNames, CppType, is_truth};
 
 use CodeExpr::{Attribute, Binary, Call, If, Number, Unary};
-
-/// A type that is no `Value`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CppType {
-    Bool,
-    Int,
-    Real,
-}
-
-impl CppType {
-    /// Returns the name of the type.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Bool => "bool",
-            Self::Int => "int64_t",
-            Self::Real => "double",
-        }
-    }
-
-    /// Returns the method of a value that gives it as this type.
-    pub(crate) fn reader(self) -> &'static str {
-        match self {
-            Self::Bool => "flag",
-            Self::Int => "integer",
-            Self::Real => "real",
-        }
-    }
-
-    /// Returns the type with a name.
-    pub(crate) fn of(name: &str) -> Option<Self> {
-        [Self::Bool, Self::Int, Self::Real].into_iter().find(|ty| ty.name() == name)
-    }
-}
 
 /// Returns the type of a sum or product.
 fn widest(a: CppType, b: CppType) -> Option<CppType> {

@@ -36,7 +36,7 @@ struct Matrix {
 }
 
 /// Matrices that a method multiplies with one variable.
-struct Products {
+struct JoinedProducts {
     method: usize,
     variable: String,
     matrices: Vec<Matrix>,
@@ -45,7 +45,7 @@ struct Products {
     last: usize,
 }
 
-impl Products {
+impl JoinedProducts {
     /// True if a further product is of the same variable, with a matrix that differs in its columns alone.
     fn takes(&self, variable: &str, matrix: &Matrix) -> bool {
         let like = &self.matrices[0];
@@ -159,7 +159,7 @@ fn uses(class: &Class, name: &str) -> usize {
 }
 
 /// Finds matrices of a class that one method multiplies with one variable, which does not change in between.
-fn products(class: &Class, target: &Target, shared: &BTreeSet<String>) -> Option<Products> {
+fn products(class: &Class, target: &Target, shared: &BTreeSet<String>) -> Option<JoinedProducts> {
     let mut matrices: Vec<Matrix> =
         class.init.iter().filter_map(|line| matrix(line, target)).collect();
     matrices.retain(|one| {
@@ -183,8 +183,8 @@ fn products(class: &Class, target: &Target, shared: &BTreeSet<String>) -> Option
 }
 
 /// Groups the products of a method by variable, and by what their matrices have in common.
-fn products_of(method: usize, body: &[CodeLine], matrices: &[Matrix]) -> Vec<Products> {
-    let mut groups: Vec<Products> = Vec::new();
+fn products_of(method: usize, body: &[CodeLine], matrices: &[Matrix]) -> Vec<JoinedProducts> {
+    let mut groups: Vec<JoinedProducts> = Vec::new();
     for (place, line) in body.iter().enumerate() {
         let CodeLine::Text(text) = line else { continue };
         let mut called: Vec<(usize, &str, &Matrix)> = Vec::new();
@@ -198,7 +198,7 @@ fn products_of(method: usize, body: &[CodeLine], matrices: &[Matrix]) -> Vec<Pro
                 group.last = place;
                 continue;
             }
-            groups.push(Products {
+            groups.push(JoinedProducts {
                 method,
                 variable: variable.to_owned(),
                 matrices: vec![one.clone()],
@@ -267,7 +267,7 @@ fn head_counts(class: &Class, parts: &[Matrix], target: &Target) -> Option<HeadC
 }
 
 /// Puts one joined matrix in place of several.
-fn replace(class: &mut Class, products: &Products, target: &Target) -> JoinedMatrix {
+fn replace(class: &mut Class, products: &JoinedProducts, target: &Target) -> JoinedMatrix {
     let parts = &products.matrices;
     let name = joined_name(parts);
     let joined = format!("self.{name}");

@@ -30,6 +30,7 @@ mod classes;
 mod comments;
 mod conditions;
 mod cpp;
+mod cpp_code;
 mod cpp_expression;
 mod cpp_layout;
 mod cpp_methods;
@@ -59,6 +60,7 @@ mod target;
 mod trunk;
 mod value;
 mod walk;
+mod words;
 
 pub use checkpoint::ConfigTexts;
 pub use file::{Code, compile};

@@ -26,6 +26,7 @@ use crate::scalars::of_scalar;
 use crate::states::StateCode;
 use crate::target::{Layout, Target};
 use crate::value::{CodeLine, each_text, variable};
+use crate::words::mentions;
 use crate::{comments, cpp, cpp_layout, layout, loader, settings};
 
 impl CodeWriter<'_, '_> {
@@ -476,14 +477,6 @@ fn keep_used(helpers: &mut Vec<(String, String)>, bodies: &str) {
         }
     }
     helpers.retain(|(name, _)| used.contains(name));
-}
-
-/// True if a text has a word.
-pub(crate) fn mentions(text: &str, word: &str) -> bool {
-    let letter = |c: char| c.is_alphanumeric() || c == '_';
-    text.match_indices(word).any(|(at, _)| {
-        !text[..at].ends_with(letter) && !text[at + word.len()..].starts_with(letter)
-    })
 }
 
 /// Lays out heads of functions that are too long for a line.

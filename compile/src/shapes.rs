@@ -1,11 +1,13 @@
 //! Shapes of results, from the words of a sheet.
 
 use registry::diag::Finding;
-use registry::syntax::{Expr, ExprKind};
+use registry::syntax::{BinaryOp, Expr, ExprKind};
 
 use crate::arguments::{OpArgument, OpArguments};
+use crate::scalars::LayerSymbols;
 use crate::size::{minus, over, plus, times};
 use crate::symbol;
+use crate::walk::Walk;
 
 /// The value of an expression of shapes.
 enum Shaped {
@@ -165,4 +167,29 @@ fn word(name: &str, parts: Vec<Shaped>, at: &Expr) -> Option<Shaped> {
         }
         _ => return None,
     })
+}
+
+impl Walk<'_> {
+    /// Notes the dims that a size is made of. One that may be null is none in every config.
+    pub(crate) fn note_size(&mut self, size: &Expr) {
+        match &size.kind {
+            ExprKind::Binary(
+                BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::FloorDiv,
+                a,
+                b,
+            ) => {
+                self.note_size(a);
+                self.note_size(b);
+            }
+            ExprKind::Path(names) => {
+                let [name] = names.as_slice() else { return };
+                if let Some(dim) = name.name.strip_prefix("D:")
+                    && !self.scalars.nullable(size, &LayerSymbols::default())
+                {
+                    self.sizes.insert(dim.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
 }

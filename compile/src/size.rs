@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use registry::syntax::{BinaryOp, Expr, ExprKind};
 
-use crate::scalars::LayerSymbols;
 use crate::symbol;
-use crate::walk::Walk;
 
 /// A sum of products: factors, sorted, and how often each product counts.
 type Sum = BTreeMap<Vec<String>, i64>;
@@ -157,29 +155,4 @@ fn each_over(dividend: &Sum, taken: &[String], by: i64) -> Option<Sum> {
         quotient.insert(left, count.checked_div(by)?);
     }
     Some(quotient)
-}
-
-impl Walk<'_> {
-    /// Notes the dims that a size is made of. One that may be null is none in every config.
-    pub(crate) fn note_size(&mut self, size: &Expr) {
-        match &size.kind {
-            ExprKind::Binary(
-                BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::FloorDiv,
-                a,
-                b,
-            ) => {
-                self.note_size(a);
-                self.note_size(b);
-            }
-            ExprKind::Path(names) => {
-                let [name] = names.as_slice() else { return };
-                if let Some(dim) = name.name.strip_prefix("D:")
-                    && !self.scalars.nullable(size, &LayerSymbols::default())
-                {
-                    self.sizes.insert(dim.to_owned());
-                }
-            }
-            _ => {}
-        }
-    }
 }

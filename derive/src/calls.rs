@@ -97,6 +97,7 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         "clamp" | "clip" | "clamp_min" | "clamp_max" | "clamp_" => {
             clamp(reader, event, &args, name);
         }
+        "outer" | "einsum" => outer(reader, event, &args),
         "view_as_complex" => sequences::complex(reader, event, first),
         "view_as_real" => sequences::real(reader, event, first),
         "logsumexp" => sequences::log_sum(reader, event, first),
@@ -267,8 +268,36 @@ fn embedding(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     reader.give(&event.out, term, axes);
 }
 
+/// The product of each position with each frequency.
+fn outer(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    let values = tensors(reader, &axes::flat(args));
+    let frequencies = values.iter().find(|value| reader.graph.term(value.id).op == "frequencies");
+    let positions = values.iter().find(|value| reader.graph.counts_positions(value.id));
+    let (Some(frequencies), Some(_)) = (frequencies, positions) else {
+        return reader.hole(event, "a product of sums of products");
+    };
+    let term = reader.graph.term(frequencies.id).clone();
+    let mut angles = reader.graph.step("angles", &[], term.shape.clone(), Kind::Float);
+    angles.attributes = term.attributes;
+    let rank =
+        Operand::parse(&event.out).value().map_or(2, |out| reader.record.values[out].shape.len());
+    let mut axes = vec![Axis::One; rank.saturating_sub(2)];
+    axes.extend([Axis::Tokens, Axis::Row(0)]);
+    reader.give(&event.out, angles, axes);
+}
+
 fn arange(reader: &mut Reader<'_>, event: &Event) {
     let Some(out) = Operand::parse(&event.out).value() else { return };
+    let ends: Vec<Operand> = event.args.iter().map(Operand::parse).collect();
+    if let [start, Operand::Number(end), step] = ends.as_slice() {
+        if start.int() == Some(0) && step.int() == Some(2) {
+            let size = reader.record.values[out].shape[0];
+            let kind = reader.kind(out);
+            let mut term = reader.graph.step("evens", &[], vec![Dim::plain(size)], kind);
+            term.set("dim", end.clone());
+            return reader.give(&event.out, term, vec![Axis::Row(0)]);
+        }
+    }
     if reader.record.values[out].shape == [reader.sizes.tokens] {
         let term = reader.graph.step("positions", &[], Vec::new(), Kind::Int);
         return reader.give(&event.out, term, vec![Axis::Tokens]);

@@ -176,6 +176,12 @@ impl Graph {
         if term.op == "weight" { term.word("path") } else { None }
     }
 
+    /// Is true for the positions, whatever is added to them.
+    pub fn counts_positions(&self, id: Id) -> bool {
+        let term = self.term(self.bare(id));
+        term.op == "positions" || (term.op == "offset" && self.counts_positions(term.inputs[0]))
+    }
+
     /// Returns what casts of any kind and axes of size 1 were put around.
     pub fn bare(&self, id: Id) -> Id {
         let term = self.term(id);

@@ -50,6 +50,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     let squeezed = RefCell::new(Vec::new());
     let inner = RefCell::new(Vec::new());
     let bare = RefCell::new(Vec::new());
+    let alone = RefCell::new(Vec::new());
     let outputs = module_outputs(&reader);
     let states = RefCell::new(Vec::new());
     let activations = activation_keys(record);
@@ -82,6 +83,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         outputs: &outputs,
         inner: &inner,
         bare: &bare,
+        alone: &alone,
         kept_in_half: &record.kept_in_half,
         transposed: &transposed,
         squeezed: &squeezed,
@@ -121,6 +123,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         transposed: transposed.into_inner(),
         squeezed: squeezed.into_inner(),
         inner: inner.into_inner(),
+        alone: alone.into_inner(),
         states: states.into_inner(),
     }
     .text(name);
@@ -156,9 +159,16 @@ fn activation_keys(record: &Record) -> Vec<(String, String)> {
 }
 
 fn table_names(reader: &Reader<'_>) -> Vec<(String, String)> {
-    let several = reader.tables.len() > 1;
-    reader
-        .tables
+    let mut tables = reader.tables.clone();
+    for term in reader.graph.terms.iter().filter(|term| term.op == "rope") {
+        if let Some(table) =
+            term.word("table").filter(|table| !tables.iter().any(|known| known == table))
+        {
+            tables.push(table.to_owned());
+        }
+    }
+    let several = tables.len() > 1;
+    tables
         .iter()
         .map(|table| {
             let word = table.rsplit(['.', ':']).next().unwrap_or("main").replace("_attention", "");

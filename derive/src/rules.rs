@@ -14,6 +14,7 @@ mod pairs;
 mod rotary;
 mod router;
 mod shapes;
+mod table;
 mod temperature;
 
 /// What a rule makes of a term.
@@ -38,6 +39,7 @@ pub fn join(graph: &mut Graph, term: &Term) -> Joined {
         attention::join,
         router::join,
         gates::join,
+        table::join,
         temperature::join,
         pairs::join,
         activations,

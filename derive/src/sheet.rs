@@ -40,6 +40,7 @@ pub(crate) struct Sheet<'s> {
     pub(crate) transposed: Vec<String>,
     pub(crate) squeezed: Vec<String>,
     pub(crate) inner: Vec<String>,
+    pub(crate) alone: Vec<String>,
     pub(crate) states: Vec<(String, String)>,
 }
 
@@ -141,6 +142,12 @@ impl Sheet<'_> {
             ));
         }
         let kind = kinds.expression.clone().unwrap_or_default();
+        if kind.contains("][i]") {
+            assumptions.push((
+                format!("there are {} layers", self.written.len()),
+                format!("layers == {}", self.written.len()),
+            ));
+        }
         if kind.contains(" if ") {
             let inner = self.record.config.get("text_config").unwrap_or(&self.record.config);
             for (key, value) in inner.as_object().into_iter().flatten() {

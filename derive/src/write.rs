@@ -45,6 +45,8 @@ pub struct Writer<'w> {
     pub outputs: &'w BTreeMap<String, Vec<Id>>,
     /// Modules whose matrix is an op, and whose forward goes on behind it: the names of their weights in the spec.
     pub inner: &'w RefCell<Vec<String>>,
+    /// Weights that are no `weight` of a module.
+    pub alone: &'w RefCell<Vec<String>>,
     /// Weights that stay f32 in a run in f16.
     pub kept_in_half: &'w [String],
     /// Whether the config says if both share a matrix.
@@ -245,7 +247,15 @@ impl<'p, 'w> Program<'p, 'w> {
         let path = self.writer.graph.weight(weight).unwrap_or_default();
         match path.strip_suffix(".weight") {
             Some(module) => self.path(module),
-            None => self.fault(term, &format!("`{path}` is no `weight` of a module")),
+            None if path.is_empty()
+                || self.writer.graph.term(self.writer.graph.weight_root(weight)).op != "weight" =>
+            {
+                self.fault(term, "a matrix or weight that the class computes")
+            }
+            None => {
+                self.writer.alone.borrow_mut().push(path.to_owned());
+                self.path(path)
+            }
         }
     }
 
@@ -267,6 +277,13 @@ impl<'p, 'w> Program<'p, 'w> {
 
     fn expression(&mut self, term: &Term) -> String {
         let first = term.inputs.first().copied();
+        let of_weight = first.is_some_and(|id| self.writer.graph.weight(id).is_some());
+        if of_weight
+            && ["slice", "exp", "sigmoid", "tanh", "scale", "divide", "neg", "offset"]
+                .contains(&term.op.as_str())
+        {
+            return self.fault(term, "a value that is computed from a weight alone");
+        }
         match term.op.as_str() {
             "tokens" => "tokens".to_owned(),
             "weight" => {

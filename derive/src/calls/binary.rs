@@ -32,6 +32,7 @@ const BINARY: &[(&str, &str)] = &[
     ("__itruediv__", "div"),
     ("__rdiv__", "rdiv"),
     ("__rtruediv__", "rdiv"),
+    ("__rpow__", "rpow"),
     ("pow", "pow"),
     ("__pow__", "pow"),
     ("maximum", "maximum"),
@@ -82,8 +83,8 @@ pub(super) fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[O
         (Some(Operand::Value(left)), Operand::Number(number))
         | (Some(Operand::Number(number)), Operand::Value(left)) => {
             let value = reader.value(*left);
-            let reversed =
-                matches!(args.first(), Some(Operand::Number(_))) && ["sub", "div"].contains(step);
+            let reversed = matches!(args.first(), Some(Operand::Number(_)))
+                && ["sub", "div", "pow"].contains(step);
             let step = if reversed { format!("r{step}") } else { (*step).to_owned() };
             with_number(reader, event, &value, &step, number.clone());
         }

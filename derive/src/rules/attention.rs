@@ -125,9 +125,13 @@ fn passed(graph: &mut Graph, term: &Term) -> Option<Joined> {
                     .to_owned(),
                 ),
             );
-            if scores.kind == Kind::Float && scores.attribute("mask").is_some() {
+            let rounded = scores.attribute("rounded").is_some();
+            if scores.kind == Kind::Float && !rounded && scores.attribute("mask").is_some() {
                 joined.set("scores", Number::Word("f32".to_owned()));
             }
+        }
+        "cast" if term.kind == Kind::Float && scores.kind == Kind::Activation => {
+            joined.set("rounded", Number::Bool(true));
         }
         "cast" => {}
         _ => return None,

@@ -181,7 +181,7 @@ fn weighted(graph: &mut Graph, term: &Term) -> Option<Joined> {
 /// A bias behind a norm with a weight.
 fn shifted(graph: &mut Graph, term: &Term) -> Option<Joined> {
     for (bias, rows) in both(term) {
-        let norm = graph.is(rows, "layer_norm")?;
+        let Some(norm) = graph.is(rows, "layer_norm") else { continue };
         if norm.attribute("bias") != Some(&Number::Bool(false)) || graph.weight(bias).is_none() {
             continue;
         }

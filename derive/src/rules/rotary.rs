@@ -136,6 +136,7 @@ fn turned(graph: &mut Graph, term: &Term) -> Option<Joined> {
                     ..term.clone()
                 };
                 joined.set("table", cos.attribute("table")?.clone());
+                keep_numbers(&mut joined, cos);
                 joined.set("layout", Number::Word(layout.to_owned()));
                 joined.set("width", Number::Int(graph.term(rows).width().size as i64));
                 joined.set(
@@ -147,6 +148,15 @@ fn turned(graph: &mut Graph, term: &Term) -> Option<Joined> {
         }
     }
     None
+}
+
+/// Keeps the numbers of a table that the class computes itself.
+fn keep_numbers(joined: &mut Term, table: &Term) {
+    for (name, key) in [("theta", "theta"), ("dim", "rotated")] {
+        if let Some(number) = table.attribute(name) {
+            joined.set(key, number.clone());
+        }
+    }
 }
 
 /// Where the arithmetic of a rotation rounds.

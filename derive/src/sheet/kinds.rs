@@ -138,6 +138,8 @@ fn atoms(record: &Record, count: usize) -> Vec<Atom> {
             Number::Apply("==".to_owned(), vec![item.clone(), Number::Word(word.to_owned())])
         }));
     }
+    tests
+        .push(Number::Apply("==".to_owned(), vec![Number::Config("i".to_owned()), Number::Int(0)]));
     let mut config = record.config.clone();
     let mut result: Vec<Atom> = Vec::new();
     for test in tests {

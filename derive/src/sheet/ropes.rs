@@ -79,14 +79,12 @@ impl Sheet<'_> {
                 class,
                 layer_type.as_deref(),
                 &["pow", "__rpow__", "__pow__"],
-                |call| {
-                    call.args
-                        .iter()
-                        .map(Number::parse)
-                        .find(|number| matches!(number, Number::Apply(..)))
-                },
+                |call| call.args.iter().map(Number::parse).find(Number::is_symbolic),
             );
-            if let Some(base) = base {
+            let usual =
+                |base: &Number| matches!(base, Number::Config(key) if key.ends_with("rope_theta"));
+            let own = rope.attribute("theta").cloned().or(base).filter(|base| !usual(base));
+            if let Some(base) = own {
                 let _ = writeln!(text, "    theta: \"= {}\"", self.names.written(&base));
                 let _ = writeln!(text, "    parameters: = null");
                 continue;

@@ -18,6 +18,10 @@ impl Sheet<'_> {
         rules.extend(self.inner.iter().map(|module| {
             format!("  - {{ disk: \"{module}.weight\", weight: \"{module}_rows.weight\" }}")
         }));
+        rules.extend(self.alone.iter().map(|path| {
+            let path = general(&crate::write::text_model(path));
+            format!("  - {{ disk: \"{path}\", weight: \"{path}.weight\" }}")
+        }));
         rules.extend(self.squeezed.iter().map(|path| {
             let disk = self
                 .record
