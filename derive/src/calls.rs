@@ -97,6 +97,7 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         "clamp" | "clip" | "clamp_min" | "clamp_max" | "clamp_" => {
             clamp(reader, event, &args, name);
         }
+        "pad" => padded(reader, event, &args),
         "outer" | "einsum" => outer(reader, event, &args),
         "view_as_complex" => sequences::complex(reader, event, first),
         "view_as_real" => sequences::real(reader, event, first),
@@ -266,6 +267,16 @@ fn embedding(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let mut axes = tokens.axes;
     axes.push(Axis::Row(0));
     reader.give(&event.out, term, axes);
+}
+
+/// Zeros before the first token, which a convolution over the tokens before begins with.
+fn padded(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    let behind = axes::flat(args.get(1..).unwrap_or_default()).get(1).and_then(Operand::int);
+    let value = args.first().and_then(Operand::value).map(|number| reader.value(number));
+    match value.filter(|value| value.axes.last() == Some(&Axis::Tokens) && behind == Some(0)) {
+        Some(value) => reader.bind(&event.out, value.id, value.axes),
+        None => reader.hole(event, "zeros beside a row"),
+    }
 }
 
 /// The product of each position with each frequency.

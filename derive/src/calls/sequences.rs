@@ -182,6 +182,18 @@ pub(super) fn cached(reader: &mut Reader<'_>, event: &Event, args: &[Operand], n
     }
 }
 
+/// The window of a function that a mask is made with; none where there is no such function.
+fn mask_window(event: &Event) -> Option<Option<Number>> {
+    let function =
+        event.named.get("and_mask_function").or_else(|| event.named.get("or_mask_function"))?;
+    Some(
+        function
+            .get("window")
+            .map(Number::parse)
+            .filter(|_| event.named.contains_key("and_mask_function")),
+    )
+}
+
 pub(super) fn mask(reader: &mut Reader<'_>, event: &Event, name: &str) {
     if let Some(kinds) = event.out.get("map").and_then(serde_json::Value::as_object) {
         for (kind, out) in kinds {
@@ -192,17 +204,22 @@ pub(super) fn mask(reader: &mut Reader<'_>, event: &Event, name: &str) {
             } else {
                 "create_causal_mask"
             };
-            bind_mask(reader, out, name);
+            bind_mask(reader, out, &Number::Word(name.to_owned()));
         }
         return;
     }
-    bind_mask(reader, &event.out, name);
+    let kind = match mask_window(event) {
+        None => Number::Word(name.to_owned()),
+        Some(Some(window)) => Number::Apply("window".to_owned(), vec![window]),
+        Some(None) => Number::Word("unknown".to_owned()),
+    };
+    bind_mask(reader, &event.out, &kind);
 }
 
-pub(super) fn bind_mask(reader: &mut Reader<'_>, out: &serde_json::Value, name: &str) {
+pub(super) fn bind_mask(reader: &mut Reader<'_>, out: &serde_json::Value, kind: &Number) {
     for out in Operand::parse(out).values() {
         let mut term = reader.graph.step("mask", &[], Vec::new(), Kind::Activation);
-        term.set("kind", Number::Word(name.to_owned()));
+        term.set("kind", kind.clone());
         let id = reader.graph.add(term);
         reader.values.insert(
             out,

@@ -35,7 +35,11 @@ fn scaled(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let mut joined = scores.clone();
     joined.kind = term.kind;
     match (term.op.as_str(), scores.word("open")) {
-        ("divide", None) if scores.attribute("divided").is_none() => {
+        ("divide", None) => {
+            if let Some(divisor) = scores.attribute("divided") {
+                let scale = Number::apply("/", vec![Number::Real(1.0), divisor.clone()]);
+                joined.set("scale", scale);
+            }
             joined.set("divided", factor);
         }
         ("scale", Some("tanh")) if scores.attribute("divided") == Some(&factor) => {

@@ -11,7 +11,7 @@ pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
         "concat" => half_turn(graph, term)
             .or_else(|| partly(graph, term))
             .or_else(|| by_halves(graph, term)),
-        "merge_axes" => pair_turn(graph, term),
+        "merge_axes" => pair_turn(graph, term).or_else(|| by_pairs(graph, term)),
         "add" => turned(graph, term),
         "cast" => rounded(graph, term),
         "repeat_each" => widened(graph, term),
@@ -97,7 +97,7 @@ fn narrowed(graph: &mut Graph, term: &Term) -> Option<Joined> {
 }
 
 fn table<'g>(graph: &'g Graph, id: Id, function: &str) -> Option<&'g Term> {
-    let inner = graph.term(graph.uncast(id));
+    let inner = graph.term(graph.bare(id));
     let inner = if inner.op == "slice" && graph.term(inner.inputs[0]).op == function {
         graph.term(inner.inputs[0])
     } else {
@@ -141,7 +141,9 @@ fn turned(graph: &mut Graph, term: &Term) -> Option<Joined> {
                 joined.set("width", Number::Int(graph.term(rows).width().size as i64));
                 joined.set(
                     "compute",
-                    Number::Word(compute(graph, term, cosines, cos.kind).to_owned()),
+                    Number::Word(
+                        compute(graph, term, cosines, graph.term(cosines).kind).to_owned(),
+                    ),
                 );
                 return Some(Joined::Term(joined));
             }
@@ -169,9 +171,15 @@ fn compute(graph: &Graph, term: &Term, cosines: Id, table: Kind) -> &'static str
     }
 }
 
-/// A rotation of both halves, each written out: `concat(x1 * cos - x2 * sin, x2 * cos + x1 * sin)`.
-fn by_halves(graph: &mut Graph, term: &Term) -> Option<Joined> {
-    let [one, other] = term.inputs[..] else { return None };
+/// A rotation whose halves are written out: `x1 * cos - x2 * sin` and `x2 * cos + x1 * sin`.
+struct WrittenRotation {
+    source: Id,
+    pairs: bool,
+    compute: &'static str,
+    table: Term,
+}
+
+fn written_rotation(graph: &Graph, one: Id, other: Id) -> Option<WrittenRotation> {
     let (first, second) = (graph.is(one, "sub")?, graph.is(other, "add")?);
     let parts = |term: &Term, place: usize| -> Option<(Id, Id)> {
         let product = graph.is(term.inputs[place], "mul")?;
@@ -179,7 +187,7 @@ fn by_halves(graph: &mut Graph, term: &Term) -> Option<Joined> {
     };
     let (left, cosines) = parts(first, 0)?;
     let (right, _) = parts(first, 1)?;
-    let cos = table(graph, cosines, "rope_cos")?;
+    let table = table(graph, cosines, "rope_cos")?.clone();
     let (low, high) = (graph.term(graph.uncast(left)), graph.term(graph.uncast(right)));
     let source = *low.inputs.first()?;
     let width = graph.term(source).width().size as i64;
@@ -196,18 +204,53 @@ fn by_halves(graph: &mut Graph, term: &Term) -> Option<Joined> {
     if !same || !(halves || pairs) || (again != right && again != left) {
         return None;
     }
-    let mut joined = Term {
-        op: "rope".to_owned(),
-        inputs: vec![graph.uncast(source)],
-        attributes: Vec::new(),
-        ..term.clone()
-    };
-    joined.set("table", cos.attribute("table")?.clone());
-    joined
-        .set("layout", Number::Word(if pairs { "interleaved_to_half" } else { "half" }.to_owned()));
-    joined.set("width", Number::Int(width));
-    joined.set("compute", Number::Word(compute(graph, first, cosines, cos.kind).to_owned()));
-    Some(Joined::Term(joined))
+    let compute = compute(graph, first, cosines, graph.term(cosines).kind);
+    Some(WrittenRotation { source, pairs, compute, table })
+}
+
+impl WrittenRotation {
+    fn rope(&self, graph: &Graph, term: &Term, layout: &str) -> Option<Term> {
+        let mut joined = Term {
+            op: "rope".to_owned(),
+            inputs: vec![graph.uncast(self.source)],
+            attributes: Vec::new(),
+            shape: graph.term(self.source).shape.clone(),
+            ..term.clone()
+        };
+        joined.set("table", self.table.attribute("table")?.clone());
+        keep_numbers(&mut joined, &self.table);
+        joined.set("layout", Number::Word(layout.to_owned()));
+        joined.set("width", Number::Int(graph.term(self.source).width().size as i64));
+        joined.set("compute", Number::Word(self.compute.to_owned()));
+        Some(joined)
+    }
+}
+
+/// Written halves side by side, or with the numbers behind them that are not rotated.
+fn by_halves(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let (one, other) = (*term.inputs.first()?, *term.inputs.get(1)?);
+    let rotation = written_rotation(graph, one, other)?;
+    let layout = if rotation.pairs { "interleaved_to_half" } else { "half" };
+    let rope = rotation.rope(graph, term, layout)?;
+    match term.inputs[2..] {
+        [] => Some(Joined::Term(rope)),
+        [others] => {
+            let rope = graph.add(rope);
+            Some(Joined::Term(Term { inputs: vec![rope, others], ..term.clone() }))
+        }
+        _ => None,
+    }
+}
+
+/// Written halves that are laid into each other again.
+fn by_pairs(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let stack = graph.is(term.inputs[0], "stack_axis")?;
+    let [one, other] = stack.inputs[..] else { return None };
+    if stack.attribute("axis") != Some(&Number::Int(stack.shape.len() as i64 - 1)) {
+        return None;
+    }
+    let rotation = written_rotation(graph, one, other).filter(|rotation| rotation.pairs)?;
+    Some(Joined::Term(rotation.rope(graph, term, "interleaved")?))
 }
 
 /// A rotation of the first numbers of a head, with the others behind it.

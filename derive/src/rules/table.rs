@@ -8,9 +8,14 @@ use crate::number::Number;
 pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let first = *term.inputs.first()?;
     match term.op.as_str() {
-        "divide" => step(graph, term, first, "evens", "exponents"),
-        "neg" => step(graph, term, first, "exponents", "negative_exponents"),
+        "divide" => step(graph, term, first, "evens", "exponents")
+            .or_else(|| step(graph, term, first, "negative_evens", "negative_exponents")),
+        "neg" => step(graph, term, first, "exponents", "negative_exponents")
+            .or_else(|| step(graph, term, first, "evens", "negative_evens")),
         "rpow" => powers(graph, term, first),
+        "div" if graph.counts_positions(first) => {
+            step(graph, term, term.inputs[1], "powers", "angles")
+        }
         "inverse" => step(graph, term, first, "powers", "frequencies"),
         "reciprocal" => step(graph, term, first, "powers", "frequencies"),
         "mul" => both(term)
@@ -31,7 +36,7 @@ fn step(graph: &Graph, term: &Term, source: Id, from: &str, to: &str) -> Option<
     let source = graph.is(graph.bare(source), from)?;
     let mut joined = Term { op: to.to_owned(), inputs: Vec::new(), ..term.clone() };
     joined.attributes.clone_from(&source.attributes);
-    if from == "evens" && term.attribute("s") != source.attribute("dim") {
+    if term.op == "divide" && term.attribute("s") != source.attribute("dim") {
         return None;
     }
     Some(Joined::Term(joined))

@@ -94,7 +94,7 @@ impl Atom {
 
 /// Tests of the class and of lists in its config, with the layer's number in the place of literals.
 fn atoms(record: &Record, count: usize) -> Vec<Atom> {
-    let mut tests: Vec<Number> = Vec::new();
+    let mut by_instances: Vec<(usize, Number)> = Vec::new();
     for decision in record.decisions.iter().filter(|decision| {
         in_class(record, &decision.at) && !decision.at.starts_with("modeling_rope_utils")
     }) {
@@ -118,11 +118,14 @@ fn atoms(record: &Record, count: usize) -> Vec<Atom> {
                     })
                     .count();
                 if seen > 1 || count == 1 {
-                    tests.push(template);
+                    by_instances.push((seen, template));
                 }
             }
         }
     }
+    // A test that the class made for each layer comes before one that fits some of them.
+    by_instances.sort_by_key(|(seen, _)| std::cmp::Reverse(*seen));
+    let mut tests: Vec<Number> = by_instances.into_iter().map(|(_, test)| test).collect();
     for (key, value) in
         record.config.get("text_config").unwrap_or(&record.config).as_object().into_iter().flatten()
     {

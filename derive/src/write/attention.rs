@@ -111,17 +111,31 @@ impl Program<'_, '_> {
         }
     }
 
-    pub(super) fn attention_options(&mut self, term: &Term, text: &mut String) {
-        match term.word("mask") {
-            Some("create_sliding_window_causal_mask") => {
-                let _ = write!(text, ", window={}", self.writer.names.name("sliding_window"));
+    /// The window that a mask leaves open.
+    fn mask_options(&self, term: &Term, text: &mut String) {
+        match term.attribute("mask") {
+            Some(Number::Apply(kind, sizes)) if kind == "window" => {
+                let _ = write!(text, ", window={}", self.number(&sizes[0]));
             }
-            Some("create_chunked_causal_mask") => {
-                let window = self.writer.names.name("attention_chunk_size");
-                let _ = write!(text, ", window={window}, chunked=true");
-            }
+            Some(Number::Word(kind)) => match kind.as_str() {
+                "create_sliding_window_causal_mask" => {
+                    let _ = write!(text, ", window={}", self.writer.names.name("sliding_window"));
+                }
+                "create_chunked_causal_mask" => {
+                    let window = self.writer.names.name("attention_chunk_size");
+                    let _ = write!(text, ", window={window}, chunked=true");
+                }
+                "unknown" => {
+                    self.fault(term, "a mask made with a function that is not known");
+                }
+                _ => {}
+            },
             _ => {}
         }
+    }
+
+    pub(super) fn attention_options(&mut self, term: &Term, text: &mut String) {
+        self.mask_options(term, text);
         if let Some(Number::Int(at)) = term.attribute("selected_at") {
             let selected = self.operand(term, *at as usize + 1);
             let _ = write!(text, ", selected={selected}");
@@ -177,9 +191,7 @@ impl Program<'_, '_> {
             let selected = self.operand(term, 4);
             let _ = write!(text, ", selected={selected}");
         }
-        if term.word("mask") == Some("create_sliding_window_causal_mask") {
-            let _ = write!(text, ", window={}", self.writer.names.name("sliding_window"));
-        }
+        self.mask_options(term, &mut text);
         text.push(')');
         if term.attribute("flat").is_some() {
             text

@@ -80,6 +80,8 @@ class Recorder(TorchFunctionMode):
             return {"dtype": str(value).removeprefix("torch.")}
         if isinstance(value, dict) and not isinstance(value, symbols.Symbol):
             return {"map": {str(key): self.operand(item) for key, item in value.items()}}
+        if callable(value) and hasattr(value, "onboard_window"):
+            return {"window": value.onboard_window}
         if isinstance(value, float) and not math.isfinite(value):
             return {"e": ["value", str(float(value))]}
         return {"e": expression(value)}
@@ -307,6 +309,17 @@ def attribute(owner, name, *default):
     return default[0]
 
 
+def sliding_overlay(make: Callable) -> Callable:
+    """A maker of mask functions whose functions remember their window."""
+
+    def noted(window, *args, **kwargs):
+        function = make(window, *args, **kwargs)
+        function.onboard_window = expression(window)
+        return function
+
+    return noted
+
+
 def keep_expressions(module: types.ModuleType) -> None:
     """Lets numbers keep their expressions in the functions of Python that the code of a file calls."""
     names = vars(module)
@@ -322,6 +335,9 @@ def patch_modeling(module: types.ModuleType, recorder: Recorder) -> None:
     names = vars(module)
     for name, value in list(names.items()):
         if not isinstance(value, types.FunctionType):
+            continue
+        if name in ("sliding_window_overlay", "sliding_window_causal_mask_function"):
+            names[name] = sliding_overlay(value)
             continue
         if name in MASKS or (name.startswith("create_") and "mask" in name):
             names[name] = recorder.whole(name, value)
