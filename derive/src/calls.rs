@@ -300,14 +300,15 @@ fn outer(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
 fn arange(reader: &mut Reader<'_>, event: &Event) {
     let Some(out) = Operand::parse(&event.out).value() else { return };
     let ends: Vec<Operand> = event.args.iter().map(Operand::parse).collect();
-    if let [start, Operand::Number(end), step] = ends.as_slice() {
-        if start.int() == Some(0) && step.int() == Some(2) {
-            let size = reader.record.values[out].shape[0];
-            let kind = reader.kind(out);
-            let mut term = reader.graph.step("evens", &[], vec![Dim::plain(size)], kind);
-            term.set("dim", end.clone());
-            return reader.give(&event.out, term, vec![Axis::Row(0)]);
-        }
+    if let [start, Operand::Number(end), step] = ends.as_slice()
+        && start.int() == Some(0)
+        && step.int() == Some(2)
+    {
+        let size = reader.record.values[out].shape[0];
+        let kind = reader.kind(out);
+        let mut term = reader.graph.step("evens", &[], vec![Dim::plain(size)], kind);
+        term.set("dim", end.clone());
+        return reader.give(&event.out, term, vec![Axis::Row(0)]);
     }
     if reader.record.values[out].shape == [reader.sizes.tokens] {
         let term = reader.graph.step("positions", &[], Vec::new(), Kind::Int);

@@ -182,18 +182,6 @@ pub(super) fn cached(reader: &mut Reader<'_>, event: &Event, args: &[Operand], n
     }
 }
 
-/// The window of a function that a mask is made with; none where there is no such function.
-fn mask_window(event: &Event) -> Option<Option<Number>> {
-    let function =
-        event.named.get("and_mask_function").or_else(|| event.named.get("or_mask_function"))?;
-    Some(
-        function
-            .get("window")
-            .map(Number::parse)
-            .filter(|_| event.named.contains_key("and_mask_function")),
-    )
-}
-
 pub(super) fn mask(reader: &mut Reader<'_>, event: &Event, name: &str) {
     if let Some(kinds) = event.out.get("map").and_then(serde_json::Value::as_object) {
         for (kind, out) in kinds {
@@ -208,10 +196,13 @@ pub(super) fn mask(reader: &mut Reader<'_>, event: &Event, name: &str) {
         }
         return;
     }
-    let kind = match mask_window(event) {
-        None => Number::Word(name.to_owned()),
-        Some(Some(window)) => Number::Apply("window".to_owned(), vec![window]),
-        Some(None) => Number::Word("unknown".to_owned()),
+    let narrowed = event.named.get("and_mask_function");
+    let window = narrowed.and_then(|function| function.get("window")).map(Number::parse);
+    let widened = event.named.contains_key("or_mask_function");
+    let kind = match window {
+        Some(window) if !widened => Number::Apply("window".to_owned(), vec![window]),
+        None if narrowed.is_none() && !widened => Number::Word(name.to_owned()),
+        _ => Number::Word("unknown".to_owned()),
     };
     bind_mask(reader, &event.out, &kind);
 }

@@ -142,7 +142,7 @@ fn turned(graph: &mut Graph, term: &Term) -> Option<Joined> {
                 joined.set(
                     "compute",
                     Number::Word(
-                        compute(graph, term, cosines, graph.term(cosines).kind).to_owned(),
+                        compute(graph, term, cosines, rounded_kind(graph, cosines)).to_owned(),
                     ),
                 );
                 return Some(Joined::Term(joined));
@@ -158,6 +158,17 @@ fn keep_numbers(joined: &mut Term, table: &Term) {
         if let Some(number) = table.attribute(name) {
             joined.set(key, number.clone());
         }
+    }
+}
+
+/// Kind of the numbers of a table: that of the run, if any cast on the way rounded them.
+fn rounded_kind(graph: &Graph, id: Id) -> Kind {
+    let term = graph.term(id);
+    match term.op.as_str() {
+        "cast" | "with_ones" | "slice" if term.kind == Kind::Float => {
+            rounded_kind(graph, term.inputs[0])
+        }
+        _ => term.kind,
     }
 }
 
@@ -204,7 +215,7 @@ fn written_rotation(graph: &Graph, one: Id, other: Id) -> Option<WrittenRotation
     if !same || !(halves || pairs) || (again != right && again != left) {
         return None;
     }
-    let compute = compute(graph, first, cosines, graph.term(cosines).kind);
+    let compute = compute(graph, first, cosines, rounded_kind(graph, cosines));
     Some(WrittenRotation { source, pairs, compute, table })
 }
 

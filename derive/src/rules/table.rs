@@ -5,7 +5,7 @@ use crate::graph::{Graph, Id, Kind, Term};
 use crate::number::Number;
 
 /// Joins the steps from even numbers to sines and cosines of angles.
-pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
+pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let first = *term.inputs.first()?;
     match term.op.as_str() {
         "divide" => step(graph, term, first, "evens", "exponents")
@@ -16,8 +16,7 @@ pub fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
         "div" if graph.counts_positions(first) => {
             step(graph, term, term.inputs[1], "powers", "angles")
         }
-        "inverse" => step(graph, term, first, "powers", "frequencies"),
-        "reciprocal" => step(graph, term, first, "powers", "frequencies"),
+        "inverse" | "reciprocal" => step(graph, term, first, "powers", "frequencies"),
         "mul" => both(term)
             .into_iter()
             .find_map(|(positions, frequencies)| angles(graph, term, positions, frequencies)),
