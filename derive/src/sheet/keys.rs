@@ -1,5 +1,7 @@
 //! Config keys and tensors that no part of a spec reads.
 
+use serde_json::Value as Json;
+
 use super::{Sheet, starred};
 use crate::number::{self, Number};
 
@@ -91,9 +93,28 @@ impl Sheet<'_> {
                     assumptions
                         .push((format!("{key} is {written}").replace(['\'', ':'], ""), test));
                 }
+                (true, Some(written)) => {
+                    assumptions.push((
+                        format!("the items of {key} are known"),
+                        known_items(key, value, &written),
+                    ));
+                }
                 _ => ignored.push(key.clone()),
             }
         }
         (assumptions, ignored)
     }
+}
+
+/// The test that a list has no other words than here, or is the list that is here.
+fn known_items(key: &str, value: &Json, written: &str) -> String {
+    let mut words: Vec<&str> =
+        value.as_array().into_iter().flatten().filter_map(Json::as_str).collect();
+    words.sort_unstable();
+    words.dedup();
+    if words.is_empty() {
+        return format!("config('{key}', null) == {written}");
+    }
+    let list: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+    format!("has('{key}') and all([k in [{}] for k in config('{key}')])", list.join(", "))
 }
