@@ -69,7 +69,7 @@ def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, st
                 tensor = tensor[0]
                 # The oldest column of a cache as wide as the kernel is never read again.
                 # Caches behind those of all layers are of layers that run again.
-                width = widths.get(index) if index <= max(widths, default=0) else max(widths.values())
+                width = widths.get(index) if index <= max(widths, default=0) else max(widths.values(), default=None)
                 if kind == "conv" and tensor.ndim == 2 and tensor.shape[-1] == width:
                     tensor = tensor[:, 1:]
                 found.append((index, kind, part, tensor.clone().contiguous()))
