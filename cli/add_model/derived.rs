@@ -270,10 +270,11 @@ pub(super) fn lines(specs: &Specs, name: &str, model: &Model) -> Vec<(&'static s
 /// Returns a line for each function and layer program: the modules that it describes, with their class.
 pub(super) fn explained(origins: &[Origin]) -> Vec<String> {
     let width = origins.iter().map(|origin| origin.name.len()).max().unwrap_or_default();
-    let line = |origin: &Origin| {
-        format!("{:<width$}  {} ({})", origin.name, joined(&origin.modules), origin.class)
-    };
-    origins.iter().map(line).collect()
+    origins.iter().map(|origin| origin_line(origin, width)).collect()
+}
+
+fn origin_line(origin: &Origin, width: usize) -> String {
+    format!("{:<width$}  {} ({})", origin.name, joined(&origin.modules), origin.class)
 }
 
 /// Joins the paths of modules that differ by one number alone: `model.layers.{0,2}.mlp`.

@@ -45,7 +45,7 @@ enum MemberLine {
 /// The class of the settings.
 const SETTINGS: &str = "Config";
 
-/// What the uses of settings say of their types.
+/// Types of settings, as their uses show them.
 #[derive(Default)]
 pub(crate) struct SettingUses {
     /// Those that are sizes, and so integers.
@@ -63,7 +63,7 @@ pub(crate) struct CppWriter<'c> {
     classes: &'c CppMembers,
     /// True for the class of the settings.
     is_settings: bool,
-    /// What the uses of settings say of their types.
+    /// Types of settings, as their uses show them.
     uses: &'c SettingUses,
     /// Members by name, with their types.
     pub(crate) members: BTreeMap<String, String>,

@@ -73,8 +73,7 @@ pub(crate) fn compared<'t>(lines: impl Iterator<Item = &'t str>) -> BTreeSet<Str
     let mut names = BTreeSet::new();
     for line in lines {
         for part in line.split("config.").chain(line.split("self.")).skip(1) {
-            let letter = |c: char| c.is_alphanumeric() || c == '_';
-            let name = part.split(|c| !letter(c)).next().unwrap_or_default();
+            let name = part.split(|c| !crate::words::is_of_name(c)).next().unwrap_or_default();
             if signs.iter().any(|sign| part[name.len()..].starts_with(sign)) {
                 names.insert(name.to_owned());
             }

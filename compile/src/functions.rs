@@ -127,7 +127,7 @@ impl Walk<'_> {
     fn in_place(&mut self, function: &Function, mut bound: Locals) -> Result<BoundCode, Finding> {
         for (name, bound) in &mut bound {
             let BoundCode::Value(value) = bound else { continue };
-            let simple = value.text.chars().all(|c| c.is_alphanumeric() || c == '_');
+            let simple = value.text.chars().all(crate::words::is_of_name);
             if !simple && count(&function.program, name) > 1 {
                 let fresh = self.fresh(&variable(name));
                 self.emit(assigned(&fresh, &value.text));

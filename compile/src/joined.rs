@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use crate::classes::Class;
 use crate::target::Target;
 use crate::value::{CodeLine, each_text};
+use crate::words::is_of_name;
 
 /// A matrix that is joined from others.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,10 +104,6 @@ fn is_of_path(c: char) -> bool {
     is_of_name(c) || c == '.'
 }
 
-fn is_of_name(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
-}
-
 /// Returns the parts of a call's arguments, divided by commas outside of parentheses.
 fn arguments(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
@@ -130,9 +127,10 @@ fn arguments(text: &str) -> Vec<&str> {
 /// Reads a statement of a constructor that makes a matrix.
 fn matrix(line: &CodeLine, target: &Target) -> Option<Matrix> {
     let CodeLine::Text(text) = line else { return None };
-    let (name, made) = text.strip_prefix("self.")?.split_once(" = ")?;
-    let made = made.strip_prefix(&target.word("joinable"))?.strip_prefix('(')?.strip_suffix(')')?;
-    let [input, output, options @ ..] = &*arguments(made) else { return None };
+    let (name, constructor) = text.strip_prefix("self.")?.split_once(" = ")?;
+    let operands =
+        constructor.strip_prefix(&target.word("joinable"))?.strip_prefix('(')?.strip_suffix(')')?;
+    let [input, output, options @ ..] = &*arguments(operands) else { return None };
     let options = options.join(", ").replace(&format!("\"{name}\""), NAME);
     let name = name.chars().all(is_of_name).then(|| name.to_owned())?;
     Some(Matrix { name, input: (*input).to_owned(), output: (*output).to_owned(), options })
@@ -170,9 +168,9 @@ fn products(class: &Class, target: &Target, shared: &BTreeSet<String>) -> Option
         let mut groups = products_of(number, &method.body, &matrices);
         groups.retain(|group| {
             let between = &method.body[group.first..group.last];
-            let made = format!("self.{} =", joined_name(&group.matrices));
+            let assignment = format!("self.{} =", joined_name(&group.matrices));
             let is_taken =
-                class.init.iter().any(|line| is_text(line, |text| text.starts_with(&made)));
+                class.init.iter().any(|line| is_text(line, |text| text.starts_with(&assignment)));
             group.matrices.len() > 1 && !is_taken && !assigns(between, &group.variable)
         });
         if !groups.is_empty() {
@@ -224,12 +222,12 @@ fn product<'t>(text: &'t str, matrix: &Matrix) -> Option<(usize, &'t str)> {
 
 /// True if some statement gives a variable a value.
 fn assigns(lines: &[CodeLine], variable: &str) -> bool {
-    let mut found = false;
+    let mut is_assigned = false;
     each_text(lines, &mut |text| {
         let names = text.split_once(" = ").map_or("", |(names, _)| names);
-        found |= names.split(", ").any(|name| name == variable);
+        is_assigned |= names.split(", ").any(|name| name == variable);
     });
-    found
+    is_assigned
 }
 
 /// Names a joined matrix after its parts: `qkv_proj`, `gate_up_proj`, `w13`.
@@ -274,7 +272,7 @@ fn replace(class: &mut Class, products: &JoinedProducts, target: &Target) -> Joi
     let counts = head_counts(class, parts, target);
     let outputs: Vec<&str> = parts.iter().map(|part| part.output.as_str()).collect();
     let options = parts[0].options.replace(NAME, &format!("\"{name}\""));
-    let made = match &counts {
+    let constructor = match &counts {
         Some(HeadCounts { queries, keys, size }) => target.spelled(
             "joined_heads",
             &[
@@ -293,7 +291,7 @@ fn replace(class: &mut Class, products: &JoinedProducts, target: &Target) -> Joi
     let is_part = |line: &CodeLine| matrix(line, target).is_some_and(|one| parts.contains(&one));
     let first = class.init.iter().position(is_part).unwrap_or_default();
     class.init.retain(|line| !is_part(line));
-    class.init.insert(first, CodeLine::Text(format!("{joined} = {made}")));
+    class.init.insert(first, CodeLine::Text(format!("{joined} = {constructor}")));
     let body = &mut class.methods[products.method].body;
     for part in parts {
         let call = format!("self.{}({})", part.name, products.variable);

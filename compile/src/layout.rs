@@ -465,7 +465,7 @@ fn item(text: &str, comma: &str, depth: usize, width: usize, out: &mut Vec<Strin
         return;
     }
     let named = text.split_once('=').filter(|(name, value)| {
-        !value.starts_with('=') && name.chars().all(|c| c.is_alphanumeric() || c == '_')
+        !value.starts_with('=') && name.chars().all(crate::words::is_of_name)
     });
     let head = named.map(|(name, _)| format!("{name}=")).unwrap_or_default();
     let value = &text[head.len()..];

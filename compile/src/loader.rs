@@ -31,7 +31,7 @@ impl RuleCode {
     /// The module in which the weights lie, if the rule names it.
     pub(crate) fn module(&self) -> Option<&str> {
         let module = self.names[1].split('.').next()?;
-        module.chars().all(|c| c.is_alphanumeric() || c == '_').then_some(module)
+        module.chars().all(crate::words::is_of_name).then_some(module)
     }
 }
 
@@ -187,7 +187,7 @@ fn given_number(name: &str, number: i64, usual: i64) -> String {
 
 fn escaped(text: &str) -> String {
     text.chars()
-        .map(|c| if c.is_alphanumeric() || c == '_' { c.to_string() } else { format!("\\{c}") })
+        .map(|c| if crate::words::is_of_name(c) { c.to_string() } else { format!("\\{c}") })
         .collect()
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Carried {
 /// Rows of a layer, which its program calls `x`, and what the layer gives.
 pub(crate) type Stream = (Id, Id);
 
-/// Which terms depend on the tokens' embeddings.
+/// True for each term that depends on the tokens' embeddings.
 pub(crate) fn varying(reader: &Reader<'_>) -> Vec<bool> {
     let mut varies: Vec<bool> = Vec::with_capacity(reader.graph.terms.len());
     for term in &reader.graph.terms {
@@ -91,7 +91,7 @@ impl Role {
         }
     }
 
-    /// Where several layers make the value, finds it in all that have such a step once.
+    /// Finds the value in all layers that have such a step once, if several make it.
     fn complete(&self, reader: &Reader<'_>, list: &str, entry: &mut Carried) {
         let Self::Layer { owner, op } = self else { return };
         if entry.made.iter().flatten().count() < 2 {

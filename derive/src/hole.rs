@@ -11,7 +11,7 @@ pub struct Hole {
     pub module: String,
     /// Reason in words.
     pub reason: String,
-    /// What the step computes from, as a tree of terms.
+    /// Terms that the step reads, as a tree.
     pub tree: String,
 }
 

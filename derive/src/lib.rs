@@ -11,6 +11,7 @@ pub mod operand;
 pub mod origin;
 pub mod read;
 pub mod record;
+mod reference;
 pub mod roll;
 pub mod rules;
 mod sheet;

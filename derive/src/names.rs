@@ -111,6 +111,12 @@ impl<'r> Names<'r> {
         self.used.borrow().iter().find(|(known, _)| known == key).map(|(_, name)| name.clone())
     }
 
+    /// Is true if a dim has this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.used.borrow().iter().any(|(_, known)| known == name)
+            || self.computed.borrow().iter().any(|(known, _)| known == name)
+    }
+
     /// Writes a number.
     pub fn written(&self, number: &Number) -> String {
         number::written(number, &|key| self.name(key))
@@ -118,13 +124,23 @@ impl<'r> Names<'r> {
 
     /// Lines of `dims:` for the names that were used.
     pub fn dims(&self) -> Vec<(String, String)> {
-        let used = self.used.borrow().clone();
-        let computed = self.computed.borrow();
-        let by_key = used
-            .iter()
-            .filter(|(_, name)| !computed.iter().any(|(other, _)| other == name))
-            .map(|(key, name)| (name.clone(), self.source(key)));
-        by_key.chain(computed.iter().cloned()).collect()
+        let computed = self.computed.borrow().clone();
+        let mut lines = Vec::new();
+        let mut place = 0;
+        // A default can name a key that nothing named before, which then is a dim too.
+        while let Some((key, name)) = self.at(place) {
+            if !computed.iter().any(|(other, _)| *other == name) {
+                lines.push((name, self.source(&key)));
+            }
+            place += 1;
+        }
+        lines.extend(computed);
+        lines
+    }
+
+    /// The key and the name that were used at this place.
+    fn at(&self, place: usize) -> Option<(String, String)> {
+        self.used.borrow().get(place).cloned()
     }
 
     /// The key in `config.json` with the default of its class.

@@ -224,6 +224,13 @@ impl Number {
         }
     }
 
+    /// Is true if the number reads a key that begins so.
+    pub fn reads(&self, beginning: &str) -> bool {
+        let mut keys = Vec::new();
+        self.keys(&mut keys);
+        keys.iter().any(|key| key.starts_with(beginning))
+    }
+
     /// Is true if the number reads the config.
     pub fn is_symbolic(&self) -> bool {
         let mut keys = Vec::new();

@@ -20,19 +20,6 @@ pub struct Value {
     pub axes: Vec<Axis>,
 }
 
-/// A call that has no term.
-#[derive(Debug, Clone)]
-pub struct Hole {
-    /// The call.
-    pub call: String,
-    /// Module whose forward has it.
-    pub owner: String,
-    /// File and line.
-    pub at: String,
-    /// Reason.
-    pub reason: String,
-}
-
 /// A forward of a module: what it got and what it gave.
 #[derive(Debug, Clone, Default)]
 pub struct Forward {
@@ -56,8 +43,6 @@ pub struct Reader<'r> {
     pub values: BTreeMap<usize, Value>,
     /// Sizes of axes outside of rows.
     pub sizes: Sizes,
-    /// Calls without a term.
-    pub holes: Vec<Hole>,
     /// Rotary modules in order of their use, by path and layer type.
     pub tables: Vec<String>,
     /// Modules whose forward runs.
@@ -79,7 +64,6 @@ impl<'r> Reader<'r> {
             graph: Graph::default(),
             values: BTreeMap::new(),
             sizes,
-            holes: Vec::new(),
             tables: Vec::new(),
             stack: Vec::new(),
             skipping: None,
@@ -162,12 +146,6 @@ impl<'r> Reader<'r> {
     /// Notes that a call has no term, and gives its results terms that name it.
     pub fn hole(&mut self, event: &Event, reason: &str) {
         let call = event.call.clone().unwrap_or_default();
-        self.holes.push(Hole {
-            call: call.clone(),
-            owner: self.graph.owner.clone(),
-            at: event.at.clone(),
-            reason: reason.to_owned(),
-        });
         let mut inputs = Vec::new();
         for argument in event.args.iter().chain(event.named.values()) {
             self.collect(&Operand::parse(argument), &mut inputs);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-/// What a class computed in one run, with its config, modules and weights.
+/// A run of a class, with its config, modules and weights.
 #[derive(Debug, Deserialize)]
 pub struct Record {
     /// The class of the model.
@@ -59,6 +59,13 @@ pub struct Record {
     pub runs: Vec<Run>,
 }
 
+impl Record {
+    /// Returns the config of the text model: the inner one of a wrapper.
+    pub fn text_config(&self) -> &Json {
+        self.config.get("text_config").unwrap_or(&self.config)
+    }
+}
+
 /// A tensor of the checkpoint that holds a weight, or a part of it.
 #[derive(Debug, Deserialize)]
 pub struct Source {
@@ -69,7 +76,7 @@ pub struct Source {
     /// Place in a stack.
     #[serde(default)]
     pub index: usize,
-    /// Whether it is transposed.
+    /// True if it is transposed.
     #[serde(default)]
     pub turned: bool,
     /// First row of the part in a tensor that holds several weights.

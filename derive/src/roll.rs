@@ -27,19 +27,6 @@ pub struct Derived {
     pub origins: Vec<Origin>,
 }
 
-/// Names of activations in configs, and the ops.
-const ACTIVATION_WORDS: &[(&str, &str)] = &[
-    ("silu", "silu"),
-    ("swish", "silu"),
-    ("gelu", "gelu"),
-    ("gelu_new", "gelu_new"),
-    ("gelu_pytorch_tanh", "gelu_tanh"),
-    ("gelu_fast", "gelu_fast"),
-    ("relu", "relu"),
-    ("relu2", "relu2"),
-    ("quick_gelu", "quick_gelu"),
-];
-
 /// Derives a spec from a record.
 pub fn derive(record: &Record, name: &str) -> Derived {
     let reader = Reader::read(record);
@@ -79,7 +66,6 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         faults: &faults,
         output: record.output.clone(),
         embedding: embedding.clone(),
-        can_tie: true,
         outputs: &outputs,
         inner: &inner,
         bare: &bare,
@@ -148,11 +134,9 @@ fn activation_keys(record: &Record) -> Vec<(String, String)> {
         else {
             continue;
         };
-        let Some((_, op)) = ACTIVATION_WORDS.iter().find(|(known, _)| known == word) else {
-            continue;
-        };
+        let Some(op) = registry::ops::activation_op(word) else { continue };
         if !keys.iter().any(|(known, _)| known == key) {
-            keys.push((key.clone(), (*op).to_owned()));
+            keys.push((key.clone(), op.to_owned()));
         }
     }
     keys
@@ -243,7 +227,7 @@ fn name_sizes(reader: &Reader<'_>, names: &Names<'_>, count: usize) {
         }
     }
     let keys = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
-    let inner = reader.record.config.get("text_config").unwrap_or(&reader.record.config);
+    let inner = reader.record.text_config();
     let lists = inner.as_object().into_iter().flatten().find(|(_, value)| {
         value.as_array().is_some_and(|items| items.len() == count && items[0].is_string())
     });
@@ -315,7 +299,7 @@ fn cache_layers(reader: &Reader<'_>, layer: &Forward) -> Vec<i64> {
     layers
 }
 
-/// What the forward of each module gives.
+/// Results of the forward of each module.
 fn module_outputs(reader: &Reader<'_>) -> BTreeMap<String, Vec<Id>> {
     let mut outputs: BTreeMap<String, Vec<Id>> = BTreeMap::new();
     for forward in &reader.forwards {

@@ -17,7 +17,7 @@ mod shapes;
 mod table;
 mod temperature;
 
-/// What a rule makes of a term.
+/// Result of a rule.
 #[derive(Debug)]
 pub enum Joined {
     /// A term that exists.
@@ -114,7 +114,7 @@ fn activations(graph: &mut Graph, term: &Term) -> Option<Joined> {
             }
         }
     }
-    // Where x is large, log(1 + exp(x)) is x.
+    // For a large x, log(1 + exp(x)) is x.
     if term.op == "where" && term.inputs.len() == 3 {
         let test = graph.term(term.inputs[0]);
         let sum = graph.term(term.inputs[2]);

@@ -4,8 +4,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use serde_json::Value as Json;
-
 use crate::names::Names;
 use crate::origin::{Origin, note};
 use crate::read::Reader;
@@ -92,7 +90,6 @@ impl Sheet<'_> {
         self.note_kinds(&kinds.programs, &programs);
         let ropes = self.ropes();
         let states = self.states();
-        let head = self.model.clone();
         let mut text = format!("spec: 1\nname: {name}\nmatches: [{}]\n", self.record.class);
         let mut body = String::new();
         if !functions.is_empty() {
@@ -115,7 +112,7 @@ impl Sheet<'_> {
         for (label, program) in &kinds.programs {
             let _ = write!(body, "  {label}: |\n{}\n", indented(program, 4));
         }
-        let _ = write!(body, "\nmodel: |\n{}\n", indented(&head, 2));
+        let _ = write!(body, "\nmodel: |\n{}\n", indented(&self.model, 2));
         body.push_str(&self.weight_rules());
         body.push_str(&self.kept());
         let mut dims = self.names.dims();
@@ -129,38 +126,25 @@ impl Sheet<'_> {
         for (dim, source) in dims {
             let _ = writeln!(text, "  {dim}: {source}");
         }
-        for (dim, expression) in &kinds.dims {
-            let _ = writeln!(text, "  {dim}: {expression}");
-        }
         text.push_str(&ropes);
         text.push_str(&states);
         let (mut assumptions, ignored) = self.other_keys(&format!("{text}{body}"));
-        if body.contains("attend_to(") {
-            assumptions.push((
-                format!("there are {} layers", self.written.len()),
-                format!("layers == {}", self.written.len()),
-            ));
-        }
         let kind = kinds.expression.clone().unwrap_or_default();
-        if kind.contains("][i]") {
+        if body.contains("attend_to(") || kind.contains("][i]") {
             assumptions.push((
                 format!("there are {} layers", self.written.len()),
                 format!("layers == {}", self.written.len()),
             ));
         }
         if kind.contains(" if ") {
-            let inner = self.record.config.get("text_config").unwrap_or(&self.record.config);
+            let inner = self.record.text_config();
             for (key, value) in inner.as_object().into_iter().flatten() {
-                let mut words: Vec<&str> =
-                    value.as_array().into_iter().flatten().filter_map(Json::as_str).collect();
-                words.sort_unstable();
-                words.dedup();
+                let words = keys::words_of(value);
                 let name = self.names.name_if_used(key);
                 if let (Some(name), false) = (name, words.is_empty()) {
-                    let list: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
                     assumptions.push((
                         format!("the kinds of {key} are known"),
-                        format!("all([k in [{}] for k in {name}])", list.join(", ")),
+                        format!("all([k in [{}] for k in {name}])", keys::quoted(&words)),
                     ));
                 }
             }
@@ -204,12 +188,4 @@ fn general(path: &str) -> String {
 
 fn indented(program: &str, by: usize) -> String {
     program.lines().map(|line| format!("{}{line}", " ".repeat(by))).collect::<Vec<_>>().join("\n")
-}
-
-/// A path with a star for each number.
-fn starred(path: &str) -> String {
-    path.split('.')
-        .map(|part| if part.chars().all(|letter| letter.is_ascii_digit()) { "*" } else { part })
-        .collect::<Vec<_>>()
-        .join(".")
 }

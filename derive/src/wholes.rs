@@ -8,18 +8,7 @@ use crate::number::Number;
 use crate::operand::Operand;
 use crate::read::{Reader, Value};
 use crate::record::Event;
-
-/// Activation classes of transformers and the ops that compute them.
-const ACTIVATIONS: &[(&str, &str)] = &[
-    ("NewGELUActivation", "gelu_new"),
-    ("FastGELUActivation", "gelu_fast"),
-    ("QuickGELUActivation", "quick_gelu"),
-    ("GELUTanh", "gelu_tanh"),
-    ("ReLUSquaredActivation", "relu2"),
-    ("SiLUActivation", "silu"),
-    ("PytorchGELUTanh", "gelu_tanh"),
-    ("XIELUActivation", "xielu"),
-];
+use crate::reference::{Function, REFERENCE};
 
 /// A module that is read as a whole.
 #[derive(Debug)]
@@ -42,7 +31,7 @@ struct InnerCall {
     named: BTreeMap<String, Operand>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 enum WholeKind {
     Rotary,
     Activation(&'static str),
@@ -50,86 +39,15 @@ enum WholeKind {
     Function(&'static Function),
 }
 
-/// A function of the library that is an op, with the names of its arguments in order.
-#[derive(Debug, PartialEq)]
-struct Function {
-    name: &'static str,
-    parameters: &'static [&'static str],
-    op: &'static str,
-}
-
-/// Functions with a state, which classes share by name.
-const FUNCTIONS: &[Function] = &[
-    Function {
-        name: "mamba2_chunk_scan",
-        parameters: &[
-            "x",
-            "dt",
-            "A",
-            "B",
-            "C",
-            "chunk_size",
-            "D",
-            "dt_bias",
-            "initial_states",
-            "dt_softplus",
-            "dt_limit",
-        ],
-        op: "ssd_scan",
-    },
-    Function {
-        name: "mamba_selective_scan",
-        parameters: &["x", "dt", "A", "B", "C", "D", "z", "delta_bias", "delta_softplus"],
-        op: "ssm1_scan",
-    },
-    Function {
-        name: "torch_chunk_gated_delta_rule",
-        parameters: &[
-            "query",
-            "key",
-            "value",
-            "g",
-            "beta",
-            "chunk_size",
-            "initial_state",
-            "output_final_state",
-            "use_qk_l2norm_in_kernel",
-        ],
-        op: "delta_rule",
-    },
-    Function {
-        name: "chunk_kimi_delta_attention",
-        parameters: &[
-            "query",
-            "key",
-            "value",
-            "g",
-            "beta",
-            "chunk_size",
-            "initial_state",
-            "output_final_state",
-            "use_qk_l2norm_in_kernel",
-        ],
-        op: "delta_rule",
-    },
-];
-
-/// Other names of parameters.
-const SYNONYMS: &[(&str, &str)] =
-    &[("hidden_states", "x"), ("q", "query"), ("k", "key"), ("v", "value")];
-
 fn function(path: String, event: &Event) -> Option<Whole> {
-    let function = FUNCTIONS.iter().find(|function| function.name == path)?;
+    let function = REFERENCE.functions.get(&path)?;
     let operands = event.args.iter().map(Operand::parse).collect();
     let named = event
         .named
         .iter()
         .map(|(name, json)| {
-            let name = SYNONYMS
-                .iter()
-                .find(|(other, _)| other == name)
-                .map_or(name.as_str(), |(_, known)| known);
-            (name.to_owned(), Operand::parse(json))
+            let name = REFERENCE.synonyms.get(name).unwrap_or(name);
+            (name.clone(), Operand::parse(json))
         })
         .collect();
     Some(Whole {
@@ -185,7 +103,7 @@ pub fn enter(reader: &Reader<'_>, event: &Event) -> Option<Whole> {
         })
     }) {
         WholeKind::Rotary
-    } else if let Some((_, op)) = ACTIVATIONS.iter().find(|(name, _)| *name == class) {
+    } else if let Some(op) = REFERENCE.activations.get(class) {
         WholeKind::Activation(op)
     } else if is_experts(reader, &path) && event.args.len() + event.named.len() >= 3 {
         WholeKind::Experts
@@ -235,7 +153,7 @@ pub fn leave(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
         WholeKind::Function(function) if function.op == "delta_rule" => {
             delta_rule(reader, whole, event);
         }
-        WholeKind::Function(function) => scan(reader, whole, event, function.op),
+        WholeKind::Function(function) => scan(reader, whole, event, &function.op),
     }
 }
 
@@ -335,7 +253,7 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
             .unwrap_or(Number::Int(ffn as i64)),
     );
     let act = whole.calls.iter().find_map(|call| {
-        let class = ACTIVATIONS.iter().find(|(name, _)| name == call).map(|(_, op)| *op);
+        let class = REFERENCE.activations.get(call).map(String::as_str);
         class.or_else(|| {
             ["silu", "gelu", "relu", "sigmoid"].iter().copied().find(|name| name == call)
         })

@@ -15,7 +15,7 @@ mod ops;
 /// Longest line of a program.
 const WIDTH: usize = 150;
 
-/// What programs of a spec share.
+/// Parts that programs of a spec share.
 pub struct Writer<'w> {
     /// All terms.
     pub graph: &'w Graph,
@@ -41,7 +41,7 @@ pub struct Writer<'w> {
     pub output: String,
     /// Path of the module that embeds tokens, as the spec writes it.
     pub embedding: Option<String>,
-    /// What the forward of each module gives.
+    /// Results of the forward of each module.
     pub outputs: &'w BTreeMap<String, Vec<Id>>,
     /// Modules whose matrix is an op, and whose forward goes on behind it: the names of their weights in the spec.
     pub inner: &'w RefCell<Vec<String>>,
@@ -49,8 +49,6 @@ pub struct Writer<'w> {
     pub alone: &'w RefCell<Vec<String>>,
     /// Weights that stay f32 in a run in f16.
     pub kept_in_half: &'w [String],
-    /// Whether the config says if both share a matrix.
-    pub can_tie: bool,
     /// Weights that are stored the other way round.
     pub transposed: &'w RefCell<Vec<String>>,
     /// Config keys that name activations, with the name.
@@ -91,17 +89,6 @@ impl<'p, 'w> Program<'p, 'w> {
         Self { writer, bound, lines: Vec::new(), uses, taken, current: 0 }
     }
 
-    /// Has calls of functions in the place of terms: binds results to names by lines that are given.
-    pub fn bind(&mut self, id: Id, name: &str) {
-        self.bound.insert(id, name.to_owned());
-        self.taken.push(name.to_owned());
-    }
-
-    /// Adds a line as it is.
-    pub fn line(&mut self, line: String) {
-        self.lines.push(line);
-    }
-
     /// Has a call in the place of a term.
     pub fn call(&mut self, id: Id, text: String) {
         if self.uses.get(&id).copied().unwrap_or(0) > 1 {
@@ -128,8 +115,7 @@ impl<'p, 'w> Program<'p, 'w> {
     /// Ends a program with the results it returns.
     pub fn finish(mut self, outputs: &[Id]) -> String {
         let results: Vec<String> = outputs.iter().map(|&id| self.value(id)).collect();
-        self.lines.push(format!("return {}", results.join(", ")));
-        self.lines.join("\n")
+        self.finish_with(&results)
     }
 
     /// Returns the text of a term: its name, or its expression.
@@ -208,7 +194,7 @@ impl<'p, 'w> Program<'p, 'w> {
             "pick",
             "conv",
         ];
-        ops.contains(&name) || self.writer.names.dims().iter().any(|(dim, _)| dim == name)
+        ops.contains(&name) || self.writer.names.has(name)
     }
 
     fn number(&self, number: &Number) -> String {

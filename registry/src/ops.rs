@@ -36,7 +36,7 @@ pub use arithmetic::{DIVIDE, INVERSE, OFFSET, of_values};
 pub use delta::LOG_DECAY;
 pub(crate) use infer::{Argument, PathArg};
 pub use infer::{Infer, Input};
-pub use pointwise::{DISTINCT, SCALE, WEIGHT_SCALE};
+pub use pointwise::{DISTINCT, SCALE, WEIGHT_SCALE, activation_op};
 pub use position::ZERO_FIRST;
 pub use route::{INTEGERS, WEIGHT_ADD};
 pub use rule::{InferShapes, OpRule};

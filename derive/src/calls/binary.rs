@@ -179,7 +179,7 @@ pub(super) fn broadcast(
         let missing = rank - value.axes.len();
         if place < missing { None } else { Some(value.axes[place - missing].clone()) }
     };
-    // Which place of the result is which axis of its row: by the operand with most axes, others between them.
+    // Places of the result that are axes of its row: by the operand with most axes, others between them.
     let mut places: Vec<(usize, usize)> = Vec::new();
     for &number in &order {
         for place in 0..rank {

@@ -78,7 +78,7 @@ fn gate_first(graph: &mut Graph, term: &Term) -> Option<Joined> {
     None
 }
 
-/// What a row was before it was lifted to f32 alone.
+/// The row before a cast to f32, if one is around it.
 fn unlifted(graph: &Graph, id: Id) -> Id {
     let term = graph.term(id);
     if term.op == "cast" && term.kind == Kind::Float { term.inputs[0] } else { id }

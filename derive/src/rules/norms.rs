@@ -64,15 +64,14 @@ fn mean_square(graph: &Graph, id: Id) -> Option<(Id, Number)> {
     Some((source, eps))
 }
 
-fn unit(graph: &Graph, term: &Term, source: Id, eps: Number) -> Term {
+/// Rows with a mean square of 1; rows from which their mean was taken have a variance of 1.
+fn normed(graph: &Graph, term: &Term, source: Id, eps: Number) -> Term {
     let origin = graph.uncast(source);
-    let mut joined = Term {
-        op: "unit".to_owned(),
-        inputs: vec![origin],
-        attributes: Vec::new(),
-        ..term.clone()
-    };
-    joined.shape.clone_from(&graph.term(origin).shape);
+    let centre = graph.is(origin, "centred").map(|centre| centre.inputs[0]);
+    let rows = centre.unwrap_or(origin);
+    let op = if centre.is_some() { "standard" } else { "unit" }.to_owned();
+    let mut joined = Term { op, inputs: vec![rows], attributes: Vec::new(), ..term.clone() };
+    joined.shape.clone_from(&graph.term(rows).shape);
     joined.set("eps", eps);
     joined
 }
@@ -84,17 +83,7 @@ fn root_mean_square(graph: &mut Graph, term: &Term) -> Option<Joined> {
         if graph.uncast(rows) != graph.uncast(source) {
             continue;
         }
-        if let Some(centre) = graph.is(graph.uncast(source), "centred") {
-            let mut joined = Term {
-                op: "standard".to_owned(),
-                inputs: centre.inputs.clone(),
-                attributes: Vec::new(),
-                ..term.clone()
-            };
-            joined.set("eps", eps);
-            return Some(Joined::Term(joined));
-        }
-        return Some(Joined::Term(unit(graph, term, source, eps)));
+        return Some(Joined::Term(normed(graph, term, source, eps)));
     }
     None
 }
@@ -106,17 +95,7 @@ fn divided(graph: &mut Graph, term: &Term) -> Option<Joined> {
     if graph.uncast(term.inputs[0]) != graph.uncast(source) {
         return None;
     }
-    if let Some(centre) = graph.is(graph.uncast(source), "centred") {
-        let mut joined = Term {
-            op: "standard".to_owned(),
-            inputs: centre.inputs.clone(),
-            attributes: Vec::new(),
-            ..term.clone()
-        };
-        joined.set("eps", eps);
-        return Some(Joined::Term(joined));
-    }
-    Some(Joined::Term(unit(graph, term, source, eps)))
+    Some(Joined::Term(normed(graph, term, source, eps)))
 }
 
 /// `x - mean(x)`.

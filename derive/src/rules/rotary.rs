@@ -172,7 +172,7 @@ fn rounded_kind(graph: &Graph, id: Id) -> Kind {
     }
 }
 
-/// Where the arithmetic of a rotation rounds.
+/// The word for the place where the arithmetic of a rotation rounds.
 fn compute(graph: &Graph, term: &Term, cosines: Id, table: Kind) -> &'static str {
     match (term.kind, table) {
         (Kind::Activation, _) => "activation",

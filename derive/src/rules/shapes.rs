@@ -1,6 +1,6 @@
 //! Changes of axes that undo each other.
 
-use crate::graph::{Graph, Term};
+use crate::graph::{Dim, Graph, Id, Term};
 use crate::number::Number;
 
 use super::Joined;
@@ -26,7 +26,7 @@ pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
             same_sizes(origin, term).then_some(Joined::Known(source.inputs[0]))
         }
         "merge_axes" => merged(graph, term),
-        "slice_axis" => heads_of_slice(graph, term),
+        "slice_axis" => part_of_split(graph, term),
         "repeat_each" if term.attribute("n") == Some(&Number::Int(1)) => {
             Some(Joined::Known(term.inputs[0]))
         }
@@ -46,141 +46,66 @@ pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
     }
 }
 
-/// Some of the heads of a row are the heads of a part of the row.
-fn heads_of_slice(graph: &mut Graph, term: &Term) -> Option<Joined> {
-    let heads = graph.is(term.inputs[0], "split_axis")?;
-    if heads.shape.len() == 3
-        && term.attribute("axis") == Some(&Number::Int(1))
-        && heads.attribute("at") == Some(&Number::Int(0))
-        && heads.attribute("count") == Some(&Number::Int(3))
-    {
-        return parts_of_heads(graph, term);
-    }
-    if heads.shape.len() == 3
-        && term.attribute("axis") == Some(&Number::Int(0))
-        && heads.attribute("at") == Some(&Number::Int(0))
-        && heads.attribute("count") == Some(&Number::Int(3))
-    {
-        return leading_part(graph, term);
-    }
-    if heads.shape.len() != 2
-        || term.attribute("axis") != Some(&Number::Int(0))
-        || heads.attribute("at") != Some(&Number::Int(0))
-    {
+/// A part along an axis that a split made is a part of the row before, split behind it.
+fn part_of_split(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let split = graph.is(term.inputs[0], "split_axis")?.clone();
+    let Some(&Number::Int(axis)) = term.attribute("axis") else { return None };
+    let axis = usize::try_from(axis).ok()?;
+    let rank = split.shape.len();
+    let of_whole_row = split.attribute("at") == Some(&Number::Int(0))
+        && split.attribute("count") == Some(&Number::Int(rank as i64));
+    if !of_whole_row || axis + 1 >= rank {
         return None;
     }
-    let size = heads.shape[1].clone();
-    let source = heads.inputs[0];
-    let bound = |name: &str| {
-        term.attribute(name)
-            .map(|number| Number::apply("*", vec![number.clone(), size.number.clone()]))
+    let behind = Dim::product(&split.shape[axis + 1..]);
+    let source = if axis == 0 {
+        split.inputs[0]
+    } else {
+        let mut shape = split.shape[..axis].to_vec();
+        shape.push(Dim::product(&split.shape[axis..]));
+        graph.add(split_into(&split, split.inputs[0], 0, axis + 1, shape))
     };
-    let place = |name: &str| match term.attribute(name) {
-        Some(Number::Int(value)) => Some(Number::Int(value * size.size as i64)),
-        _ => None,
-    };
-    let (from, to, start, end) = (bound("from")?, bound("to")?, place("start")?, place("end")?);
-    let width = crate::graph::Dim::product(&[term.shape[0].clone(), size]);
-    let kind = term.kind;
+    let mut shape = split.shape[..axis].to_vec();
+    shape.push(Dim::product(&[term.shape[axis].clone(), behind.clone()]));
     let mut part = Term {
         op: "slice".to_owned(),
         inputs: vec![source],
         attributes: Vec::new(),
-        shape: vec![width],
-        kind,
+        shape,
         ..term.clone()
     };
-    for (name, value) in [("from", from), ("to", to), ("start", start), ("end", end)] {
-        part.set(name, value);
+    for name in ["from", "to"] {
+        part.set(
+            name,
+            Number::apply("*", vec![term.attribute(name)?.clone(), behind.number.clone()]),
+        );
     }
-    let id = graph.add(part);
-    let mut joined = Term {
-        op: "split_axis".to_owned(),
-        inputs: vec![id],
-        attributes: Vec::new(),
-        ..term.clone()
-    };
-    joined.set("at", Number::Int(0));
-    joined.set("count", Number::Int(2));
-    Some(Joined::Term(joined))
+    for name in ["start", "end"] {
+        let Some(Number::Int(place)) = term.attribute(name) else { return None };
+        part.set(name, Number::Int(place * behind.size as i64));
+    }
+    let part = graph.add(part);
+    Some(Joined::Term(split_into(term, part, axis, rank - axis, term.shape.clone())))
 }
 
-/// A part of each head, where heads hold several parts of equal size.
-fn parts_of_heads(graph: &mut Graph, term: &Term) -> Option<Joined> {
-    let heads = graph.term(term.inputs[0]).clone();
-    let size = heads.shape[2].clone();
-    let wide = crate::graph::Dim::product(&heads.shape[1..]);
-    let mut split =
-        Term { shape: vec![heads.shape[0].clone(), wide], attributes: Vec::new(), ..heads.clone() };
-    split.set("at", Number::Int(0));
-    split.set("count", Number::Int(2));
-    let split = graph.add(split);
-    let bound = |name: &str| {
-        term.attribute(name)
-            .map(|number| Number::apply("*", vec![number.clone(), size.number.clone()]))
-    };
-    let place = |name: &str| match term.attribute(name) {
-        Some(Number::Int(value)) => Some(Number::Int(value * size.size as i64)),
-        _ => None,
-    };
-    let (from, to, start, end) = (bound("from")?, bound("to")?, place("start")?, place("end")?);
-    let width = crate::graph::Dim::product(&[term.shape[1].clone(), size]);
-    let mut part = Term {
-        op: "slice".to_owned(),
-        inputs: vec![split],
-        attributes: Vec::new(),
-        shape: vec![heads.shape[0].clone(), width],
-        ..term.clone()
-    };
-    for (name, value) in [("from", from), ("to", to), ("start", start), ("end", end)] {
-        part.set(name, value);
-    }
-    let id = graph.add(part);
-    let mut joined = Term {
+/// A split of a row's axis into several.
+fn split_into(like: &Term, source: Id, at: usize, count: usize, shape: Vec<Dim>) -> Term {
+    let mut split = Term {
         op: "split_axis".to_owned(),
-        inputs: vec![id],
+        inputs: vec![source],
         attributes: Vec::new(),
-        ..term.clone()
+        shape,
+        ..like.clone()
     };
-    joined.set("at", Number::Int(1));
-    joined.set("count", Number::Int(2));
-    Some(Joined::Term(joined))
+    split.set("at", Number::Int(at as i64));
+    split.set("count", Number::Int(count as i64));
+    split
 }
 
-/// One of several rows of heads that lie one behind the other.
-fn leading_part(graph: &mut Graph, term: &Term) -> Option<Joined> {
-    let rows = graph.term(term.inputs[0]).clone();
-    let size = crate::graph::Dim::product(&rows.shape[1..]);
-    let bound = |name: &str| {
-        term.attribute(name)
-            .map(|number| Number::apply("*", vec![number.clone(), size.number.clone()]))
-    };
-    let place = |name: &str| match term.attribute(name) {
-        Some(Number::Int(value)) => Some(Number::Int(value * size.size as i64)),
-        _ => None,
-    };
-    let (from, to, start, end) = (bound("from")?, bound("to")?, place("start")?, place("end")?);
-    let width = crate::graph::Dim::product(&[term.shape[0].clone(), size]);
-    let mut part = Term {
-        op: "slice".to_owned(),
-        inputs: rows.inputs.clone(),
-        attributes: Vec::new(),
-        shape: vec![width],
-        ..term.clone()
-    };
-    for (name, value) in [("from", from), ("to", to), ("start", start), ("end", end)] {
-        part.set(name, value);
-    }
-    let id = graph.add(part);
-    let mut joined = Term {
-        op: "split_axis".to_owned(),
-        inputs: vec![id],
-        attributes: Vec::new(),
-        ..term.clone()
-    };
-    joined.set("at", Number::Int(0));
-    joined.set("count", Number::Int(3));
-    Some(Joined::Term(joined))
+/// A row whose first two axes are one.
+fn first_two_merged(like: &Term, source: Id, shape: Vec<Dim>) -> Term {
+    let merged = split_into(like, source, 0, 2, shape);
+    Term { op: "merge_axes".to_owned(), ..merged }
 }
 
 fn same_sizes(one: &Term, other: &Term) -> bool {
@@ -210,14 +135,8 @@ fn merged(graph: &mut Graph, term: &Term) -> Option<Joined> {
         let dropped =
             source.shape[*at as usize].size == 1 || source.shape[*at as usize + 1].size == 1;
         if dropped && *at >= *first && *at + 1 < first + 3 {
-            let mut joined = Term {
-                op: "split_axis".to_owned(),
-                inputs: source.inputs.clone(),
-                attributes: Vec::new(),
-                ..term.clone()
-            };
-            joined.set("at", Number::Int(*first));
-            joined.set("count", Number::Int(2));
+            let shape = term.shape.clone();
+            let joined = split_into(term, source.inputs[0], *first as usize, 2, shape);
             return Some(Joined::Term(joined));
         }
     }
@@ -230,39 +149,17 @@ fn merged(graph: &mut Graph, term: &Term) -> Option<Joined> {
     {
         // Parts of heads, side by side, are heads of the whole.
         let inner = graph.term(source.inputs[0]).clone();
-        let mut flat = Term {
-            op: "merge_axes".to_owned(),
-            inputs: source.inputs.clone(),
-            attributes: Vec::new(),
-            shape: vec![crate::graph::Dim::product(&inner.shape)],
-            ..term.clone()
-        };
-        flat.set("at", Number::Int(0));
-        flat.set("count", Number::Int(2));
+        let flat = first_two_merged(term, source.inputs[0], vec![Dim::product(&inner.shape)]);
         let flat = graph.add(flat);
-        let mut joined = Term {
-            op: "split_axis".to_owned(),
-            inputs: vec![flat],
-            attributes: Vec::new(),
-            ..term.clone()
-        };
-        joined.set("at", Number::Int(0));
-        joined.set("count", Number::Int(2));
+        let joined = split_into(term, flat, 0, 2, term.shape.clone());
         return Some(Joined::Term(joined));
     }
     if two && source.op == "repeat_each" && source.attribute("axis") == Some(&Number::Int(1)) {
         let single = graph.term(source.inputs[0]).clone();
         if single.shape.len() == 3 && single.shape[1].size == 1 {
             let count = source.attribute("n")?.clone();
-            let mut dropped = Term {
-                op: "merge_axes".to_owned(),
-                inputs: source.inputs.clone(),
-                attributes: Vec::new(),
-                shape: vec![single.shape[0].clone(), single.shape[2].clone()],
-                ..term.clone()
-            };
-            dropped.set("at", Number::Int(0));
-            dropped.set("count", Number::Int(2));
+            let shape = vec![single.shape[0].clone(), single.shape[2].clone()];
+            let dropped = first_two_merged(term, source.inputs[0], shape);
             let dropped = graph.add(dropped);
             let mut joined = Term {
                 op: "repeat_each".to_owned(),

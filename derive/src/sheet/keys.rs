@@ -2,8 +2,9 @@
 
 use serde_json::Value as Json;
 
-use super::{Sheet, starred};
+use super::Sheet;
 use crate::number::{self, Number};
+use crate::origin::starred;
 
 impl Sheet<'_> {
     /// Tensors of the checkpoint that the class has no weight for.
@@ -34,7 +35,7 @@ impl Sheet<'_> {
         for decision in &self.record.decisions {
             Number::parse(&decision.test).keys(&mut decided);
         }
-        let inner = self.record.config.get("text_config").unwrap_or(&self.record.config);
+        let inner = self.record.text_config();
         let aliases: Vec<&String> = self.record.attribute_map.values().collect();
         for (key, value) in inner.as_object().into_iter().flatten() {
             let read = text
@@ -108,13 +109,23 @@ impl Sheet<'_> {
 
 /// The test that a list has no other words than here, or is the list that is here.
 fn known_items(key: &str, value: &Json, written: &str) -> String {
+    let words = words_of(value);
+    if words.is_empty() {
+        return format!("config('{key}', null) == {written}");
+    }
+    format!("has('{key}') and all([k in [{}] for k in config('{key}')])", quoted(&words))
+}
+
+/// Words of a list, each once.
+pub(super) fn words_of(value: &Json) -> Vec<&str> {
     let mut words: Vec<&str> =
         value.as_array().into_iter().flatten().filter_map(Json::as_str).collect();
     words.sort_unstable();
     words.dedup();
-    if words.is_empty() {
-        return format!("config('{key}', null) == {written}");
-    }
-    let list: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
-    format!("has('{key}') and all([k in [{}] for k in config('{key}')])", list.join(", "))
+    words
+}
+
+/// Words as items of a list of the spec language.
+pub(super) fn quoted(words: &[&str]) -> String {
+    words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(", ")
 }

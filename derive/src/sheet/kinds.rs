@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use super::Sheet;
+use super::keys::words_of;
 use crate::names::Names;
 use crate::number::Number;
 use crate::record::Record;
@@ -14,7 +15,6 @@ impl Sheet<'_> {
         if let [(program, _)] = programs {
             return Kinds {
                 expression: None,
-                dims: Vec::new(),
                 programs: vec![("\"*\"".to_owned(), program.clone())],
             };
         }
@@ -22,7 +22,7 @@ impl Sheet<'_> {
         let program_of = |index: usize| {
             programs.iter().position(|(_, layers)| layers.contains(&index)).unwrap_or(0)
         };
-        let inner = self.record.config.get("text_config").unwrap_or(&self.record.config);
+        let inner = self.record.text_config();
         if let Some(object) = inner.as_object() {
             for (key, value) in object {
                 let Some(words) = value.as_array().filter(|items| items.len() == count) else {
@@ -49,11 +49,7 @@ impl Sheet<'_> {
                     })
                     .collect();
                 let name = self.names.name(key);
-                return Kinds {
-                    expression: Some(format!("{name}[i]")),
-                    dims: Vec::new(),
-                    programs: labelled,
-                };
+                return Kinds { expression: Some(format!("{name}[i]")), programs: labelled };
             }
         }
         let labels: Vec<String> =
@@ -64,17 +60,12 @@ impl Sheet<'_> {
             .zip(&labels)
             .map(|((program, _), label)| (label.clone(), program.clone()))
             .collect();
-        Kinds {
-            expression: Some(format!("\"{expression}\"")),
-            dims: Vec::new(),
-            programs: labelled,
-        }
+        Kinds { expression: Some(format!("\"{expression}\"")), programs: labelled }
     }
 }
 
 pub(super) struct Kinds {
     pub(super) expression: Option<String>,
-    pub(super) dims: Vec<(String, String)>,
     pub(super) programs: Vec<(String, String)>,
 }
 
@@ -94,16 +85,16 @@ impl Atom {
 
 /// Tests of the class and of lists in its config, with the layer's number in the place of literals.
 fn atoms(record: &Record, count: usize) -> Vec<Atom> {
+    let shared = |at: &str| !in_class(record, at) || at.starts_with("modeling_rope_utils");
+    let decided: Vec<Number> = record
+        .decisions
+        .iter()
+        .filter(|decision| !shared(&decision.at))
+        .map(|decision| Number::parse(&decision.test))
+        .filter(|test| !test.reads("vision_config"))
+        .collect();
     let mut by_instances: Vec<(usize, Number)> = Vec::new();
-    for decision in record.decisions.iter().filter(|decision| {
-        in_class(record, &decision.at) && !decision.at.starts_with("modeling_rope_utils")
-    }) {
-        let test = Number::parse(&decision.test);
-        let mut keys = Vec::new();
-        test.keys(&mut keys);
-        if keys.iter().any(|key| key.starts_with("vision_config")) {
-            continue;
-        }
+    for test in &decided {
         let mut literals = Vec::new();
         test.literals(&mut literals);
         for literal in literals.into_iter().filter(|literal| (0..=count as i64).contains(literal)) {
@@ -111,33 +102,29 @@ fn atoms(record: &Record, count: usize) -> Vec<Atom> {
                 let layer =
                     Number::apply("+", vec![Number::Config("i".to_owned()), Number::Int(offset)]);
                 let template = test.replaced(literal, &layer);
-                let seen = (0..count as i64)
-                    .filter(|index| {
-                        let instance = template.at_layer(*index);
-                        record.decisions.iter().any(|other| Number::parse(&other.test) == instance)
-                    })
-                    .count();
-                if seen > 1 || count == 1 {
-                    by_instances.push((seen, template));
+                if by_instances.iter().any(|(_, known)| *known == template) {
+                    continue;
+                }
+                let made = |index: &i64| decided.contains(&template.at_layer(*index));
+                let instances = (0..count as i64).filter(made).count();
+                if instances > 1 || count == 1 {
+                    by_instances.push((instances, template));
                 }
             }
         }
     }
     // A test that the class made for each layer comes before one that fits some of them.
-    by_instances.sort_by_key(|(seen, _)| std::cmp::Reverse(*seen));
+    by_instances.sort_by_key(|(instances, _)| std::cmp::Reverse(*instances));
     let mut tests: Vec<Number> = by_instances.into_iter().map(|(_, test)| test).collect();
-    for (key, value) in
-        record.config.get("text_config").unwrap_or(&record.config).as_object().into_iter().flatten()
-    {
-        let Some(items) = value.as_array().filter(|items| items.len() == count) else { continue };
+    for (key, value) in record.text_config().as_object().into_iter().flatten() {
+        if value.as_array().is_none_or(|items| items.len() != count) {
+            continue;
+        }
         let item = Number::Apply(
             "item".to_owned(),
             vec![Number::Config(key.clone()), Number::Config("i".to_owned())],
         );
-        let mut words: Vec<&str> = items.iter().filter_map(Json::as_str).collect();
-        words.sort_unstable();
-        words.dedup();
-        tests.extend(words.into_iter().map(|word| {
+        tests.extend(words_of(value).into_iter().map(|word| {
             Number::Apply("==".to_owned(), vec![item.clone(), Number::Word(word.to_owned())])
         }));
     }

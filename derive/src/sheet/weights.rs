@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{Sheet, general, starred};
+use super::{Sheet, general};
+use crate::origin::starred;
 use crate::record::Source;
 
 impl Sheet<'_> {

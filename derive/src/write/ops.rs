@@ -62,16 +62,11 @@ impl Program<'_, '_> {
         let module = if output { self.path(&term.owner) } else { weight.clone() };
         if output {
             let key = "tie_word_embeddings";
-            let tied = match (weight == module, &self.writer.embedding) {
-                (true, Some(embedding)) if self.writer.can_tie => {
-                    format!(", tied={embedding} if {} else none", self.writer.names.name(key))
-                }
-                (true, _) => String::new(),
-                (false, _) if self.writer.can_tie => {
-                    format!(", tied={weight} if {} else none", self.writer.names.name(key))
-                }
-                (false, _) => format!(", tied={weight}"),
-            };
+            let shared =
+                if weight == module { self.writer.embedding.as_ref() } else { Some(&weight) };
+            let tied = shared.map_or_else(String::new, |embedding| {
+                format!(", tied={embedding} if {} else none", self.writer.names.name(key))
+            });
             return format!(
                 "linear({x}, {module}, {}{}{tied})",
                 self.number(&term.width().number),

@@ -163,7 +163,12 @@ fn same(call: &mut Infer<'_>) -> Result<(), EvalError> {
 
 /// Returns the op that a config calls by this name.
 pub(super) fn activation(name: &str) -> &'static str {
-    NAMES.iter().find(|(known, _)| *known == name).map_or("silu", |(_, op)| op)
+    activation_op(name).unwrap_or("silu")
+}
+
+/// Returns the op that a config calls by this name, if there is one.
+pub fn activation_op(name: &str) -> Option<&'static str> {
+    NAMES.iter().find(|(known, _)| *known == name).map(|(_, op)| *op)
 }
 
 fn infer_act(call: &mut Infer<'_>) -> Result<(), EvalError> {
