@@ -22,7 +22,7 @@ from .trace_facts import defaults, derived_defaults, disk_tensors, has_symbol, k
 # Reads of a tensor's properties, which compute nothing.
 PROPERTIES = {"shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "layout", "data", "grad", "is_sparse", "names", "is_leaf", "grad_fn"}
 SILENT = {"size", "dim", "stride", "numel", "is_floating_point", "__len__", "is_contiguous", "get_device", "storage_offset", "data_ptr", "element_size",
-          "is_complex", "__hash__", "requires_grad_", "__repr__", "__format__", "element_size", "untyped_storage", "_is_view", "record_stream", "nelement",
+          "is_complex", "__hash__", "requires_grad_", "__repr__", "__format__", "untyped_storage", "_is_view", "record_stream", "nelement",
           "set_grad_enabled", "is_nested", "is_quantized", "is_mkldnn"}
 
 
@@ -176,12 +176,26 @@ class Recorder(TorchFunctionMode):
             self.events.append({"leave": self.paths[id(module)], "out": self.known_results(value)})
 
 
-def caller() -> str:
-    """Place in the class's code of the call that runs."""
-    frame = sys._getframe(2)
+def calling_frame(depth: int) -> types.FrameType | None:
+    """Frame of the class's code whose call runs: the nearest that is neither torch's nor of these modules."""
+    frame = sys._getframe(depth + 1)
     while frame is not None and (frame.f_code.co_filename.startswith("<") or "/torch/" in frame.f_code.co_filename or "onboard_dump" in frame.f_code.co_filename):
         frame = frame.f_back
+    return frame
+
+
+def caller() -> str:
+    """Place in the class's code of the call that runs."""
+    frame = calling_frame(2)
     return "" if frame is None else f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+
+
+def caller_name() -> str:
+    """Function of the class's code whose call runs."""
+    frame = calling_frame(2)
+    while frame is not None and frame.f_code.co_filename.endswith("modeling_rope_utils.py"):
+        frame = frame.f_back
+    return "" if frame is None else getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
 
 
 class Construction(TorchFunctionMode):
@@ -196,16 +210,6 @@ class Construction(TorchFunctionMode):
         if has_symbol(written):
             self.calls.append({"call": getattr(function, "__name__", ""), "args": written, "at": caller(), "in": caller_name()})
         return function(*args, **{key: KINDS.get(value, value) if isinstance(value, type) else value for key, value in (kwargs or {}).items()})
-
-
-def caller_name() -> str:
-    """Function of the class's code whose call runs."""
-    frame = sys._getframe(2)
-    while frame is not None and (frame.f_code.co_filename.startswith("<") or "/torch/" in frame.f_code.co_filename or "onboard_dump" in frame.f_code.co_filename):
-        frame = frame.f_back
-    while frame is not None and frame.f_code.co_filename.endswith("modeling_rope_utils.py"):
-        frame = frame.f_back
-    return "" if frame is None else getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
 
 
 def is_modeling(name: str) -> bool:
@@ -223,7 +227,7 @@ def bias_switches():
             former[kind](self, *args, **kwargs)
             at = {torch.nn.Linear: 2, torch.nn.Conv1d: 7, torch.nn.LayerNorm: 3}[kind]
             bias = kwargs["bias"] if "bias" in kwargs else args[at] if len(args) > at else True
-            self.bias_switch = plain_json_or_expression(bias)
+            self.bias_switch = written_expression(bias)
             if kind is torch.nn.Conv1d:
                 self.kernel_width = kwargs["kernel_size"] if "kernel_size" in kwargs else args[2]
 
@@ -238,7 +242,7 @@ def bias_switches():
             kind.__init__ = former[kind]
 
 
-def plain_json_or_expression(value) -> str:
+def written_expression(value) -> str:
     return json.dumps(expression(value), default=plain_json)
 
 
@@ -291,9 +295,6 @@ class Reads:
         self.base.__getattribute__ = self.former
 
 
-MASKS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_chunked_causal_mask", "create_bidirectional_mask", "create_masks_for_generate")
-
-
 # Config keys that a config lacks and a class reads with a default: the value, and its expression.
 MISSING: dict[str, tuple[object, list]] = {}
 
@@ -339,7 +340,7 @@ def patch_modeling(module: types.ModuleType, recorder: Recorder) -> None:
         if name in ("sliding_window_overlay", "sliding_window_causal_mask_function"):
             names[name] = sliding_overlay(value)
             continue
-        if name in MASKS or (name.startswith("create_") and "mask" in name):
+        if name.startswith("create_") and "mask" in name:
             names[name] = recorder.whole(name, value)
         elif value.__module__ == module.__name__:
             names[name] = recorder.framed(name, value)
@@ -365,7 +366,7 @@ def noted_update(recorder: Recorder, name: str, former: Callable) -> Callable:
     return update
 
 
-def without_meta(folder: Path, dtype: torch.dtype, reader: Callable, trust: bool):
+def load_class(folder: Path, dtype: torch.dtype, reader: Callable, trust: bool):
     return reader(folder, dtype=dtype, local_files_only=True, trust_remote_code=trust, attn_implementation="eager", experts_implementation="eager",
                   ignore_mismatched_sizes=True)
 
@@ -398,7 +399,7 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
     patch_cache(recorder)
     with Reads(type(config), {"transformers.modeling_rope_utils", "transformers.masking_utils", *files}) as reads, torch.no_grad():
         with Construction() as construction, bias_switches():
-            model = without_meta(folder, torch.bfloat16, load, trust).eval()
+            model = load_class(folder, torch.bfloat16, load, trust).eval()
         recorder.know(model)
         for module in model.modules():
             module.register_forward_pre_hook(recorder.before, with_kwargs=True)
