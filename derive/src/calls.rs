@@ -11,6 +11,7 @@ mod axes;
 mod binary;
 mod choices;
 mod index;
+pub(crate) mod mixture;
 mod parts;
 mod products;
 mod sequences;
@@ -89,6 +90,7 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
             });
             unary(reader, event, first, if tanh { "gelu_tanh" } else { "gelu" });
         }
+        "log1p" => logarithm_above_one(reader, event, first),
         "mean" | "sum" | "amax" => reduce(reader, event, &args, name),
         "softmax" => softmax(reader, event, &args),
         "embedding" => embedding(reader, event, &args),
@@ -103,6 +105,9 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         "view_as_real" => sequences::real(reader, event, first),
         "logsumexp" => sequences::log_sum(reader, event, first),
         "where" if args.len() == 3 => choices::choice(reader, event, &args),
+        "where" | "nonzero" if mixture::chosen_rows(reader, event, &args) => {}
+        "one_hot" => mixture::one_hot(reader, event, &args),
+        "index_add_" | "index_add" => mixture::added(reader, event, &args),
         "baddbmm" => products::added(reader, event, &args),
         "cumsum" => sequences::counted(reader, event, first),
         "conv1d" => sequences::convolution(reader, event, &args),
@@ -139,6 +144,18 @@ fn unary(reader: &mut Reader<'_>, event: &Event, first: Option<usize>, step: &st
     let Some(first) = first else { return reader.hole(event, "operand is no tensor") };
     let value = reader.value(first);
     let id = reader.graph.unary(step, value.id);
+    reader.bind(&event.out, id, value.axes);
+}
+
+/// The logarithm of one more than a number.
+fn logarithm_above_one(reader: &mut Reader<'_>, event: &Event, first: Option<usize>) {
+    let Some(first) = first else { return reader.hole(event, "operand is no tensor") };
+    let value = reader.value(first);
+    let term = reader.graph.term(value.id);
+    let mut sum = reader.graph.step("offset", &[value.id], term.shape.clone(), term.kind);
+    sum.set("s", Number::Real(1.0));
+    let sum = reader.graph.add(sum);
+    let id = reader.graph.unary("log", sum);
     reader.bind(&event.out, id, value.axes);
 }
 

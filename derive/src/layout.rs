@@ -11,6 +11,8 @@ pub enum Axis {
     Tokens,
     /// Tokens that a cache holds.
     Keys,
+    /// Rows that chose an expert, and their count.
+    Chosen(usize),
     /// An axis of size 1 that a row does not have.
     One,
     /// An axis of the row.
@@ -37,6 +39,7 @@ impl Axis {
             Self::Batch => sizes.batch,
             Self::Tokens => sizes.tokens,
             Self::Keys => sizes.keys,
+            Self::Chosen(count) => *count,
             Self::One => 1,
             Self::Row(number) => row.get(*number).map_or(1, |dim| dim.size),
             Self::Merged(axes) => axes.iter().map(|axis| axis.size(row, sizes)).product(),

@@ -263,18 +263,11 @@ impl<'p, 'w> Program<'p, 'w> {
 
     fn expression(&mut self, term: &Term) -> String {
         let first = term.inputs.first().copied();
-        let of_weight = first.is_some_and(|id| self.writer.graph.weight(id).is_some());
-        if of_weight
-            && ["slice", "exp", "sigmoid", "tanh", "scale", "divide", "neg", "offset"]
-                .contains(&term.op.as_str())
-        {
-            return self.fault(term, "a value that is computed from a weight alone");
-        }
         match term.op.as_str() {
             "tokens" => "tokens".to_owned(),
-            "weight" => {
-                let path = term.word("path").unwrap_or_default().to_owned();
-                self.path(&path)
+            "weight" => self.parameter(term),
+            "with_ones" if term.shape.len() == 2 && first.is_some_and(|id| self.rank(id) == 1) => {
+                format!("heads({}, {})", self.operand(term, 0), self.number(&term.shape[0].number))
             }
             "linear" => self.linear(term),
             "embed" => self.embedding(term),
@@ -439,8 +432,8 @@ impl<'p, 'w> Program<'p, 'w> {
                 format!(
                     "log_decay({}, {}, {}{floor})",
                     self.operand(term, 0),
-                    self.operand(term, 1),
-                    self.operand(term, 2)
+                    self.tensor(term, 1),
+                    self.tensor(term, 2)
                 )
             }
             "gated_norm" => self.gated_norm(term),
@@ -458,7 +451,8 @@ impl<'p, 'w> Program<'p, 'w> {
                 let x = self.operand(term, 0);
                 format!("copies({x}, {})", self.number(&term.shape[0].number))
             }
-            "sigmoid" | "tanh" | "softplus" | "softmax" | "square_root" | "absolute" | "sign" => {
+            "sigmoid" | "tanh" | "softplus" | "softmax" | "square_root" | "absolute" | "sign"
+            | "exp" => {
                 let x = self.operand(term, 0);
                 let lifted = term.kind == Kind::Float
                     && self.writer.graph.term(term.inputs[0]).kind == Kind::Activation;
@@ -477,6 +471,28 @@ impl<'p, 'w> Program<'p, 'w> {
                     .map_or_else(|| format!("no op for `{}`", term.op), str::to_owned);
                 self.fault(term, &reason)
             }
+        }
+    }
+
+    /// A weight as a value of each row of the program's first parameter.
+    fn parameter(&self, term: &Term) -> String {
+        let rows = self.taken.first().map_or("tokens", String::as_str);
+        let path = self.path(term.word("path").unwrap_or_default());
+        let sizes: Vec<String> = term.shape.iter().map(|dim| self.number(&dim.number)).collect();
+        format!("parameter({rows}, {path}, [{}])", sizes.join(", "))
+    }
+
+    /// Number of axes of a term's rows.
+    fn rank(&self, id: Id) -> usize {
+        self.writer.graph.term(id).shape.len()
+    }
+
+    /// Path of an operand that is a raw tensor.
+    fn tensor(&mut self, term: &Term, place: usize) -> String {
+        let operand = term.inputs[place];
+        match self.writer.graph.weight(operand) {
+            Some(path) => self.path(path),
+            None => self.fault(term, "an operand that is no weight"),
         }
     }
 

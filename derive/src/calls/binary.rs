@@ -38,6 +38,7 @@ const BINARY: &[(&str, &str)] = &[
     ("maximum", "maximum"),
     ("minimum", "minimum"),
     ("eq", "eq"),
+    ("__eq__", "eq"),
     ("ne", "ne"),
     ("lt", "lt"),
     ("gt", "gt"),

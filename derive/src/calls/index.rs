@@ -28,6 +28,11 @@ pub(super) fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[O
             if by_tensor && super::sequences::rotary_rows(reader, event, &value) {
                 return true;
             }
+            if by_tensor
+                && super::mixture::taken(reader, event, &value, &super::axes::flat(&args[1..]))
+            {
+                return true;
+            }
             indexed(reader, event, value, &args[1..]);
         }
         "__setitem__" => part_set(reader, event, *first, &args[1..]),

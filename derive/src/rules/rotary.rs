@@ -280,7 +280,9 @@ fn partly(graph: &mut Graph, term: &Term) -> Option<Joined> {
         return None;
     }
     let mut joined = Term { inputs: vec![source], shape: term.shape.clone(), ..rope.clone() };
-    joined.set("rotated", part.attribute("to")?.clone());
+    if joined.attribute("rotated").is_none() {
+        joined.set("rotated", part.attribute("to")?.clone());
+    }
     Some(Joined::Term(joined))
 }
 

@@ -114,17 +114,17 @@ fn partial_share(rotated: &Number, width: &Number, config: &Json) -> Option<Numb
         return matches!(rotated, Number::Apply(operator, _) if operator == "int")
             .then_some(Number::Real(1.0));
     }
-    match rotated {
+    let factor = match rotated {
         Number::Apply(operator, operands) if operator == "*" && operands.len() == 2 => operands
             .iter()
             .find(|operand| operand.evaluate(config).is_some_and(|share| share <= 1.0))
             .cloned(),
         Number::Apply(operator, operands) if operator == "int" => {
-            partial_share(&operands[0], width, config)
-        }
-        Number::Config(_) if rotated.evaluate(config) <= width.evaluate(config) => {
-            Some(Number::apply("/", vec![rotated.clone(), width.clone()]))
+            return partial_share(&operands[0], width, config);
         }
         _ => None,
-    }
+    };
+    factor.or_else(|| {
+        (share < whole).then(|| Number::apply("/", vec![rotated.clone(), width.clone()]))
+    })
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::{Sheet, general};
 use crate::origin::starred;
 use crate::record::Source;
+use crate::write::text_model;
 
 impl Sheet<'_> {
     /// Rules for weights that the checkpoint has under other names, in parts or transposed.
@@ -20,7 +21,7 @@ impl Sheet<'_> {
             format!("  - {{ disk: \"{module}.weight\", weight: \"{module}_rows.weight\" }}")
         }));
         rules.extend(self.alone.iter().map(|path| {
-            let path = general(&crate::write::text_model(path));
+            let path = general(&text_model(path));
             format!("  - {{ disk: \"{path}\", weight: \"{path}.weight\" }}")
         }));
         rules.extend(self.squeezed.iter().map(|path| {
@@ -38,10 +39,16 @@ impl Sheet<'_> {
             };
             format!(
                 "  - {{ disk: \"{}\", weight: \"{}\", do: {step} }}",
-                general(&crate::write::text_model(disk)),
-                general(&crate::write::text_model(path))
+                general(&text_model(disk)),
+                general(&text_model(path))
             )
         }));
+        for term in &self.reader.graph.terms {
+            rules.extend(crate::calls::mixture::renamed(term).iter().map(|(disk, weight)| {
+                let [disk, weight] = [disk, weight].map(|path| general(&text_model(path)));
+                format!("  - {{ disk: \"{disk}\", weight: \"{weight}\" }}")
+            }));
+        }
         for (weight, sources) in &self.record.sources {
             if self.squeezed.contains(weight) {
                 continue;
@@ -95,7 +102,7 @@ impl Sheet<'_> {
         }
         let gated = matches!(source.part.as_str(), "first" | "second" | "even" | "odd");
         let target = match (source.part.as_str(), tensor) {
-            ("whole", _) => general(&crate::write::text_model(weight)),
+            ("whole", _) => general(&text_model(weight)),
             ("first" | "even", "gate_up_proj") => {
                 format!("{}.{{e}}.gate_proj.weight", general(module))
             }
@@ -105,7 +112,7 @@ impl Sheet<'_> {
             ("matrix", name) => format!("{}.{{e}}.{name}.weight", general(module)),
             _ => return None,
         };
-        let disk = expert_general(&crate::write::text_model(&source.disk), source.part != "whole");
+        let disk = expert_general(&text_model(&source.disk), source.part != "whole");
         if gated && source.turned || disk == target {
             return None;
         }
@@ -134,7 +141,7 @@ impl Sheet<'_> {
             .get(weight)?
             .iter()
             .map(|source| {
-                general(&crate::write::text_model(&source.disk))
+                general(&text_model(&source.disk))
                     .split('.')
                     .map(str::to_owned)
                     .collect()
@@ -149,7 +156,7 @@ impl Sheet<'_> {
         Some(format!(
             "  - {{ disk: \"{}\", weight: \"{}\", do: concat(0) }}",
             path.join("."),
-            general(&crate::write::text_model(weight))
+            general(&text_model(weight))
         ))
     }
 
@@ -161,7 +168,7 @@ impl Sheet<'_> {
             .iter()
             .flat_map(|(name, sources)| sources.iter().map(move |other| (name, other)))
             .filter(|(_, other)| other.part == "rows" && other.disk == source.disk)
-            .map(|(name, other)| (other.from, other.to, general(&crate::write::text_model(name))))
+            .map(|(name, other)| (other.from, other.to, general(&text_model(name))))
             .collect();
         parts.sort();
         let complete = parts.first()?.0 == 0 && parts.windows(2).all(|pair| pair[0].1 == pair[1].0);
@@ -186,7 +193,7 @@ impl Sheet<'_> {
         };
         Some(format!(
             "  - {{ disk: \"{}\", weight: \"{}\", do: \"{step}\" }}",
-            general(&crate::write::text_model(&source.disk)),
+            general(&text_model(&source.disk)),
             path.join(".")
         ))
     }
@@ -197,7 +204,7 @@ impl Sheet<'_> {
             term.op == "weight"
                 && term
                     .word("path")
-                    .is_some_and(|known| general(&crate::write::text_model(known)) == path)
+                    .is_some_and(|known| general(&text_model(known)) == path)
         });
         term.and_then(|term| term.shape.first())
             .map_or_else(|| size.to_string(), |dim| self.names.written(&dim.number))
@@ -206,8 +213,8 @@ impl Sheet<'_> {
     /// Rules for experts that lie in one tensor on disk.
     fn stack_rules(&self, name: &str, disk: &str, turned_on_disk: bool) -> Vec<String> {
         let Some((module, tensor)) = name.rsplit_once('.') else { return Vec::new() };
-        let disk = general(&crate::write::text_model(disk));
-        let base = general(&crate::write::text_model(module));
+        let disk = general(&text_model(disk));
+        let base = general(&text_model(module));
         let term = self
             .reader
             .graph
@@ -248,14 +255,14 @@ impl Sheet<'_> {
             .weights
             .iter()
             .filter(|(_, facts)| facts.dtype == "float32")
-            .map(|(path, _)| starred(&crate::write::text_model(path)))
+            .map(|(path, _)| starred(&text_model(path)))
             .collect();
         paths.dedup();
         let half: Vec<String> = self
             .record
             .kept_in_half
             .iter()
-            .map(|path| starred(&crate::write::text_model(path)))
+            .map(|path| starred(&text_model(path)))
             .collect();
         let mut text = String::new();
         for (key, mut paths) in [

@@ -144,7 +144,7 @@ impl Program<'_, '_> {
             let _ = write!(text, ", softcap={}", self.number(cap));
         }
         if term.attribute("sinks").is_some() {
-            let sinks = self.operand(term, 3);
+            let sinks = self.tensor(term, 3);
             let _ = write!(text, ", sinks={sinks}");
             if term.word("sink_form").is_some() {
                 text.push_str(", sink_form='gate'");

@@ -101,7 +101,7 @@ impl Program<'_, '_> {
             }
         }
         if term.op == "ssm1_scan" && term.inputs.len() > 4 {
-            let bias = self.operand(term, 4);
+            let bias = self.tensor(term, 4);
             let _ = write!(text, ", dt_bias={bias}");
         }
         if term.op == "ssd_scan" {

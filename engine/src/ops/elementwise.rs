@@ -1,5 +1,5 @@
 //! Arithmetic number by number: `add sub mul div` of two values, `scale offset divide inverse`
-//! with a number, `weight_scale`, `weight_add`, `weight_blend`, `softcap`, `clamp`, `cast`.
+//! with a number, `parameter`, `weight_scale`, `weight_add`, `weight_blend`, `softcap`, `clamp`, `cast`.
 
 use std::borrow::Cow;
 
@@ -17,6 +17,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("offset", ScalarElementwise::offset);
     kernels.prepared("divide", ScalarElementwise::divide);
     kernels.prepared("inverse", ScalarElementwise::inverse);
+    kernels.prepared("parameter", Parameter::prepare);
     kernels.prepared("weight_scale", |args| WithWeight::prepare(args, BinaryKind::Mul));
     kernels.prepared("weight_add", |args| WithWeight::prepare(args, BinaryKind::Add));
     kernels.prepared("weight_blend", WeightBlend::prepare);
@@ -148,6 +149,36 @@ impl Kernel for ScalarElementwise {
     }
 }
 
+/// Returns the role of the one weight of a node.
+fn only_weight(args: &Args<'_>) -> Result<String, Error> {
+    let weights = &args.node().weights;
+    match weights.keys().next() {
+        Some(role) if weights.len() == 1 => Ok(role.clone()),
+        _ => Err(args.error("it has one weight")),
+    }
+}
+
+/// A raw tensor as the value of each row.
+pub(super) struct Parameter {
+    pub(super) role: String,
+}
+
+impl Parameter {
+    pub(super) fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let role = only_weight(args)?;
+        let width = args.weight(&role).unwrap_or_default().iter().product();
+        args.expect_output(width)?;
+        Ok(Self { role })
+    }
+}
+
+impl Kernel for Parameter {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let row = ctx.need_vector(&self.role)?;
+        ctx.set(0, row.repeat(ctx.input(0)?.rows()))
+    }
+}
+
 /// The one weight of a node, broadcast to the rows of its input.
 pub(super) struct PlacedWeight {
     pub(super) role: String,
@@ -156,13 +187,10 @@ pub(super) struct PlacedWeight {
 
 impl PlacedWeight {
     fn of(args: &Args<'_>) -> Result<Self, Error> {
-        let weights = &args.node().weights;
-        let (Some(role), 1) = (weights.keys().next(), weights.len()) else {
-            return Err(args.error("it has one weight"));
-        };
+        let role = only_weight(args)?;
         args.expect_output(args.width(0)?)?;
-        let places = places(args, args.weight(role).unwrap_or_default())?;
-        Ok(Self { role: role.clone(), places })
+        let places = places(args, args.weight(&role).unwrap_or_default())?;
+        Ok(Self { role, places })
     }
 
     /// Returns the numbers for a row.

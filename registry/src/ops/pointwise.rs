@@ -30,6 +30,7 @@ const ACTIVATIONS: &[(&str, &[Trait], &str)] = &[
     ("softplus", PLAIN, "f32 inside, one rounding"),
     ("quick_gelu", GATE, "f32 inside, one rounding"),
     ("square_root", PLAIN, "f32 inside, one rounding"),
+    ("exp", PLAIN, "f32 inside, one rounding"),
     ("absolute", PLAIN, "the number without its sign"),
     ("sign", PLAIN, "1, -1, or 0 for 0"),
 ];
@@ -145,6 +146,13 @@ pub(super) fn rules() -> Vec<OpRule> {
         )
         .gives("like x")
         .notes("times a raw tensor"),
+        OpRule::new(
+            "parameter",
+            takes_x().needs("P", ParamKind::Tensor).needs("shape", ParamKind::Shape),
+            infer_parameter,
+        )
+        .gives("`shape`")
+        .notes("a raw tensor, the same for each row of x; f32 if it is `kept` so"),
         OpRule::new("gaussian_topk", takes_x().needs("sparsity", ParamKind::Float), infer_gaussian)
             .gives("like x")
             .notes(
@@ -228,6 +236,15 @@ fn infer_weight_scale(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;
     raw_weight(call, &x.shape)?;
     call.output(x.shape, x.dtype);
+    Ok(())
+}
+
+fn infer_parameter(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    call.input("x")?;
+    let shape = call.dims("shape")?;
+    call.weight("weight", "P", "", &shape)?;
+    let dtype = call.weight_dtype("weight");
+    call.output(shape, dtype);
     Ok(())
 }
 

@@ -848,6 +848,7 @@ ggml_tensor * Graph::act(const Value & name, ggml_tensor * x) {
     if (word == "softplus") { return ggml_softplus(ctx0, x); }
     if (word == "softmax") { return ggml_soft_max(ctx0, x); }
     if (word == "square_root") { return ggml_sqrt(ctx0, x); }
+    if (word == "exp") { return ggml_exp(ctx0, x); }
     if (word == "absolute") { return ggml_abs(ctx0, x); }
     if (word == "sign") { return ggml_sgn(ctx0, x); }
     throw failure("the activation `" + word + "`");
@@ -1117,6 +1118,13 @@ ggml_tensor * Graph::copies(ggml_tensor * x, const Value & count) {
     x = cont(x);
     x = ggml_reshape_3d(ctx0, x, x->ne[0], 1, x->ne[1]);
     return ggml_repeat_4d(ctx0, x, x->ne[0], count.integer(), x->ne[2], 1);
+}
+
+ggml_tensor * Graph::parameter(ggml_tensor * w, int axes, ggml_tensor * x, int x_axes) {
+    int64_t sizes[GGML_MAX_DIMS] = { 1, 1, 1, 1 };
+    std::copy(w->ne, w->ne + axes, sizes);
+    sizes[axes] = x->ne[x_axes];
+    return ggml_repeat_4d(ctx0, w, sizes[0], sizes[1], sizes[2], sizes[3]);
 }
 
 ggml_tensor * Graph::heads_linear(ggml_tensor * w, ggml_tensor * x, bool in_out, bool shared) {

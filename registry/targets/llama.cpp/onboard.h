@@ -280,6 +280,8 @@ struct Graph : public llm_graph_context {
             const char * form, int rank);
     ggml_tensor * sinusoid(const Value & frequencies, const Value & offset);
     ggml_tensor * copies(ggml_tensor * x, const Value & count);
+    // A weight for each row of x.
+    ggml_tensor * parameter(ggml_tensor * w, int axes, ggml_tensor * x, int x_axes);
     ggml_tensor * heads_linear(ggml_tensor * w, ggml_tensor * x, bool in_out, bool shared);
     ggml_tensor * xielu(ggml_tensor * x, ggml_tensor * p, ggml_tensor * n, ggml_tensor * beta, ggml_tensor * eps);
     ggml_tensor * topk(ggml_tensor * x, const Value & count);

@@ -13,6 +13,7 @@
 #define QUICK_GELU 10u
 #define SQUARE_ROOT 11u
 #define ABSOLUTE 12u
+#define EXP 14u
 
 #define SQRT_2_OVER_PI 0.7978846f
 
@@ -43,6 +44,7 @@ DEVICE float activate(u32 kind, u32 d, float x) {
     case QUICK_GELU: return round_to(d, x * round_to(d, sigmoid(round_to(d, 1.702f * x))));
     case SQUARE_ROOT: return round_to(d, sqrtf(x));
     case ABSOLUTE: return fabsf(x);
+    case EXP: return round_to(d, expf(x));
     default: return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f;
     }
 }

@@ -38,6 +38,14 @@ KERNEL(scalar, u32 kind, const u8 *x, u32 stored, float s, u8 *y, u32 dtype, u64
     }
 }
 
+// A weight in f32 as the value of each row.
+KERNEL(parameter, const float *weight, u32 width, u8 *y, u32 dtype, u64 count) {
+    PHASE(t) {
+        u64 n = (u64)BLOCK * THREADS + t;
+        if (n < count) store(y, dtype, n, weight[n % width]);
+    }
+}
+
 // A value and a weight in f32, broadcast by `map` as above.
 KERNEL(with_weight, u32 kind, const u8 *x, u32 stored, const float *weight, const u32 *map, u32 width, u8 *y, u32 dtype,
        u64 count) {

@@ -7,7 +7,7 @@ use crate::ops::glu::Glu;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 
 /// The activations by the number that `activation.cu` gives them.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "silu",
     "gelu",
     "gelu_tanh",
@@ -22,6 +22,7 @@ const NAMES: [&str; 14] = [
     "square_root",
     "absolute",
     "sign",
+    "exp",
 ];
 
 /// The number of no activation.

@@ -8,8 +8,8 @@ use crate::device::{DeviceBuffer, KernelArgument, count};
 use crate::kernels::round::round1;
 use crate::ops::device::{convert, index};
 use crate::ops::elementwise::{
-    BinaryElementwise, BinaryKind, Clamp, OperandPlaces, PlacedWeight, ScalarElementwise,
-    ScalarKind, Softcap, WeightBlend, WithWeight,
+    BinaryElementwise, BinaryKind, Clamp, OperandPlaces, Parameter, ScalarElementwise, ScalarKind,
+    Softcap, WeightBlend, WithWeight,
 };
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 
@@ -35,6 +35,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     {
         kernels.prepared(op, move |args| DeviceWithWeight::prepare(args, kind, number));
     }
+    kernels.prepared("parameter", |args| Parameter::prepare(args).map(DeviceParameter));
     kernels.prepared("weight_blend", |args: &Args<'_>| {
         let rule = WeightBlend::prepare(args)?;
         Ok(DeviceBlend { rule, places: OnceLock::new() })
@@ -64,9 +65,9 @@ fn places(
 }
 
 /// Returns the weight of a node, which is a vector.
-fn vector<'a>(ctx: &Ctx<'a>, weight: &PlacedWeight) -> Result<&'a DeviceBuffer, Error> {
-    let vector = ctx.device_vector(&weight.role);
-    vector.ok_or_else(|| ctx.error(format!("weight `{}` is no vector", weight.role)))
+fn vector<'a>(ctx: &Ctx<'a>, role: &str) -> Result<&'a DeviceBuffer, Error> {
+    let vector = ctx.device_vector(role);
+    vector.ok_or_else(|| ctx.error(format!("weight `{role}` is no vector")))
 }
 
 struct DeviceBinary {
@@ -109,6 +110,24 @@ impl Kernel for DeviceBinary {
     }
 }
 
+struct DeviceParameter(Parameter);
+
+impl Kernel for DeviceParameter {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let queue = ctx.queue()?;
+        let y = ctx.device_output(0, ctx.device_input(0)?.rows())?;
+        let arguments = [
+            vector(ctx, &self.0.role)?.into(),
+            index(ctx, y.width())?.into(),
+            (&*y.buffer).into(),
+            y.dtype.into(),
+            count(y.len()),
+        ];
+        queue.launch_each("parameter", y.len(), &arguments)?;
+        ctx.set_device(0, y)
+    }
+}
+
 struct DeviceWithWeight {
     rule: WithWeight,
     kind: u32,
@@ -132,7 +151,7 @@ impl Kernel for DeviceWithWeight {
             self.kind.into(),
             (&*x.buffer).into(),
             x.dtype.into(),
-            vector(ctx, weight)?.into(),
+            vector(ctx, &weight.role)?.into(),
             places(ctx, &weight.places, &self.places)?,
             index(ctx, x.width())?.into(),
             (&*y.buffer).into(),
@@ -161,7 +180,7 @@ impl Kernel for DeviceBlend {
             a.dtype.into(),
             (&*b.buffer).into(),
             b.dtype.into(),
-            vector(ctx, weight)?.into(),
+            vector(ctx, &weight.role)?.into(),
             places(ctx, &weight.places, &self.places)?,
             index(ctx, a.width())?.into(),
             (&*y.buffer).into(),
