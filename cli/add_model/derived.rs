@@ -1,7 +1,7 @@
 //! Specs derived from a record of what a model's class computes
 //! ([decision 115](../../docs/decisions/0115-specs-from-records.md)).
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -147,7 +147,8 @@ fn derived(record: &Record, name: &str) -> Result<Derived> {
     let derived = catch_unwind(|| derive::roll::derive(record, name)).map_err(|_| {
         anyhow!("the record of `{class}` cannot be lifted to a spec; --like SPEC drafts one from a known spec")
     })?;
-    let reasons = listed(&derived.holes).iter().map(ToString::to_string).collect::<Vec<_>>();
+    let holes = listed(record, &derived.holes);
+    let reasons = holes.iter().map(ToString::to_string).collect::<Vec<_>>();
     ensure!(
         !derived.spec.is_empty(),
         "no spec can be derived from `{class}`: {}; --like SPEC drafts one from a known spec",
@@ -156,21 +157,58 @@ fn derived(record: &Record, name: &str) -> Result<Derived> {
     Ok(derived)
 }
 
-/// Lists holes by place, one for all layers that have it.
-fn listed(holes: &[Hole]) -> Vec<Hole> {
-    let mut list: Vec<Hole> = holes.to_vec();
-    for hole in &mut list {
-        hole.module = starred(&hole.module);
-        hole.tree.clear();
+/// A module that could not be lifted whole: its class, its path with a star for each number, and the steps that no op explains.
+#[derive(Debug)]
+struct ModuleHole {
+    class: String,
+    module: String,
+    steps: Vec<String>,
+}
+
+impl fmt::Display for ModuleHole {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { class, module, steps } = self;
+        write!(formatter, "`{class}`, in `{module}`: ")?;
+        match steps.as_slice() {
+            [step] => write!(formatter, "{step}"),
+            steps => write!(formatter, "{}", plural(steps.len(), "step")),
+        }
     }
-    list.sort();
-    list.dedup();
-    list
+}
+
+impl ModuleHole {
+    /// Returns the lines that tell of the hole: one, and one for each step where there are several.
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!("  - {self}")];
+        if self.steps.len() > 1 {
+            lines.extend(self.steps.iter().map(|step| format!("      {step}")));
+        }
+        lines
+    }
+}
+
+/// Groups steps that no op explains by the class of their module; equal modules are one.
+fn listed(record: &Record, holes: &[Hole]) -> Vec<ModuleHole> {
+    let mut modules: Vec<ModuleHole> = Vec::new();
+    for hole in holes {
+        let class = record.modules.get(&hole.module).map_or(&record.class, |facts| &facts.class);
+        let step = hole.to_string();
+        match modules.iter_mut().find(|module| module.class == *class) {
+            Some(module) if module.steps.contains(&step) => {}
+            Some(module) => module.steps.push(step),
+            None => modules.push(ModuleHole {
+                class: class.clone(),
+                module: starred(&hole.module),
+                steps: vec![step],
+            }),
+        }
+    }
+    modules
 }
 
 /// Returns the text of a derived spec with comments on its origin and its holes.
 pub(super) fn commented(record: &Record, derived: &Derived) -> String {
-    let holes = listed(&derived.holes);
+    let holes = listed(record, &derived.holes);
     let mut text = String::new();
     let class = class_of(record);
     if holes.is_empty() {
@@ -186,8 +224,8 @@ pub(super) fn commented(record: &Record, derived: &Derived) -> String {
             plural(holes.len(), "hole")
         );
         let _ = writeln!(text, "# It cannot run until each `hole_...` in it is written by hand:");
-        for hole in &holes {
-            let _ = writeln!(text, "#   - {hole}");
+        for line in holes.iter().flat_map(ModuleHole::lines) {
+            let _ = writeln!(text, "# {line}");
         }
     }
     format!("{text}{}\n{}", schema::LINE, derived.spec)
@@ -208,18 +246,20 @@ pub(super) fn holes_screen(
     path: &Path,
     model: &Path,
 ) -> String {
-    let holes = listed(&derived.holes);
+    let holes = listed(record, &derived.holes);
     let draft = path.display();
     let mut text = format!(
-        "no op explains {} of `{}`; the draft `{draft}` is not proven and cannot run\n",
-        plural(holes.len(), "step"),
+        "no op explains steps of {} of `{}`; the draft `{draft}` is not proven and cannot run\n",
+        plural(holes.len(), "module"),
         record.class
     );
-    for hole in holes.iter().take(SHOWN) {
-        let _ = writeln!(text, "  - {hole}");
+    let lines: Vec<String> = holes.iter().flat_map(ModuleHole::lines).collect();
+    for line in lines.iter().take(SHOWN) {
+        let _ = writeln!(text, "{line}");
     }
-    if holes.len() > SHOWN {
-        let _ = writeln!(text, "  and {} more, in the comment at its top", holes.len() - SHOWN);
+    if lines.len() > SHOWN {
+        let _ =
+            writeln!(text, "  {} more lines are in the comment at its top", lines.len() - SHOWN);
     }
     let _ = write!(
         text,

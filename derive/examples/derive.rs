@@ -19,7 +19,7 @@ fn main() -> std::io::Result<()> {
         fs_err::write(format!("{out}/{name}.yaml"), &derived.spec)?;
         writeln!(console, "{name}: {} holes", derived.holes.len())?;
         for hole in &derived.holes {
-            writeln!(console, "    {hole}\n        {}", hole.tree)?;
+            writeln!(console, "    {hole} (`{}`)\n        {}", hole.module, hole.tree)?;
         }
     }
     Ok(())

@@ -30,6 +30,6 @@ impl Hole {
 impl fmt::Display for Hole {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = if self.place.is_empty() { "the forward" } else { &self.place };
-        write!(formatter, "{place}, in `{}`: {}", self.module, self.reason)
+        write!(formatter, "{place}: {}", self.reason)
     }
 }

@@ -78,6 +78,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     let streams: Vec<Stream> = layers.iter().filter_map(|layer| stream(&reader, layer)).collect();
     if streams.len() < layers.len() {
         for layer in layers.iter().filter(|layer| stream(&reader, layer).is_none()) {
+            holes.extend(calls_without_term(&reader, layer));
             holes.push(Hole::of_module(&layer.path, "no rows go through the layer"));
         }
         return Derived { spec: String::new(), holes, origins: Vec::new() };
@@ -255,6 +256,22 @@ fn stream(reader: &Reader<'_>, layer: &Forward) -> Option<(Id, Id)> {
             && !["tokens", "mask", "positions"].contains(&term.op.as_str())
     })?;
     Some((input, output))
+}
+
+/// Calls in a layer that have no term.
+fn calls_without_term(reader: &Reader<'_>, layer: &Forward) -> Vec<Hole> {
+    let prefix = format!("{}.", layer.path);
+    let inside = |term: &&Term| term.owner == layer.path || term.owner.starts_with(&prefix);
+    let calls = reader.graph.terms.iter().filter(|term| term.op.starts_with("hole_"));
+    calls
+        .filter(inside)
+        .map(|term| Hole {
+            place: term.at.clone(),
+            module: term.owner.clone(),
+            reason: term.word("reason").unwrap_or_default().to_owned(),
+            tree: String::new(),
+        })
+        .collect()
 }
 
 /// Terms from the outputs down to the parameters, in order of their making.

@@ -199,6 +199,9 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     let (Some(chosen), Some(weights)) = (chosen, weights) else {
         return reader.hole(event, "experts without choices and weights");
     };
+    if let Some(inner) = whole.calls.iter().find(|call| is_further_module(call)) {
+        return reader.hole(event, &format!("experts with a module of their own, `{inner}`"));
+    }
     let shape = super::calls::shape(reader, rows.id);
     let mut term = reader.graph.step(
         "experts",
@@ -277,6 +280,17 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     if sums_in_float {
         term.set("sum", Number::Word("once".to_owned()));
     }
+    // Gates that are multiplied in f32 and rounded once.
+    let wide = |operand: &Operand| {
+        operand.value().is_some_and(|number| {
+            reader.kind(number) == Kind::Float
+                && reader.record.values[number].shape.last() == Some(&ffn)
+        })
+    };
+    let multiplies = |inner: &InnerCall| ["mul", "__mul__"].contains(&inner.call.as_str());
+    if whole.body.iter().any(|inner| multiplies(inner) && inner.args.iter().all(wide)) {
+        term.set("inner", Number::Word("once".to_owned()));
+    }
     if whole.body.iter().any(InnerCall::takes_every_second) {
         term.set("interleaved", Number::Bool(true));
     }
@@ -284,6 +298,11 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
         term.set(name, value);
     }
     reader.give(&event.out, term, rows.axes);
+}
+
+/// Is true for the class of a module that is no activation.
+fn is_further_module(call: &str) -> bool {
+    call.starts_with(char::is_uppercase) && !REFERENCE.activations.contains_key(call)
 }
 
 /// First result of a function.

@@ -383,6 +383,9 @@ impl<'p, 'w> Program<'p, 'w> {
                 if term.attribute("shift") != Some(&Number::Real(0.0)) {
                     let _ = write!(text, ", shift={}", self.attribute(term, "shift"));
                 }
+                if let Some(form) = term.word("form") {
+                    let _ = write!(text, ", form='{form}'");
+                }
                 if term.attribute("factor").is_some() {
                     text.push_str(", factor='f32'");
                 }

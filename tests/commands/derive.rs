@@ -47,11 +47,12 @@ fn holes_are_told_by_line_and_the_draft_is_no_result() {
         .code(2)
         .says("is not proven and cannot run")
         .says("modeling_llama.py:")
-        .says("in `model.layers.*.input_layernorm`: `erfinv`")
+        .says("`LlamaRMSNorm`, in `model.layers.*.input_layernorm`: modeling_llama.py:")
+        .says("`erfinv`")
         .says("--spec");
     let spec = fs_err::read_to_string(dir.path().join("llama_derived.yaml")).unwrap();
     assert!(spec.starts_with("# DRAFT, NOT PROVEN: derived from `LlamaForCausalLM`"), "{spec}");
-    assert!(spec.contains("#   - modeling_llama.py:") && spec.contains("hole_"));
+    assert!(spec.contains("#   - `LlamaRMSNorm`, in") && spec.contains("hole_"));
 }
 
 #[test]

@@ -94,8 +94,7 @@ pub(super) fn taken(
     axes.extend(value.axes[place..].iter().cloned());
     if let Some(choose) = choose {
         let kind = reader.graph.term(value.id).kind;
-        let weight =
-            reader.graph.step("weight_of_choice", &[value.id, choose], Vec::new(), kind);
+        let weight = reader.graph.step("weight_of_choice", &[value.id, choose], Vec::new(), kind);
         reader.give(&event.out, weight, axes);
     } else {
         reader.bind(&event.out, value.id, axes);

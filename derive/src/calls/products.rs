@@ -170,7 +170,7 @@ fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) 
     }
 }
 
-/// Attention that torch computes in one call: its scores are not rounded.
+/// Attention that torch computes in one call: neither scores nor weights are rounded.
 pub(super) fn fused_attention(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let values = super::tensors(reader, &args[..args.len().min(3)]);
     let [query, keys, attended] = values.as_slice() else {
@@ -200,7 +200,7 @@ pub(super) fn fused_attention(reader: &mut Reader<'_>, event: &Event, args: &[Op
         ("scale", scale),
         ("mask", kind),
         ("scores", Number::Word("f32".to_owned())),
-        ("soft", Number::Word("f32".to_owned())),
+        ("soft", Number::Word("unrounded".to_owned())),
     ] {
         scores.set(name, value);
     }

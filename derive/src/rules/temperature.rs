@@ -5,22 +5,35 @@ use crate::number::Number;
 
 use super::{Joined, both};
 
-/// Joins `x * (1 + scale * log(1 + floor((position + shift) / every)))`.
+/// A factor that grows with the position.
+struct Growth {
+    scale: Number,
+    every: Number,
+    shift: Number,
+    form: Option<&'static str>,
+}
+
+/// Joins `x * (1 + scale * log(1 + floor((position + shift) / every)))`, and `x * (1 + (position + shift) / every) ** scale`.
 pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
     if term.op != "mul" {
         return None;
     }
     for (rows, factor) in both(term) {
-        let Some((scale, every, shift)) = growth(graph, factor) else { continue };
+        let Some(growth) = logarithm(graph, factor).or_else(|| power(graph, factor)) else {
+            continue;
+        };
         let mut joined = Term {
             op: "temperature".to_owned(),
             inputs: vec![graph.uncast(rows)],
             attributes: Vec::new(),
             ..term.clone()
         };
-        joined.set("scale", scale);
-        joined.set("every", every);
-        joined.set("shift", shift);
+        joined.set("scale", growth.scale);
+        joined.set("every", growth.every);
+        joined.set("shift", growth.shift);
+        if let Some(form) = growth.form {
+            joined.set("form", Number::Word(form.to_owned()));
+        }
         if graph.term(graph.weightless(factor)).kind == crate::graph::Kind::Float {
             joined.set("factor", Number::Word("f32".to_owned()));
         }
@@ -38,20 +51,17 @@ fn step<'g>(graph: &'g Graph, id: Id, op: &str) -> Option<(&'g Term, Id)> {
     Some((term, term.inputs[0]))
 }
 
-fn growth(graph: &Graph, factor: Id) -> Option<(Number, Number, Number)> {
-    let one = |term: &Term| {
-        matches!(term.attribute("s"), Some(Number::Int(1)))
-            || term.attribute("s") == Some(&Number::Real(1.0))
-    };
-    let (outer, scaled) = step(graph, factor, "offset")?;
-    let (product, logarithm) = step(graph, scaled, "scale")?;
-    let (_, sum) = step(graph, logarithm, "log")?;
-    let (inner, floored) = step(graph, sum, "offset")?;
-    let (_, quotient) = step(graph, floored, "floor")?;
-    let (division, position) = step(graph, quotient, "divide")?;
-    if !one(outer) || !one(inner) {
-        return None;
-    }
+/// Returns the term below a sum with 1.
+fn above_one(graph: &Graph, id: Id) -> Option<Id> {
+    let (sum, inner) = step(graph, id, "offset")?;
+    let one = matches!(sum.attribute("s"), Some(Number::Int(1)))
+        || sum.attribute("s") == Some(&Number::Real(1.0));
+    one.then_some(inner)
+}
+
+/// Returns the divisor and the shift of `(position + shift) / every`.
+fn share(graph: &Graph, id: Id) -> Option<(Number, Number)> {
+    let (division, position) = step(graph, id, "divide")?;
     let place = graph.term(graph.bare(position));
     let shift = match place.op.as_str() {
         "positions" => Number::Real(0.0),
@@ -60,5 +70,22 @@ fn growth(graph: &Graph, factor: Id) -> Option<(Number, Number, Number)> {
         }
         _ => return None,
     };
-    Some((product.attribute("s")?.clone(), division.attribute("s")?.clone(), shift))
+    Some((division.attribute("s")?.clone(), shift))
+}
+
+fn logarithm(graph: &Graph, factor: Id) -> Option<Growth> {
+    let (product, logarithm) = step(graph, above_one(graph, factor)?, "scale")?;
+    let (_, sum) = step(graph, logarithm, "log")?;
+    let (_, quotient) = step(graph, above_one(graph, sum)?, "floor")?;
+    let (every, shift) = share(graph, quotient)?;
+    Some(Growth { scale: product.attribute("s")?.clone(), every, shift, form: None })
+}
+
+/// A power, as the exponential of a multiple of a logarithm.
+fn power(graph: &Graph, factor: Id) -> Option<Growth> {
+    let (_, product) = step(graph, factor, "exp")?;
+    let (product, logarithm) = step(graph, product, "scale")?;
+    let (_, sum) = step(graph, logarithm, "log")?;
+    let (every, shift) = share(graph, above_one(graph, sum)?)?;
+    Some(Growth { scale: product.attribute("s")?.clone(), every, shift, form: Some("power") })
 }

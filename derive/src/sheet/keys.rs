@@ -7,10 +7,15 @@ use crate::number::{self, Number};
 use crate::origin::starred;
 
 impl Sheet<'_> {
-    /// Tensors of the checkpoint that the class has no weight for.
+    /// Tensors of the checkpoint that the class has no weight for, or one that no rows reach.
     pub(super) fn unread_tensors(&self) -> Vec<String> {
+        let layers = format!("{}.", starred(self.list));
+        let read = self.record.sources.iter().filter(|(weight, _)| {
+            // Modules outside of the layers are those of wrappers, which need no word.
+            self.is_read(weight) || !starred(weight).starts_with(&layers)
+        });
         let sources: Vec<&String> =
-            self.record.sources.values().flatten().map(|source| &source.disk).collect();
+            read.flat_map(|(_, sources)| sources).map(|source| &source.disk).collect();
         let mut unread: Vec<String> = self
             .record
             .disk

@@ -93,6 +93,10 @@ impl Sheet<'_> {
                 .and_then(crate::names::literal)
                 .unwrap_or_else(|| "10000.0".to_owned());
             let _ = writeln!(text, "    theta: [{parameters}.rope_theta, rope_theta, = {theta}]");
+            if self.is_unscaled(module, &parameters) {
+                let _ = writeln!(text, "    parameters: = null");
+                continue;
+            }
             let _ = writeln!(
                 text,
                 "    parameters: [{parameters}{}]",
@@ -100,6 +104,27 @@ impl Sheet<'_> {
             );
         }
         text
+    }
+
+    /// Is true for a table of plain frequencies, whatever scaling the config asks for.
+    fn is_unscaled(&self, module: &str, parameters: &str) -> bool {
+        let config = &self.record.config;
+        let parameter = |key: &str| number::look_up(config, &format!("{parameters}.{key}"));
+        let scaled = parameter("rope_type").is_some_and(|word| word != "default");
+        let (Some(theta), Some(buffer)) = (
+            parameter("rope_theta").and_then(Json::as_f64),
+            self.record.buffers.get(&format!("{module}.inv_freq")),
+        ) else {
+            return false;
+        };
+        let numbers = buffer.numbers.as_deref().unwrap_or_default();
+        let count = numbers.len() as f64;
+        scaled
+            && !numbers.is_empty()
+            && numbers.iter().enumerate().all(|(place, number)| {
+                let plain = theta.powf(-(place as f64) / count);
+                number.as_f64().is_some_and(|number| (number - plain).abs() <= 1e-5 * plain)
+            })
     }
 }
 

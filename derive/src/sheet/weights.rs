@@ -32,7 +32,10 @@ impl Sheet<'_> {
                 .and_then(|sources| sources.first())
                 .map_or(path, |source| &source.disk);
             let shape = self.record.disk.get(disk).map_or(&[][..], Vec::as_slice);
-            let step = if shape.len() == 2 {
+            let step = if shape.len() == 2 && shape[0] > 1 {
+                // The first of several rows; others are of other modules.
+                "[\"resize(1)\", squeeze(0)]".to_owned()
+            } else if shape.len() == 2 {
                 "squeeze(0)".to_owned()
             } else {
                 format!("\"reshape([{}])\"", shape.iter().product::<usize>())
@@ -50,7 +53,7 @@ impl Sheet<'_> {
             }));
         }
         for (weight, sources) in &self.record.sources {
-            if self.squeezed.contains(weight) {
+            if self.squeezed.contains(weight) || !self.is_read(weight) {
                 continue;
             }
             for source in sources {
@@ -88,12 +91,22 @@ impl Sheet<'_> {
         }
     }
 
+    /// Is true for a weight that the program reads.
+    pub(super) fn is_read(&self, weight: &str) -> bool {
+        self.reader.graph.terms.iter().any(|term| match (term.op.as_str(), term.word("path")) {
+            ("weight", Some(path)) => path == weight,
+            (_, Some(path)) => weight.strip_prefix(path).is_some_and(|tail| tail.starts_with('.')),
+            _ => false,
+        })
+    }
+
     /// The rule for a matrix of a stack of experts, or for a whole tensor of another name.
     fn source_rule(&self, weight: &str, source: &Source) -> Option<String> {
         let (module, tensor) = weight.rsplit_once('.')?;
+        let module = general(&text_model(module));
         match source.part.as_str() {
             "rows" => return self.fused_rule(source),
-            "piece" => return self.joined_rule(weight),
+            "piece" | "share" => return self.joined_rule(weight),
             _ => {}
         }
         let shared = source.part == "whole" && self.record.weights.contains_key(&source.disk);
@@ -104,12 +117,12 @@ impl Sheet<'_> {
         let target = match (source.part.as_str(), tensor) {
             ("whole", _) => general(&text_model(weight)),
             ("first" | "even", "gate_up_proj") => {
-                format!("{}.{{e}}.gate_proj.weight", general(module))
+                format!("{module}.{{e}}.gate_proj.weight")
             }
             ("second" | "odd", "gate_up_proj") => {
-                format!("{}.{{e}}.up_proj.weight", general(module))
+                format!("{module}.{{e}}.up_proj.weight")
             }
-            ("matrix", name) => format!("{}.{{e}}.{name}.weight", general(module)),
+            ("matrix", name) => format!("{module}.{{e}}.{name}.weight"),
             _ => return None,
         };
         let disk = expert_general(&text_model(&source.disk), source.part != "whole");
@@ -141,10 +154,7 @@ impl Sheet<'_> {
             .get(weight)?
             .iter()
             .map(|source| {
-                general(&text_model(&source.disk))
-                    .split('.')
-                    .map(str::to_owned)
-                    .collect()
+                general(&text_model(&source.disk)).split('.').map(str::to_owned).collect()
             })
             .collect();
         let place = (0..pieces[0].len())
@@ -202,9 +212,7 @@ impl Sheet<'_> {
     fn rows_of(&self, path: &str, size: usize) -> String {
         let term = self.reader.graph.terms.iter().find(|term| {
             term.op == "weight"
-                && term
-                    .word("path")
-                    .is_some_and(|known| general(&text_model(known)) == path)
+                && term.word("path").is_some_and(|known| general(&text_model(known)) == path)
         });
         term.and_then(|term| term.shape.first())
             .map_or_else(|| size.to_string(), |dim| self.names.written(&dim.number))
@@ -258,12 +266,8 @@ impl Sheet<'_> {
             .map(|(path, _)| starred(&text_model(path)))
             .collect();
         paths.dedup();
-        let half: Vec<String> = self
-            .record
-            .kept_in_half
-            .iter()
-            .map(|path| starred(&text_model(path)))
-            .collect();
+        let half: Vec<String> =
+            self.record.kept_in_half.iter().map(|path| starred(&text_model(path))).collect();
         let mut text = String::new();
         for (key, mut paths) in [
             ("f32", paths.clone()),

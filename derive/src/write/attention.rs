@@ -150,8 +150,12 @@ impl Program<'_, '_> {
                 text.push_str(", sink_form='gate'");
             }
         }
-        if term.attribute("highest").is_some() && term.word("soft") == Some("activation") {
-            text.push_str(", softmax='activation'");
+        match term.word("soft") {
+            Some("unrounded") => text.push_str(", softmax='unrounded'"),
+            Some("activation") if term.attribute("highest").is_some() => {
+                text.push_str(", softmax='activation'");
+            }
+            _ => {}
         }
         if let Some(rounding) = term.word("scores").filter(|rounding| *rounding != "rounded") {
             let _ = write!(text, ", scores='{rounding}'");

@@ -234,6 +234,15 @@ impl Program<'_, '_> {
                 };
                 let x = self.value(rows);
                 let root = self.writer.graph.weight_root(weight);
+                let axes = &self.writer.graph.term(weight).shape;
+                if self.writer.graph.term(root).shape.len() == 1
+                    && axes.len() == 2
+                    && axes[1].size == 1
+                {
+                    // A number for each head, which rows of heads take from an axis of size 1.
+                    let weight = self.value(weight);
+                    return format!("{x} {sign} {weight}");
+                }
                 if self.writer.graph.term(root).shape.len()
                     > self.writer.graph.term(rows).shape.len()
                 {
@@ -310,7 +319,7 @@ impl Program<'_, '_> {
             self.attribute(term, "n"),
             self.attribute(term, "ffn")
         );
-        for name in ["form", "bias", "sum", "weigh", "limit", "alpha"] {
+        for name in ["form", "bias", "sum", "weigh", "inner", "limit", "alpha"] {
             if term.attribute(name).is_some() {
                 let _ = write!(text, ", {name}={}", self.attribute(term, name));
             }

@@ -45,6 +45,18 @@ pub enum ScoreRounding {
     None,
 }
 
+/// Where the weights of keys are rounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SoftmaxForm {
+    /// Weights are rounded, once.
+    F32,
+    /// The largest score is subtracted and the difference rounded before, too. Models that run the softmax in
+    /// their own dtype take this form.
+    Activation,
+    /// Weights stay f32, and sums of values alone are rounded.
+    Unrounded,
+}
+
 /// The parameters of attention that all heads share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionParams {
@@ -58,9 +70,8 @@ pub struct AttentionParams {
     pub softcap: Option<f32>,
     /// Every step is rounded to this.
     pub round: Dtype,
-    /// True if the largest score is subtracted and the difference rounded before the softmax. Models that run
-    /// the softmax in their own dtype take this form.
-    pub softmax_rounds: bool,
+    /// The rounding of the weights.
+    pub softmax: SoftmaxForm,
     /// The rounding of the scores.
     pub scores: ScoreRounding,
     /// True if a sink takes its share by a sigmoid on the output, and not in the softmax.

@@ -11,7 +11,7 @@ use registry::dtype::Dtype;
 
 use crate::Error;
 use crate::kernels::attention::{
-    self, AttendBlock, AttentionParams, CachedHead, Query, ScoreRounding,
+    self, AttendBlock, AttentionParams, CachedHead, Query, ScoreRounding, SoftmaxForm,
 };
 use crate::kernels::math;
 use crate::kernels::matmul::MatrixView;
@@ -164,7 +164,7 @@ pub(super) struct Attend {
     pub(super) paired: bool,
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
-    pub(super) softmax_rounds: bool,
+    pub(super) softmax: SoftmaxForm,
     pub(super) scores: ScoreRounding,
     pub(super) gated: bool,
     /// The largest number of keys that count, if keys have a salience.
@@ -186,7 +186,14 @@ impl Attend {
             paired,
             scale: args.number("scale")?,
             softcap: args.number_or_null("softcap")?,
-            softmax_rounds: args.one_of("softmax", &[("f32", false), ("activation", true)])?,
+            softmax: args.one_of(
+                "softmax",
+                &[
+                    ("f32", SoftmaxForm::F32),
+                    ("activation", SoftmaxForm::Activation),
+                    ("unrounded", SoftmaxForm::Unrounded),
+                ],
+            )?,
             scores: args.one_of(
                 "scores",
                 &[
@@ -352,7 +359,7 @@ fn attend(
         scale: args.scale,
         softcap: args.softcap,
         round: ctx.output_dtype(0),
-        softmax_rounds: args.softmax_rounds,
+        softmax: args.softmax,
         scores: args.scores,
         gated: args.gated,
     };

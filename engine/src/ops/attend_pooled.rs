@@ -8,7 +8,7 @@ use super::{Args, ChunkRows, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::attention::{
     self, AttendBlock, AttentionParams, CachedColumns, CachedHead, CachedRows, Query,
-    ScoreRounding, StoredNumbers,
+    ScoreRounding, SoftmaxForm, StoredNumbers,
 };
 use crate::states::Memory;
 use crate::states::pooled::Pooled;
@@ -130,7 +130,7 @@ impl Kernel for AttendPooled {
             scale: self.scale,
             softcap: None,
             round: ctx.output_dtype(0),
-            softmax_rounds: false,
+            softmax: SoftmaxForm::F32,
             scores: ScoreRounding::Rounded,
             gated: false,
         };

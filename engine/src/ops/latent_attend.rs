@@ -12,6 +12,7 @@ use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::attention::{
     self, AttendBlock, AttentionParams, BLOCK_QUERIES, CachedHead, Query, ScoreRounding,
+    SoftmaxForm,
 };
 use crate::kernels::matmul::matmul;
 use crate::kernels::tokens::round_rows;
@@ -124,7 +125,7 @@ impl Kernel for LatentAttend {
             scale: self.scale,
             softcap: None,
             round,
-            softmax_rounds: false,
+            softmax: SoftmaxForm::F32,
             scores: ScoreRounding::Rounded,
             gated: false,
         };

@@ -15,7 +15,7 @@ from .failures import Fail, say
 from .generated import STEPS, generate, sequences_of
 from .masks import fed_in_chunks
 from .members import shaken, with_sdpa
-from .patches import contiguous_inputs, round_rows_alone
+from .patches import attention_in_f32, contiguous_inputs, round_rows_alone
 from .prompts import PROMPT_CAP
 from .runner import Runner
 from .verdicts import DIFFERS, HOLDS, IMPOSSIBLE, Noise, Verdict, attempt, reason
@@ -35,6 +35,7 @@ def judge_reference(inputs, results) -> None:
     model, remarks = loading.load_model(inputs.folder, "f32", inputs.args.trust_remote_code, results.patched)
     round_rows_alone(model, results.patched)
     contiguous_inputs(model, results.patched)
+    attention_in_f32(results.patched)
     chosen = results.chosen or Chosen(inputs, Runner(model), results.notes)
     results.verdicts = Judge(model, chosen.prompts, inputs.facts, remarks).verdicts()
     for verdict in results.verdicts:

@@ -18,6 +18,7 @@ PATCHES = {
     "gelu_table": 1,  # `use_gelu_table`
     "linear_inputs_contiguous": 1,  # `contiguous_inputs`
     "weights_of_the_inputs_dtype": 1,  # `equal_dtypes`
+    "attention_in_f32": 1,  # `attention_in_f32`
 }
 
 
@@ -159,6 +160,27 @@ def contiguous_inputs(model, patched: set[str]) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.Linear) and module.bias is not None:
             module.register_forward_pre_hook(straight)
+
+
+def attention_in_f32(patched: set[str]) -> None:
+    """A class that calls torch's attention itself gets the form that computes in f32 and rounds once: the one that torch prefers on a CPU takes an
+    exponential of some 12 bits. It stays in place for the member of the ensemble that is named for it."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    functional = torch.nn.functional
+    real = getattr(functional.scaled_dot_product_attention, "real", functional.scaled_dot_product_attention)
+
+    def attention(*args, **named):
+        attention.called = True
+        if attention.fast:
+            return real(*args, **named)
+        patched.add("attention_in_f32")
+        with sdpa_kernel(SDPBackend.MATH):
+            return real(*args, **named)
+
+    attention.real, attention.fast, attention.called = real, False, False
+    functional.scaled_dot_product_attention = attention
 
 
 def equal_dtypes(model, patched: set[str]) -> None:

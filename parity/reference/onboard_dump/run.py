@@ -11,7 +11,7 @@ from .chosen import Chosen
 from .ensemble import Ensemble
 from .failures import Fail, at, first_line, say
 from .members import barred_member, forward_members, has_members, make_member, member_work
-from .patches import contiguous_inputs, equal_dtypes, round_rows_alone, use_gelu_table
+from .patches import attention_in_f32, contiguous_inputs, equal_dtypes, round_rows_alone, use_gelu_table
 from .prompts import snapshots_of
 from .record import Recorded, greedy_count, greedy_work, put_chosen, record_prompt
 from .rounding import caches, rounds
@@ -72,6 +72,7 @@ class Run:
                 model, remarks = loading.load_model(folder, self.name, args.trust_remote_code, patched)
             round_rows_alone(model, patched)
             contiguous_inputs(model, patched)
+            attention_in_f32(patched)
             equal_dtypes(model, patched)
             if args.gelu_table:
                 remarks = [*remarks, use_gelu_table(model)]

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import symbols
 from .symbols import expression, plain, symbol
-from .trace_facts import defaults, derived_defaults, disk_tensors, has_symbol, kept_in_half, modeling_module, module_facts, numbers, output_module, plain_json, sources, unique, with_aliases
+from .trace_facts import attribute_map, defaults, derived_defaults, disk_tensors, has_symbol, kept_in_half, modeling_module, module_facts, numbers, output_module, plain_json, sources, unique, with_aliases
 
 # Reads of a tensor's properties, which compute nothing.
 PROPERTIES = {"shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "layout", "data", "grad", "is_sparse", "names", "is_leaf", "grad_fn"}
@@ -425,7 +425,7 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
         "class": type(model).__name__, "model_type": config.model_type, "file": modeling.__name__, "tokens": tokens,
         "config": with_aliases(config, json.loads(config.to_json_string(use_diff=False))), "defaults": with_aliases(config, defaults(type(config))),
         "output": output_module(model), "sources": sources(folder, model), "kept_in_half": kept_in_half(model), "derived": derived_defaults(type(config)),
-        "attribute_map": dict(getattr(type(config), "attribute_map", {}) or {}), "disk": disk_tensors(folder), "reads": sorted(reads.keys),
+        "attribute_map": attribute_map(config), "disk": disk_tensors(folder), "reads": sorted(reads.keys),
         "decisions": [{"test": test, "outcome": bool(outcome), "at": at} for test, outcome, at in unique(symbols.DECISIONS)],
         "module_order": [path for path, _ in model.named_modules()], "modules": module_facts(model), "weights": weights, "buffers": buffers, "built": construction.calls, "values": recorder.shapes, "runs": runs,
     }

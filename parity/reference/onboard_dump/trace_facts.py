@@ -64,10 +64,19 @@ def defaults(kind: type) -> dict:
 
 def with_aliases(config, keys: dict) -> dict:
     """Keys under the names that the class uses too."""
+    for name, part in list(keys.items()):
+        if isinstance(part, dict) and hasattr(getattr(config, name, None), "attribute_map"):
+            with_aliases(getattr(config, name), part)
     for alias, key in (getattr(type(config), "attribute_map", None) or {}).items():
         if key in keys:
             keys.setdefault(alias, keys[key])
     return keys
+
+
+def attribute_map(config) -> dict[str, str]:
+    """Names of keys that the class uses, and those under which configs save them: of the text model, where it has a config of its own."""
+    kinds = (type(config), type(config.get_text_config()))
+    return {alias: key for kind in kinds for alias, key in (getattr(kind, "attribute_map", None) or {}).items()}
 
 
 def output_module(model) -> str:

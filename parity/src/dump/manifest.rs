@@ -308,7 +308,7 @@ fn rounds(word: &str) -> Option<InputRounding> {
 }
 
 /// Patches of the reference that this version accepts: `PATCHES` of `reference/onboard_dump/patches.py`.
-const PATCHES: [(&str, u64); 8] = [
+const PATCHES: [(&str, u64); 9] = [
     ("topk_first_of_equals", 1),
     ("compressed_tensors_products_in_f32", 1),
     ("experts_global_scale", 1),
@@ -316,6 +316,7 @@ const PATCHES: [(&str, u64); 8] = [
     ("rows_rounded_alone", 1),
     ("gelu_table", 1),
     ("linear_inputs_contiguous", 1),
+    ("attention_in_f32", 1),
     ("weights_of_the_inputs_dtype", 1),
 ];
 

@@ -48,7 +48,8 @@ pub(super) fn rules() -> Vec<OpRule> {
                  its own; scores rounded, then times scale rounded, (softcap rounded step by \
                  step), softmax f32, probabilities rounded, result rounded. `alibi`: a slope per \
                  head, times the key's position, is added. `scores`: `once` rounds after scale and \
-                 (rounded) bias only, `f32` nowhere. `sink_form='gate'`: a sink scales the result \
+                 (rounded) bias only, `f32` nowhere. `softmax='activation'` also rounds the differences from \
+                 the largest score, `'unrounded'` rounds the result alone. `sink_form='gate'`: a sink scales the result \
                  by the sigmoid of how far it lies under the scores. `values='paired'`: key head j \
                  has the values j and j + half of the value heads side by side. `salience=P`: \
                  `exp(P.A * softplus(P.dt_proj · values))` of each key head is added to a key's \
@@ -76,7 +77,7 @@ fn scored(signature: Signature) -> Signature {
         .may("window", ParamKind::Dim)
         .may("softcap", ParamKind::Float)
         .may("sinks", ParamKind::Tensor)
-        .word("softmax", &["f32", "activation"])
+        .word("softmax", &["f32", "activation", "unrounded"])
         .neutral()
         .may("alibi", ParamKind::Numbers)
         .word("scores", &["rounded", "once", "f32"])

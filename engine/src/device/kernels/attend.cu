@@ -124,11 +124,16 @@ PARTS_KERNEL(attend_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 heads, u32 
         tile, own, sums);
 }
 
+// Where the weights of keys are rounded.
+#define SOFTMAX_F32 0u
+#define SOFTMAX_ACTIVATION 1u
+#define SOFTMAX_UNROUNDED 2u
+
 // Scores become weights in place; a block for each query. The sigmoid of a sink that gates is in `gates`.
 // `worth`: added to the scores of `[kv_heads, span]` keys, of which only the `most` that are worth most stay.
 // `sink_row`: numbers from the sinks of a row to those of the next, 0 if all rows have the same.
 PARTS_KERNEL(attend_weights, float *scores, u32 heads, const u32 *seen, u32 base, u32 span, float cap,
-             const u8 *sinks, u32 sink_dtype, u32 sink_row, u32 gated, u32 softmax_rounds, u32 dtype, float *gates, const float *worth,
+             const u8 *sinks, u32 sink_dtype, u32 sink_row, u32 gated, u32 softmax, u32 dtype, float *gates, const float *worth,
              u32 kv_heads, u32 most) {
     SHARED(float, lanes, THREADS);
     SHARED(double, part, 1);
@@ -198,7 +203,7 @@ PARTS_KERNEL(attend_weights, float *scores, u32 heads, const u32 *seen, u32 base
     PHASE(t) {
         for (u32 p = from + t; p < to; p += THREADS) {
             float s = row[p] - top[0];
-            row[p] = exponential(softmax_rounds ? round_to(dtype, s) : s);
+            row[p] = exponential(softmax == SOFTMAX_ACTIVATION ? round_to(dtype, s) : s);
         }
     }
     for (u32 span_start = from; span_start < to; span_start = (span_start / SPAN + 1u) * SPAN) {
@@ -214,11 +219,12 @@ PARTS_KERNEL(attend_weights, float *scores, u32 heads, const u32 *seen, u32 base
         float sum = (float)total[0];
         if (sinks && !gated) {
             float rest = sink - top[0];
-            sum += exponential(softmax_rounds ? round_to(dtype, rest) : rest);
+            sum += exponential(softmax == SOFTMAX_ACTIVATION ? round_to(dtype, rest) : rest);
         } else {
             sum += 0.0f;
         }
-        for (u32 p = from + t; p < to; p += THREADS) row[p] = round_to(dtype, row[p] / sum);
+        for (u32 p = from + t; p < to; p += THREADS)
+            row[p] = softmax == SOFTMAX_UNROUNDED ? row[p] / sum : round_to(dtype, row[p] / sum);
     }
 }
 

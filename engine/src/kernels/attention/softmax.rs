@@ -5,7 +5,7 @@
 
 use registry::dtype::Dtype;
 
-use super::{AttentionParams, LANES, Query, ScoreRounding};
+use super::{AttentionParams, LANES, Query, ScoreRounding, SoftmaxForm};
 use crate::kernels::finish::{bf16, f16, finish};
 use crate::kernels::math;
 use crate::kernels::round::round1;
@@ -99,8 +99,9 @@ pub(super) fn exponentials(
         top = largest(part, top);
     }
     let mut sum = 0.0_f64;
+    let differences_round = rule.softmax == SoftmaxForm::Activation;
     for part in parts {
-        if rule.softmax_rounds {
+        if differences_round {
             part.iter_mut().for_each(|s| *s -= top);
             finish(part, None, dtype);
             part.iter_mut().for_each(|s| *s = math::exp(*s));
@@ -110,15 +111,16 @@ pub(super) fn exponentials(
         sum += f64::from(math::sum(part));
     }
     let sink = sink.map_or(0.0, |sink| {
-        math::exp(if rule.softmax_rounds { round1(dtype, sink - top) } else { sink - top })
+        math::exp(if differences_round { round1(dtype, sink - top) } else { sink - top })
     });
     SoftmaxSums { total: sum as f32 + sink, gate }
 }
 
 /// Turns exponentials into weights, in place.
 #[inline(always)]
-pub(super) fn divide(dtype: Dtype, part: &mut [f32], total: f32) {
-    match dtype {
+pub(super) fn divide(rule: &AttentionParams, part: &mut [f32], total: f32) {
+    let round = if rule.softmax == SoftmaxForm::Unrounded { Dtype::F32 } else { rule.round };
+    match round {
         Dtype::F32 => part.iter_mut().for_each(|s| *s /= total),
         Dtype::Bf16 => part.iter_mut().for_each(|s| *s = bf16(*s / total)),
         Dtype::F16 => part.iter_mut().for_each(|s| *s = f16(*s / total)),

@@ -8,7 +8,7 @@ use registry::dtype::Dtype;
 use super::product::{LANES, Line, TileProduct, dispatch, room, transpose};
 use super::rows::{CachedColumns, CachedHead};
 use super::softmax::{SoftmaxSums, divide, exponentials, scale};
-use super::{AttentionParams, Query};
+use super::{AttentionParams, Query, SoftmaxForm};
 use lanes::{Isa, Simd, VectorTask};
 
 /// Positions whose values are summed together. Sums of spans are then added in order.
@@ -85,6 +85,7 @@ impl<'a> SpanBlock<'a> {
                     .all(|q: &Query<'_>| q.q.iter().all(|x| x.to_bits().trailing_zeros() >= 16)),
             value_pairs: pairs
                 && rule.round == Dtype::Bf16
+                && rule.softmax != SoftmaxForm::Unrounded
                 && head.values.iter().all(CachedColumns::is_bf16),
             seen: seen_by(queries),
             head,
@@ -436,7 +437,7 @@ impl VectorTask for MixTask<'_, '_, '_> {
         let rows = block.queries.iter().zip(totals).zip(scores.chunks_exact_mut(ROW));
         for ((query, sums), row) in rows {
             let part = visible(query, span);
-            divide(block.rule.round, &mut row[part.clone()], sums.total);
+            divide(block.rule, &mut row[part.clone()], sums.total);
             // What others of the block see and this query does not weighs nothing.
             row[low.min(part.start)..part.start].fill(0.0);
             row[part.end..high.max(part.end)].fill(0.0);

@@ -13,7 +13,7 @@ fn rule(round: Dtype) -> AttentionParams {
         scale: 0.5,
         softcap: None,
         round,
-        softmax_rounds: false,
+        softmax: SoftmaxForm::F32,
         scores: ScoreRounding::Rounded,
         gated: false,
     }
@@ -174,15 +174,16 @@ struct Case {
     mask: (usize, Option<usize>),
     queries: usize,
     sink: Option<f32>,
-    form: (ScoreRounding, bool, bool, Option<f32>),
+    form: (ScoreRounding, SoftmaxForm, bool, Option<f32>),
     seed: u64,
 }
 
 fn case() -> impl Strategy<Value = Case> {
     let scores = [ScoreRounding::Rounded, ScoreRounding::Once, ScoreRounding::None];
+    let softmax = [SoftmaxForm::F32, SoftmaxForm::Activation, SoftmaxForm::Unrounded];
     let form = (
         prop::sample::select(scores.to_vec()),
-        any::<bool>(),
+        prop::sample::select(softmax.to_vec()),
         any::<bool>(),
         prop::option::of(Just(1.5_f32)),
     );
@@ -276,14 +277,14 @@ proptest! {
     fn all_loops_give_the_bits_of_the_plain_form(case in case()) {
         let caches = caches(&case);
         let dim = case.key.0 + case.key.1;
-        let (scores, softmax_rounds, gated, softcap) = case.form;
+        let (scores, softmax, gated, softcap) = case.form;
         let rule = AttentionParams {
             key_dim: dim,
             value_dim: case.value.0 + case.value.1,
             scale: 0.3,
             softcap,
             round: case.run,
-            softmax_rounds,
+            softmax,
             scores,
             gated,
         };

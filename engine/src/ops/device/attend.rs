@@ -6,11 +6,14 @@ use registry::dtype::Dtype;
 
 use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
+use crate::kernels::attention::SoftmaxForm;
 use crate::ops::attend::{Attend, AttendSizes};
 use crate::ops::device::attend_selected::SelectedCall;
 use crate::ops::device::long_rows::{HeadVectors, LongRows};
 use crate::ops::device::scores::{COLUMNS, SCORE_HEADS, SCORES, score_groups, score_tiles};
-use crate::ops::device::seen::{SeenPositions, extent, no_relative, rounding_argument};
+use crate::ops::device::seen::{
+    SeenPositions, extent, no_relative, rounding_argument, softmax_word,
+};
 use crate::ops::device::{index, long_rows};
 use crate::ops::row_scores::RowScoreInputs;
 use crate::ops::{Args, ChunkRows, Ctx, Kernel, Kernels};
@@ -214,7 +217,9 @@ impl AttendCall<'_, '_> {
     /// that gate have kernels alone.
     fn is_long(&self, part: &AttendPart) -> bool {
         let gated = self.rule.gated && self.sinks.is_some();
-        let by_kernels = self.ctx.device_vector("A").is_some() || self.rule.paired || gated;
+        let unrounded = self.rule.softmax == SoftmaxForm::Unrounded;
+        let weighted = self.ctx.device_vector("A").is_some();
+        let by_kernels = weighted || self.rule.paired || gated || unrounded;
         self.plain(part).filter(|_| !by_kernels).is_some_and(|[(.., keys), (.., values)]| {
             let dtypes = [self.q.dtype, keys, values, self.y.dtype];
             long_rows::takes(self.ctx, part.seen.len(), &dtypes)
@@ -401,7 +406,7 @@ impl AttendCall<'_, '_> {
         arguments.extend(self.sink_arguments(part.part)?);
         arguments.extend::<[KernelArgument; 7]>([
             rule.gated.into(),
-            rule.softmax_rounds.into(),
+            softmax_word(rule.softmax).into(),
             self.y.dtype.into(),
             part.gates,
             part.worth,

@@ -4,6 +4,7 @@ use registry::dtype::Dtype;
 
 use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
+use crate::kernels::attention::SoftmaxForm;
 use crate::ops::attend_pooled::AttendPooled;
 use crate::ops::device::index;
 use crate::ops::device::scores::{COLUMNS, SCORE_HEADS, SCORES, score_groups, score_tiles};
@@ -223,7 +224,7 @@ impl PooledCall<'_, '_> {
             seen: [part.seen, 0.into(), self.number(part.part.span)?],
             softcap: None,
             sinks: self.ctx.device_vector("sinks"),
-            softmax_rounds: false,
+            softmax: SoftmaxForm::F32,
             dtype: self.y.dtype,
         };
         Ok(weights.arguments())

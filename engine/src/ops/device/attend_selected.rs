@@ -194,7 +194,7 @@ impl<'a, 'c> SelectedCall<'a, 'c> {
             seen: [part.seen, 0.into(), self.number(part.part.span)?],
             softcap: self.rule.softcap,
             sinks: None,
-            softmax_rounds: self.rule.softmax_rounds,
+            softmax: self.rule.softmax,
             dtype: self.y.dtype,
         };
         Ok(weights.arguments())

@@ -6,7 +6,7 @@ use registry::dtype::Dtype;
 
 use crate::Error;
 use crate::device::{DeviceBuffer, KernelArgument, KernelParts};
-use crate::kernels::attention::{BLOCK_QUERIES, ScoreRounding};
+use crate::kernels::attention::{BLOCK_QUERIES, ScoreRounding, SoftmaxForm};
 use crate::ops::device::long_rows::{HeadVectors, LongRows};
 use crate::ops::device::round_inputs::rows_for;
 use crate::ops::device::scores::{COLUMNS, SCORES, score_groups, score_tiles};
@@ -354,7 +354,7 @@ impl LatentCall<'_, '_> {
             seen: part.seen.arguments(),
             softcap: None,
             sinks: self.sinks,
-            softmax_rounds: false,
+            softmax: SoftmaxForm::F32,
             dtype: self.y.dtype,
         };
         Ok(weights.arguments())

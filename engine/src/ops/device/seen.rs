@@ -7,7 +7,7 @@ use registry::dtype::Dtype;
 use crate::Error;
 use crate::device::source::constant;
 use crate::device::{DeviceBuffer, DeviceQueue, KernelArgument};
-use crate::kernels::attention::ScoreRounding;
+use crate::kernels::attention::{ScoreRounding, SoftmaxForm};
 use crate::ops::device::scores::KERNELS;
 
 /// The positions that the rows of a part see, as kernels take them.
@@ -60,6 +60,18 @@ pub(super) fn no_relative() -> [KernelArgument; 3] {
     [None::<&DeviceBuffer>.into(), Dtype::F32.into(), 0.into()]
 }
 
+/// Returns the number in kernels of the place where weights are rounded.
+pub(super) fn softmax_word(form: SoftmaxForm) -> u32 {
+    const SOFTMAX_F32: u32 = constant(KERNELS, "SOFTMAX_F32");
+    const SOFTMAX_ACTIVATION: u32 = constant(KERNELS, "SOFTMAX_ACTIVATION");
+    const SOFTMAX_UNROUNDED: u32 = constant(KERNELS, "SOFTMAX_UNROUNDED");
+    match form {
+        SoftmaxForm::F32 => SOFTMAX_F32,
+        SoftmaxForm::Activation => SOFTMAX_ACTIVATION,
+        SoftmaxForm::Unrounded => SOFTMAX_UNROUNDED,
+    }
+}
+
 /// Weights of keys by their scores alone, of all heads: no gates, and no keys that count more than others.
 pub(super) struct PlainWeights<'a> {
     pub(super) scores: KernelArgument,
@@ -68,7 +80,7 @@ pub(super) struct PlainWeights<'a> {
     pub(super) seen: [KernelArgument; 3],
     pub(super) softcap: Option<f32>,
     pub(super) sinks: Option<&'a DeviceBuffer>,
-    pub(super) softmax_rounds: bool,
+    pub(super) softmax: SoftmaxForm,
     pub(super) dtype: Dtype,
 }
 
@@ -88,7 +100,7 @@ impl PlainWeights<'_> {
             Dtype::F32.into(),
             0.into(),
             false.into(),
-            self.softmax_rounds.into(),
+            softmax_word(self.softmax).into(),
             self.dtype.into(),
             none,
             none,
