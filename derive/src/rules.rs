@@ -14,6 +14,7 @@ mod pairs;
 mod rotary;
 mod router;
 mod shapes;
+mod streams;
 mod table;
 mod temperature;
 
@@ -42,6 +43,7 @@ pub fn join(graph: &mut Graph, term: &Term) -> Joined {
         table::join,
         temperature::join,
         pairs::join,
+        streams::join,
         activations,
     ];
     rules.iter().find_map(|rule| rule(graph, term)).unwrap_or(Joined::None)

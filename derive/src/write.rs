@@ -350,6 +350,21 @@ impl<'p, 'w> Program<'p, 'w> {
                     self.bias(term)
                 )
             }
+            "mix_streams" => {
+                let x = self.wide_operand(term);
+                format!("merge(mix_streams({x}, heads({}, 1)))", self.operand(term, 1))
+            }
+            "outer" => {
+                let x = self.wide_operand(term);
+                format!("outer({x}, {})", self.operand(term, 1))
+            }
+            "rsqrt" => format!("1.0 / square_root({})", self.operand(term, 0)),
+            "repeat_all"
+                if term.shape.len() == 1 && term.attribute("axis") == Some(&Number::Int(0)) =>
+            {
+                let x = self.operand(term, 0);
+                format!("merge(copies({x}, {}))", self.attribute(term, "n"))
+            }
             "index_topk" => {
                 let parts: Vec<String> = (0..3).map(|place| self.operand(term, place)).collect();
                 let width = self.number(&self.writer.graph.term(term.inputs[1]).width().number);
@@ -441,12 +456,8 @@ impl<'p, 'w> Program<'p, 'w> {
             }
             "gated_norm" => self.gated_norm(term),
             "square" => {
-                let x = self.operand(term, 0);
+                let x = self.named(term.inputs[0]);
                 format!("{x} * {x}")
-            }
-            "with_ones" if term.shape.len() == 2 && term.shape[1].size == 1 => {
-                let size = self.number(&term.shape[0].number);
-                format!("heads({}, {size})", self.operand(term, 0))
             }
             "silu" | "gelu" | "gelu_tanh" | "gelu_new" | "gelu_fast" | "relu" | "relu2"
             | "quick_gelu" => self.activation(term),
@@ -456,14 +467,8 @@ impl<'p, 'w> Program<'p, 'w> {
             }
             "sigmoid" | "tanh" | "softplus" | "softmax" | "square_root" | "absolute" | "sign"
             | "exp" => {
-                let x = self.operand(term, 0);
-                let lifted = term.kind == Kind::Float
-                    && self.writer.graph.term(term.inputs[0]).kind == Kind::Activation;
-                if lifted {
-                    format!("{}(cast({x}, 'f32'))", term.op)
-                } else {
-                    format!("{}({x})", term.op)
-                }
+                let x = self.wide_operand(term);
+                format!("{}({x})", term.op)
             }
             _ => {
                 for place in 0..term.inputs.len() {
@@ -488,6 +493,27 @@ impl<'p, 'w> Program<'p, 'w> {
     /// Number of axes of a term's rows.
     fn rank(&self, id: Id) -> usize {
         self.writer.graph.term(id).shape.len()
+    }
+
+    /// The name of a term, which gets one if it has none.
+    fn named(&mut self, id: Id) -> String {
+        let text = self.value(id);
+        if self.bound.get(&id) == Some(&text) {
+            return text;
+        }
+        let term = self.writer.graph.term(id).clone();
+        let name = self.fresh(&term);
+        self.lines.push(format!("{name} = {text}"));
+        self.bound.insert(id, name.clone());
+        name
+    }
+
+    /// The first operand, in f32 if the result is.
+    fn wide_operand(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let lifted = term.kind == Kind::Float
+            && self.writer.graph.term(term.inputs[0]).kind == Kind::Activation;
+        if lifted { format!("cast({x}, 'f32')") } else { x }
     }
 
     /// Path of an operand that is a raw tensor.

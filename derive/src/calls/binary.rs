@@ -245,6 +245,9 @@ pub(super) fn broadcast(
 fn placed(reader: &mut Reader<'_>, id: Id, wanted: &[Option<usize>]) -> Option<Id> {
     let present: Vec<usize> = wanted.iter().flatten().copied().collect();
     let row = reader.graph.term(id).shape.clone();
+    if present.is_empty() && row.iter().all(|dim| dim.size == 1) {
+        return Some(id);
+    }
     if present.len() != row.len() {
         return None;
     }

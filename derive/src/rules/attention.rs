@@ -161,7 +161,7 @@ fn sinks(graph: &mut Graph, term: &Term) -> Option<Joined> {
     graph.weight(tensor)?;
     let mut joined = scores.clone();
     joined.inputs.push(tensor);
-    joined.set("sinks", Number::Bool(true));
+    joined.set("sinks", Number::Int(joined.inputs.len() as i64 - 1));
     Some(Joined::Term(joined))
 }
 
@@ -246,6 +246,11 @@ fn latent(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
     }
     if let Some(Number::Int(at)) = scores.attribute("selected_at") {
         joined.inputs.push(scores.inputs[*at as usize]);
+        joined.set("selected_at", Number::Int(joined.inputs.len() as i64 - 2));
+    }
+    if let Some(Number::Int(at)) = scores.attribute("sinks") {
+        joined.inputs.push(scores.inputs[*at as usize]);
+        joined.set("sinks", Number::Int(joined.inputs.len() as i64 - 2));
     }
     Some(joined)
 }

@@ -180,7 +180,9 @@ fn rounded(graph: &mut Graph, term: &Term) -> Option<Joined> {
         return None;
     }
     let origin = graph.uncast(norm.inputs[0]);
-    if norm.kind != Kind::Float
+    // What a module gives in f32 is not rounded in it.
+    if norm.owner != term.owner
+        || norm.kind != Kind::Float
         || term.kind != Kind::Activation
         || graph.term(origin).kind != Kind::Activation
     {

@@ -66,7 +66,7 @@ fn gate_of_sinks(graph: &mut Graph, term: &Term) -> Option<Joined> {
         graph.weight(gap.inputs[1])?;
         let mut joined = attend.clone();
         joined.inputs.push(graph.weight_root(gap.inputs[1]));
-        joined.set("sinks", Number::Bool(true));
+        joined.set("sinks", Number::Int(joined.inputs.len() as i64 - 2));
         joined.set("sink_form", Number::Word("gate".to_owned()));
         return Some(Joined::Term(joined));
     }

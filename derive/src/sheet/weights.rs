@@ -21,16 +21,12 @@ impl Sheet<'_> {
             format!("  - {{ disk: \"{module}.weight\", weight: \"{module}_rows.weight\" }}")
         }));
         rules.extend(self.alone.iter().map(|path| {
+            let disk = general(&text_model(self.whole_tensor(path)));
             let path = general(&text_model(path));
-            format!("  - {{ disk: \"{path}\", weight: \"{path}.weight\" }}")
+            format!("  - {{ disk: \"{disk}\", weight: \"{path}.weight\" }}")
         }));
         rules.extend(self.squeezed.iter().map(|path| {
-            let disk = self
-                .record
-                .sources
-                .get(path)
-                .and_then(|sources| sources.first())
-                .map_or(path, |source| &source.disk);
+            let disk = self.whole_tensor(path);
             let shape = self.record.disk.get(disk).map_or(&[][..], Vec::as_slice);
             let step = if shape.len() == 2 && shape[0] > 1 {
                 // The first of several rows; others are of other modules.
@@ -53,7 +49,8 @@ impl Sheet<'_> {
             }));
         }
         for (weight, sources) in &self.record.sources {
-            if self.squeezed.contains(weight) || !self.is_read(weight) {
+            let has_rule = self.squeezed.contains(weight) || self.alone.contains(weight);
+            if has_rule || !self.is_read(weight) {
                 continue;
             }
             for source in sources {
@@ -89,6 +86,12 @@ impl Sheet<'_> {
         } else {
             format!("\nweights:\n{}\n", unique.join("\n"))
         }
+    }
+
+    /// The tensor of the checkpoint that has a weight.
+    fn whole_tensor<'a>(&'a self, weight: &'a str) -> &'a str {
+        let sources = self.record.sources.get(weight);
+        sources.and_then(|sources| sources.first()).map_or(weight, |source| &source.disk)
     }
 
     /// Is true for a weight that the program reads.
@@ -263,7 +266,10 @@ impl Sheet<'_> {
             .weights
             .iter()
             .filter(|(_, facts)| facts.dtype == "float32")
-            .map(|(path, _)| starred(&text_model(path)))
+            .map(|(path, _)| {
+                let name = starred(&text_model(path));
+                if self.alone.contains(path) { format!("{name}.weight") } else { name }
+            })
             .collect();
         paths.dedup();
         let half: Vec<String> =

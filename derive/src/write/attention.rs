@@ -143,8 +143,8 @@ impl Program<'_, '_> {
         if let Some(cap) = term.attribute("softcap") {
             let _ = write!(text, ", softcap={}", self.number(cap));
         }
-        if term.attribute("sinks").is_some() {
-            let sinks = self.tensor(term, 3);
+        if let Some(Number::Int(at)) = term.attribute("sinks") {
+            let sinks = self.tensor(term, *at as usize + 1);
             let _ = write!(text, ", sinks={sinks}");
             if term.word("sink_form").is_some() {
                 text.push_str(", sink_form='gate'");
@@ -191,11 +191,15 @@ impl Program<'_, '_> {
             self.attribute(term, "scale"),
             self.attribute(term, "v_dim")
         );
-        if term.inputs.len() > 4 {
-            let selected = self.operand(term, 4);
+        if let Some(Number::Int(at)) = term.attribute("selected_at") {
+            let selected = self.operand(term, *at as usize + 1);
             let _ = write!(text, ", selected={selected}");
         }
         self.mask_options(term, &mut text);
+        if let Some(Number::Int(at)) = term.attribute("sinks") {
+            let sinks = self.tensor(term, *at as usize + 1);
+            let _ = write!(text, ", sinks={sinks}");
+        }
         text.push(')');
         if term.attribute("flat").is_some() {
             text

@@ -184,6 +184,9 @@ impl Program<'_, '_> {
 
     pub(super) fn rope(&mut self, term: &Term) -> String {
         let x = self.operand(term, 0);
+        // A row without heads is one head.
+        let flat = term.shape.len() == 1;
+        let x = if flat { format!("heads({x}, 1)") } else { x };
         let table = term.word("table").unwrap_or_default();
         let name = self
             .writer
@@ -199,7 +202,7 @@ impl Program<'_, '_> {
             let _ = write!(text, ", compute='{compute}'");
         }
         text.push(')');
-        text
+        if flat { format!("merge({text})") } else { text }
     }
 
     /// An operand in brackets where a product needs them.
@@ -211,7 +214,7 @@ impl Program<'_, '_> {
         }
         let loose = match self.writer.graph.term(id).op.as_str() {
             "add" | "sub" | "offset" => true,
-            "mul" | "div" | "scale" | "divide" | "inverse" | "neg" | "square" => tight,
+            "mul" | "div" | "scale" | "divide" | "inverse" | "neg" | "square" | "rsqrt" => tight,
             _ => false,
         };
         if loose { format!("({text})") } else { text }
