@@ -149,6 +149,11 @@ impl Sheet<'_> {
                 }
             }
         }
+        if kinds.is_guess {
+            let count = self.written.len();
+            let words = format!("the number of layers is {count}");
+            assumptions.push((words, format!("layers == {count}")));
+        }
         if !assumptions.is_empty() {
             let lines: Vec<String> =
                 assumptions.iter().map(|(words, test)| format!("  {words}: \"{test}\"")).collect();

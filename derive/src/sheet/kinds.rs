@@ -15,6 +15,7 @@ impl Sheet<'_> {
         if let [(program, _)] = programs {
             return Kinds {
                 expression: None,
+                is_guess: false,
                 programs: vec![("\"*\"".to_owned(), program.clone())],
             };
         }
@@ -49,29 +50,33 @@ impl Sheet<'_> {
                     })
                     .collect();
                 let name = self.names.name(key);
-                return Kinds { expression: Some(format!("{name}[i]")), programs: labelled };
+                let expression = Some(format!("{name}[i]"));
+                return Kinds { expression, is_guess: false, programs: labelled };
             }
         }
         let labels: Vec<String> =
             (0..programs.len()).map(|number| format!("kind_{}", number + 1)).collect();
-        let expression = condition(self.record, self.names, programs, count, &labels);
+        let (expression, is_guess) = condition(self.record, self.names, programs, count, &labels);
         let labelled = programs
             .iter()
             .zip(&labels)
             .map(|((program, _), label)| (label.clone(), program.clone()))
             .collect();
-        Kinds { expression: Some(format!("\"{expression}\"")), programs: labelled }
+        Kinds { expression: Some(format!("\"{expression}\"")), is_guess, programs: labelled }
     }
 }
 
 pub(super) struct Kinds {
     pub(super) expression: Option<String>,
+    /// True if no test of the class says which layers are of a kind, so that other layers are not known.
+    pub(super) is_guess: bool,
     pub(super) programs: Vec<(String, String)>,
 }
 
 /// A test that depends on the number of the layer, and the layers where it holds.
 struct Atom {
     test: Number,
+    is_guess: bool,
     negated: bool,
     holds: Vec<bool>,
 }
@@ -128,8 +133,11 @@ fn atoms(record: &Record, count: usize) -> Vec<Atom> {
             Number::Apply("==".to_owned(), vec![item.clone(), Number::Word(word.to_owned())])
         }));
     }
-    tests
-        .push(Number::Apply("==".to_owned(), vec![Number::Config("i".to_owned()), Number::Int(0)]));
+    // Where two layers differ, nothing says that others are like the second.
+    let first =
+        Number::Apply("==".to_owned(), vec![Number::Config("i".to_owned()), Number::Int(0)]);
+    let is_guess = count < 3 && !tests.contains(&first);
+    tests.push(first.clone());
     let mut config = record.config.clone();
     let mut result: Vec<Atom> = Vec::new();
     for test in tests {
@@ -146,7 +154,8 @@ fn atoms(record: &Record, count: usize) -> Vec<Atom> {
             let opposite: Vec<bool> = holds.iter().map(|truth| !truth).collect();
             for (negated, holds) in [(false, holds), (true, opposite)] {
                 if !result.iter().any(|atom| atom.test == test && atom.negated == negated) {
-                    result.push(Atom { test: test.clone(), negated, holds });
+                    let is_guess = is_guess && test == first;
+                    result.push(Atom { test: test.clone(), is_guess, negated, holds });
                 }
             }
         }
@@ -154,23 +163,25 @@ fn atoms(record: &Record, count: usize) -> Vec<Atom> {
     result
 }
 
-/// An expression for the label of a layer's program.
+/// An expression for the label of a layer's program, and whether it is a guess.
 fn condition(
     record: &Record,
     names: &Names<'_>,
     programs: &[(String, Vec<usize>)],
     count: usize,
     labels: &[String],
-) -> String {
+) -> (String, bool) {
     let atoms = atoms(record, count);
+    let mut is_guess = false;
     let mut remaining: Vec<usize> = (0..count).collect();
     let mut text = String::new();
     for (number, (_, layers)) in programs.iter().enumerate().take(programs.len() - 1) {
         let fits = |holds: &dyn Fn(usize) -> bool| {
             remaining.iter().all(|&index| holds(index) == layers.contains(&index))
         };
-        let single =
-            atoms.iter().find(|atom| fits(&|index| atom.holds[index])).map(|atom| atom.text(names));
+        let single = atoms.iter().find(|atom| fits(&|index| atom.holds[index]));
+        is_guess |= single.is_some_and(|atom| atom.is_guess);
+        let single = single.map(|atom| atom.text(names));
         let pair = || {
             for one in &atoms {
                 for other in &atoms {
@@ -190,12 +201,12 @@ fn condition(
                         .map_or_else(String::new, |number| format!("'{}'", labels[number]))
                 })
                 .collect();
-            return format!("[{}][i]", list.join(", "));
+            return (format!("[{}][i]", list.join(", ")), true);
         };
         let _ = write!(text, "'{}' if {test} else ", labels[number]);
         remaining.retain(|index| !layers.contains(index));
     }
-    format!("{text}'{}'", labels[labels.len() - 1])
+    (format!("{text}'{}'", labels[labels.len() - 1]), is_guess)
 }
 
 /// Is true for a place in a file of classes, and not of what they share.
