@@ -458,15 +458,12 @@ impl<'p, 'w> Program<'p, 'w> {
                 let x = self.operand(term, 0);
                 format!("copies({x}, {})", self.number(&term.shape[0].number))
             }
-            "sigmoid" | "tanh" | "softplus" | "softmax" | "square_root" | "absolute" | "sign" => {
-                let x = self.operand(term, 0);
-                let lifted = term.kind == Kind::Float
-                    && self.writer.graph.term(term.inputs[0]).kind == Kind::Activation;
-                if lifted {
-                    format!("{}(cast({x}, 'f32'))", term.op)
-                } else {
-                    format!("{}({x})", term.op)
-                }
+            "absolute" => {
+                let x = self.lifted(term);
+                format!("{x} * sign({x})")
+            }
+            "sigmoid" | "tanh" | "softplus" | "softmax" | "square_root" | "sign" => {
+                format!("{}({})", term.op, self.lifted(term))
             }
             _ => {
                 for place in 0..term.inputs.len() {
@@ -482,6 +479,14 @@ impl<'p, 'w> Program<'p, 'w> {
 
     fn operand(&mut self, term: &Term, place: usize) -> String {
         self.value(term.inputs[place])
+    }
+
+    /// The first operand, cast to f32 if the term is of f32 and the operand is not.
+    fn lifted(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let is_wide = term.kind != Kind::Float
+            || self.writer.graph.term(term.inputs[0]).kind != Kind::Activation;
+        if is_wide { x } else { format!("cast({x}, 'f32')") }
     }
 
     fn attribute(&self, term: &Term, name: &str) -> String {

@@ -23,7 +23,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 pub(super) type Activation = fn(Dtype, &mut [f32]);
 
 /// The ops of this file.
-const FUNCTIONS: [(&str, Activation); 14] = [
+const FUNCTIONS: [(&str, Activation); 13] = [
     ("silu", |d, y| each(d, y, math::silu)),
     ("gelu", |d, y| each(d, y, math::gelu)),
     ("gelu_tanh", |d, y| each(d, y, math::gelu_tanh)),
@@ -37,7 +37,6 @@ const FUNCTIONS: [(&str, Activation); 14] = [
     ("softplus", |d, y| each(d, y, math::softplus)),
     ("quick_gelu", |d, y| y.iter_mut().for_each(|x| *x = quick_gelu(d, *x))),
     ("square_root", |d, y| each(d, y, f32::sqrt)),
-    ("absolute", |d, y| each(d, y, f32::abs)),
     ("sign", |d, y| each(d, y, sign)),
 ];
 

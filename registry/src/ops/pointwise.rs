@@ -30,8 +30,7 @@ const ACTIVATIONS: &[(&str, &[Trait], &str)] = &[
     ("softplus", PLAIN, "f32 inside, one rounding"),
     ("quick_gelu", GATE, "f32 inside, one rounding"),
     ("square_root", PLAIN, "f32 inside, one rounding"),
-    ("absolute", PLAIN, "the number without its sign"),
-    ("sign", PLAIN, "1, -1, or 0 for 0"),
+    ("sign", PLAIN, "1, -1, or 0 for 0; `x * sign(x)` is the absolute value"),
 ];
 
 /// Names of the functions with [`Trait::Gates`].
@@ -145,12 +144,6 @@ pub(super) fn rules() -> Vec<OpRule> {
         )
         .gives("like x")
         .notes("times a raw tensor"),
-        OpRule::new("gaussian_topk", takes_x().needs("sparsity", ParamKind::Float), infer_gaussian)
-            .gives("like x")
-            .notes(
-                "`relu(x - (mean + deviation * z))` over the last axis, where a normal \
-                 distribution has that share below z",
-            ),
     ]);
     rules
 }
@@ -189,17 +182,6 @@ fn infer_xielu(call: &mut Infer<'_>) -> Result<(), EvalError> {
 fn infer_softcap(call: &mut Infer<'_>) -> Result<(), EvalError> {
     if call.float("c")? <= 0.0 {
         return Err(call.error("c", "a soft cap is above 0").into());
-    }
-    same(call)
-}
-
-fn infer_gaussian(call: &mut Infer<'_>) -> Result<(), EvalError> {
-    let sparsity = call.float("sparsity")?;
-    if !(sparsity > 0.0 && sparsity < 1.0) {
-        return Err(call
-            .error("sparsity", "a share is between 0 and 1")
-            .label(format!("this is {sparsity}"))
-            .into());
     }
     same(call)
 }

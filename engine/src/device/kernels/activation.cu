@@ -12,7 +12,6 @@
 #define SOFTPLUS 9u
 #define QUICK_GELU 10u
 #define SQUARE_ROOT 11u
-#define ABSOLUTE 12u
 
 #define SQRT_2_OVER_PI 0.7978846f
 
@@ -42,7 +41,6 @@ DEVICE float activate(u32 kind, u32 d, float x) {
     case SOFTPLUS: return round_to(d, softplus(x));
     case QUICK_GELU: return round_to(d, x * round_to(d, sigmoid(round_to(d, 1.702f * x))));
     case SQUARE_ROOT: return round_to(d, sqrtf(x));
-    case ABSOLUTE: return fabsf(x);
     default: return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f;
     }
 }
