@@ -465,8 +465,11 @@ impl<'p, 'w> Program<'p, 'w> {
                 let x = self.operand(term, 0);
                 format!("copies({x}, {})", self.number(&term.shape[0].number))
             }
-            "sigmoid" | "tanh" | "softplus" | "softmax" | "square_root" | "absolute" | "sign"
-            | "exp" => {
+            "absolute" => {
+                let x = self.wide_operand(term);
+                format!("{x} * sign({x})")
+            }
+            "sigmoid" | "tanh" | "softplus" | "softmax" | "square_root" | "sign" | "exp" => {
                 let x = self.wide_operand(term);
                 format!("{}({x})", term.op)
             }

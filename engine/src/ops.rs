@@ -27,7 +27,6 @@ mod embed;
 mod expert_linear;
 mod experts;
 mod gated_norm;
-mod gaussian_topk;
 mod glu;
 mod grouped_conv;
 mod heads_linear;
@@ -72,7 +71,6 @@ const FILES: &[fn(&mut Kernels)] = &[
     expert_linear::kernels,
     experts::kernels,
     gated_norm::kernels,
-    gaussian_topk::kernels,
     glu::kernels,
     grouped_conv::kernels,
     heads_linear::kernels,

@@ -42,6 +42,8 @@ pub struct Gguf {
     pub special: Vec<(String, String)>,
     /// Whole keys and what they hold, in order.
     pub metadata: Vec<(String, Scalar)>,
+    /// Whole keys whose lists of integers have 64 bits each, without a sign.
+    pub wide: BTreeSet<String>,
     /// Values that llama.cpp assumes for keys a file lacks, by the key's name below `arch.`.
     pub absent: IndexMap<String, AbsentKey>,
     /// Rules from weights to tensors. The rule's disk side is the model; the first match wins.

@@ -44,6 +44,7 @@ pub mod lint;
 pub mod listing;
 pub mod model;
 pub mod model_json;
+pub mod ngram;
 pub mod normal;
 pub mod op;
 pub mod ops;

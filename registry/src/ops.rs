@@ -27,6 +27,7 @@ mod project;
 mod route;
 mod rule;
 mod shape;
+mod single;
 mod ssm;
 mod streams;
 pub mod table;
@@ -41,6 +42,7 @@ pub use position::ZERO_FIRST;
 pub use route::{INTEGERS, WEIGHT_ADD};
 pub use rule::{InferShapes, OpRule};
 pub use shape::{CONCAT, HEADS, MERGE};
+pub use single::single_family_reason;
 
 /// Returns the signature of an op of one value `x`.
 fn takes_x() -> Signature {

@@ -292,6 +292,8 @@ pub struct GgufDecl {
     pub pre: Option<DimSource>,
     /// Keys and what they hold, in file order.
     pub metadata: IndexMap<String, GgufEntry>,
+    /// Keys that hold lists of 64-bit integers.
+    pub wide: Vec<Ident>,
     /// Values that llama.cpp assumes for keys a file lacks.
     pub absent: IndexMap<String, AbsentKey>,
     /// Tensors and the weights they are made of.

@@ -53,6 +53,19 @@ impl Expr {
         visit(self);
         self.parts().into_iter().for_each(|part| part.walk(visit));
     }
+
+    /// Returns true if it reads the variable of this name.
+    pub fn mentions(&self, name: &str) -> bool {
+        let mut is_read = false;
+        self.walk(&mut |expr| {
+            let first = match &expr.kind {
+                ExprKind::Path(names) => names.first(),
+                _ => None,
+            };
+            is_read |= first.is_some_and(|first| first.name == name);
+        });
+        is_read
+    }
 }
 
 /// The forms of an expression.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use registry::ops::table::call;
-use registry::ops::{Declaration, OpSet};
+use registry::ops::{Declaration, OpSet, activation_op, single_family_reason};
 use registry::scalar::Scalar;
 
 use crate::tool::root;
@@ -127,11 +127,26 @@ fn every_op_has_a_page() {
             let places = if places.is_empty() { "none".to_owned() } else { quoted(&places) };
             let _ = writeln!(page, "| {what} | {places} |");
         }
-        for (what, files) in [("functions of the library", &library), ("specs", &specs)] {
-            let callers = callers(files, name);
+        let library_callers = callers(&library, name);
+        let spec_callers = callers(&specs, name);
+        // Configs name activations, whose ops are not called by name.
+        let is_named = activation_op(name).is_some();
+        let is_single = !is_named && library_callers.is_empty() && spec_callers.len() == 1;
+        let reason = single_family_reason(name);
+        assert_eq!(
+            is_single,
+            reason.is_some(),
+            "`registry/src/ops/single.rs` says why one family alone has an op: `{name}`"
+        );
+        for (what, callers) in
+            [("functions of the library", library_callers), ("specs", spec_callers)]
+        {
             if !callers.is_empty() {
                 let _ = writeln!(page, "| {what} | {} |", quoted(&callers));
             }
+        }
+        if let Some(reason) = reason {
+            let _ = writeln!(page, "\nOne family alone uses it. No other ops make it: {reason}.");
         }
         let file = folder.join(format!("{name}.md"));
         if updates {

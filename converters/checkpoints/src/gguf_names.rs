@@ -1,5 +1,7 @@
 //! GGUF tensor names for models whose specs give none.
 
+use std::collections::BTreeSet;
+
 use formats::gguf::MAX_NAME;
 use indexmap::IndexMap;
 use registry::diag::Span;
@@ -33,6 +35,7 @@ pub fn own_names(model: &Model) -> Gguf {
         metadata: counts.collect(),
         absent: IndexMap::new(),
         rules,
+        wide: BTreeSet::new(),
         tensors: vec![],
         scalars: vec![],
         drop: vec![],

@@ -213,7 +213,8 @@ pub fn keys(gguf: &Gguf, name: &str, tokenizer: &Metadata, file_type: u32) -> Me
         keys.set("general.name", name);
     }
     for (key, scalar) in &gguf.metadata {
-        if let Some(value) = value(scalar) {
+        let wide = gguf.wide.contains(key).then(|| wide_list(scalar)).flatten();
+        if let Some(value) = wide.or_else(|| value(scalar)) {
             keys.set(key.as_str(), value);
         }
     }
@@ -239,6 +240,16 @@ fn value(scalar: &Scalar) -> Option<MetadataValue> {
         Scalar::List(items) => MetadataValue::Array(array(items)?),
         Scalar::Null | Scalar::Map(_) => return None,
     })
+}
+
+/// Returns a list of integers with 64 bits each; none of other values, which are written as they are elsewhere.
+fn wide_list(scalar: &Scalar) -> Option<MetadataValue> {
+    let Scalar::List(items) = scalar else { return None };
+    let numbers = items.iter().map(|item| match item {
+        Scalar::Int(n) => u64::try_from(*n).ok(),
+        _ => None,
+    });
+    Some(MetadataValue::Array(MetadataArray::U64(numbers.collect::<Option<_>>()?)))
 }
 
 fn array(items: &[Scalar]) -> Option<MetadataArray> {

@@ -23,7 +23,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
 pub(super) type Activation = fn(Dtype, &mut [f32]);
 
 /// The ops of this file.
-const FUNCTIONS: [(&str, Activation); 15] = [
+const FUNCTIONS: [(&str, Activation); 14] = [
     ("silu", |d, y| each(d, y, math::silu)),
     ("gelu", |d, y| each(d, y, math::gelu)),
     ("gelu_tanh", |d, y| each(d, y, math::gelu_tanh)),
@@ -38,7 +38,6 @@ const FUNCTIONS: [(&str, Activation); 15] = [
     ("quick_gelu", |d, y| y.iter_mut().for_each(|x| *x = quick_gelu(d, *x))),
     ("square_root", |d, y| each(d, y, f32::sqrt)),
     ("exp", |d, y| each(d, y, f32::exp)),
-    ("absolute", |d, y| each(d, y, f32::abs)),
     ("sign", |d, y| each(d, y, sign)),
 ];
 

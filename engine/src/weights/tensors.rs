@@ -3,6 +3,7 @@
 use checkpoints::GgufWeights;
 use checkpoints::checkpoint::Rounding;
 use checkpoints::gguf_weights::{BlockView, RowParts};
+use checkpoints::integers::is_integer;
 use checkpoints::load::WeightView as FileView;
 use checkpoints::weights::StridedMatrix;
 use formats::safetensors::FileDtype;
@@ -55,7 +56,9 @@ pub trait WeightSource: Send + Sync {
 impl WeightSource for GgufWeights {
     fn view(&self, id: WeightId) -> Result<FileView<'_>, Error> {
         let BlockView { ty, shape, bytes, .. } = self.view(id);
-        let Some(dtype) = ty.plain().map(FileDtype::from) else {
+        // Both formats have the same names of integers.
+        let integer = FileDtype::parse(ty.name()).filter(|dtype| is_integer(*dtype));
+        let Some(dtype) = ty.plain().map(FileDtype::from).or(integer) else {
             return Err(wrong_dtype(&format!("number {}", id.0), ty.name()));
         };
         Ok(FileView { dtype, shape, bytes })

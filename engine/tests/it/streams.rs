@@ -71,15 +71,6 @@ fn streams_are_mixed_spread_and_averaged() {
 }
 
 #[test]
-fn what_stands_out_is_kept() {
-    let (mut b, x) = rows(&[&[0.0, 0.0, 4.0, 4.0]]);
-    let (node, y) = b.node("gaussian_topk", &[x], &[4]);
-    node.attrs = attrs(&[("sparsity", Scalar::Float(0.5))]);
-    // Half of a normal distribution lies above its mean.
-    assert_eq!(run(b, y, Dtype::F32, 1), [0.0, 0.0, 2.0, 2.0]);
-}
-
-#[test]
 fn a_share_of_one_half_is_taken_off_the_other() {
     let (mut b, x) = rows(&[&[1.0, 2.0, 10.0, 20.0]]);
     let (_, heads) = b.node("heads", &[x], &[2, 2]);

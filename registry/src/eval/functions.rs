@@ -6,6 +6,7 @@ use super::operators::{Number, capped, finite, order, repeat, too_large};
 use super::{expected, truth};
 use crate::config::Config;
 use crate::diag::{Finding, Span};
+use crate::ngram::hash_factors;
 use crate::normal::quantile;
 use crate::scalar::Scalar;
 use crate::suggest;
@@ -13,9 +14,35 @@ use crate::syntax::Ident;
 
 /// Their names.
 pub const NAMES: &[&str] = &[
-    "abs", "all", "any", "bf16", "ceil", "config", "exp", "f32", "fill", "float", "floor", "get",
-    "has", "int", "len", "listed", "log", "map", "max", "min", "primes", "quantile", "range",
-    "repeat", "round", "round_up", "sqrt", "sum",
+    "abs",
+    "all",
+    "any",
+    "bf16",
+    "ceil",
+    "config",
+    "exp",
+    "f32",
+    "fill",
+    "float",
+    "floor",
+    "get",
+    "has",
+    "hash_factors",
+    "int",
+    "len",
+    "listed",
+    "log",
+    "map",
+    "max",
+    "min",
+    "primes",
+    "quantile",
+    "range",
+    "repeat",
+    "round",
+    "round_up",
+    "sqrt",
+    "sum",
 ];
 
 /// The arguments of a call.
@@ -53,6 +80,10 @@ impl BuiltinCall<'_> {
             Number::Int(value) => Ok(value),
             Number::Float(_) => Err(self.wrong("an integer", n)),
         }
+    }
+
+    fn size(&self, n: usize) -> Result<usize, Finding> {
+        usize::try_from(self.int(n)?).map_err(|_| self.wrong("a number of 0 or more", n))
     }
 
     /// Builds a map of keys and values in turn.
@@ -149,6 +180,14 @@ pub(super) fn call(
         }
         "round_up" => round_up(&call),
         "primes" => primes(&call),
+        "hash_factors" => {
+            call.arity(3, 3)?;
+            let vocab = call.size(1)?;
+            let count = call.size(2)?;
+            capped(count, call.at)?;
+            let factors = hash_factors(call.int(0)?, vocab, count);
+            Ok(Scalar::List(factors.into_iter().map(Scalar::Int).collect()))
+        }
         "fill" => fill(&call),
         "range" => range(&call),
         "len" => {
@@ -292,7 +331,7 @@ const MAX_DIVISIONS: i64 = 1 << 28;
 fn primes(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {
     call.arity(2, 2)?;
     let first = call.int(0)?;
-    let count = usize::try_from(call.int(1)?).map_err(|_| call.wrong("a number of primes", 1))?;
+    let count = call.size(1)?;
     capped(count, call.at)?;
     let mut numbers = Vec::new();
     let mut divisions = MAX_DIVISIONS;

@@ -34,6 +34,7 @@ fn gguf(rules: Vec<TensorRule>) -> Gguf {
         metadata: vec![],
         absent: IndexMap::new(),
         rules,
+        wide: BTreeSet::new(),
         tensors: vec![],
         scalars: vec![("x.alpha".into(), Pattern::parse("l.{i}.alpha").unwrap())],
         drop: vec![Pattern::parse("*.unused").unwrap()],

@@ -31,8 +31,7 @@ const ACTIVATIONS: &[(&str, &[Trait], &str)] = &[
     ("quick_gelu", GATE, "f32 inside, one rounding"),
     ("square_root", PLAIN, "f32 inside, one rounding"),
     ("exp", PLAIN, "f32 inside, one rounding"),
-    ("absolute", PLAIN, "the number without its sign"),
-    ("sign", PLAIN, "1, -1, or 0 for 0"),
+    ("sign", PLAIN, "1, -1, or 0 for 0; `x * sign(x)` is the absolute value"),
 ];
 
 /// Names of the functions with [`Trait::Gates`].
@@ -153,12 +152,6 @@ pub(super) fn rules() -> Vec<OpRule> {
         )
         .gives("`shape`")
         .notes("a raw tensor, the same for each row of x; f32 if it is `kept` so"),
-        OpRule::new("gaussian_topk", takes_x().needs("sparsity", ParamKind::Float), infer_gaussian)
-            .gives("like x")
-            .notes(
-                "`relu(x - (mean + deviation * z))` over the last axis, where a normal \
-                 distribution has that share below z",
-            ),
     ]);
     rules
 }
@@ -197,17 +190,6 @@ fn infer_xielu(call: &mut Infer<'_>) -> Result<(), EvalError> {
 fn infer_softcap(call: &mut Infer<'_>) -> Result<(), EvalError> {
     if call.float("c")? <= 0.0 {
         return Err(call.error("c", "a soft cap is above 0").into());
-    }
-    same(call)
-}
-
-fn infer_gaussian(call: &mut Infer<'_>) -> Result<(), EvalError> {
-    let sparsity = call.float("sparsity")?;
-    if !(sparsity > 0.0 && sparsity < 1.0) {
-        return Err(call
-            .error("sparsity", "a share is between 0 and 1")
-            .label(format!("this is {sparsity}"))
-            .into());
     }
     same(call)
 }

@@ -23,6 +23,9 @@ const MOST_LAYERS: i64 = 10_000;
 /// Place of a layer's number in the name of a tensor.
 const LAYER_HOLE: &str = "{i}";
 
+/// The number of a layer in expressions.
+const LAYER: &str = "i";
+
 /// Keys that are not below the architecture's name.
 const GLOBAL: [&str; 3] = ["general.", "tokenizer.", "xielu."];
 
@@ -100,8 +103,10 @@ pub(super) fn resolve(
         .iter()
         .map(|(kind, token): &(Ident, Ident)| (kind.name.clone(), token.name.clone()))
         .collect();
+    let wide = decl.wide.iter().map(|key| whole(&arch, &key.name)).collect();
     Some(Gguf {
         arch,
+        wide,
         pre,
         special,
         metadata,
@@ -130,9 +135,15 @@ fn of_each_layer(ident: &Ident, env: &dyn Env) -> Result<Vec<String>, EvalError>
     if !ident.name.contains(LAYER_HOLE) {
         return Ok(vec![ident.name.clone()]);
     }
+    let layers = count_of_layers(ident, env)?;
+    Ok((0..layers).map(|i| ident.name.replace(LAYER_HOLE, &i.to_string())).collect())
+}
+
+/// Returns the number of layers of the model, for a name with a hole for them.
+fn count_of_layers(ident: &Ident, env: &dyn Env) -> Result<i64, EvalError> {
     let layers = Ident { name: "layers".to_owned(), ..ident.clone() };
     let layers = env.lookup(&layers)?.as_usize().unwrap_or(0);
-    Ok((0..layers).map(|i| ident.name.replace(LAYER_HOLE, &i.to_string())).collect())
+    Ok(i64::try_from(layers).map_or(MOST_LAYERS, |layers| layers.min(MOST_LAYERS)))
 }
 
 /// Parses a pattern of one weight in each layer.
@@ -216,9 +227,11 @@ fn numbers(value: &Scalar, entry: &GgufEntry) -> Result<Option<Vec<f32>>, EvalEr
 
 /// Returns the rules of an entry; none if it does not count in this model.
 fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, EvalError> {
-    if let Some(when) = &decl.when
-        && !eval::truth(&eval::eval_owned(when, env)?)
-    {
+    let reads_layer = decl.steps.iter().chain(&decl.when).any(|expr| expr.mentions(LAYER));
+    if reads_layer && decl.weight.name.contains(LAYER_HOLE) {
+        return rules_of_layers(decl, env);
+    }
+    if !applies(decl, env)? {
         return Ok(Vec::new());
     }
     let Some((layers, first)) = &decl.layers else {
@@ -228,11 +241,33 @@ fn rules_of(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, EvalErr
     let first = layer_count(first, env)?;
     (0..layers)
         .map(|n| {
-            let weight = numbered(&decl.weight, n);
-            let name = numbered(&decl.name, first + n);
-            rule(decl, &weight, &name, &LayerEnv::new(env, n))
+            let weight = numbered(&decl.weight, "{n}", n);
+            let name = numbered(&decl.name, "{n}", first + n);
+            rule(decl, &weight, &name, &LayerEnv::new(env, "n", n))
         })
         .collect()
+}
+
+/// Returns true if the entry has no condition, or meets it.
+fn applies(decl: &GgufWeight, env: &dyn Env) -> Result<bool, EvalError> {
+    match &decl.when {
+        Some(when) => Ok(eval::truth(&eval::eval_owned(when, env)?)),
+        None => Ok(true),
+    }
+}
+
+/// Returns the rules of an entry that reads the number of the layer: one for each layer that it applies to.
+fn rules_of_layers(decl: &GgufWeight, env: &dyn Env) -> Result<Vec<TensorRule>, EvalError> {
+    let mut rules = Vec::new();
+    for i in 0..count_of_layers(&decl.name, env)? {
+        let layer = LayerEnv::new(env, LAYER, i);
+        if applies(decl, &layer)? {
+            let weight = numbered(&decl.weight, LAYER_HOLE, i);
+            let name = numbered(&decl.name, LAYER_HOLE, i);
+            rules.push(rule(decl, &weight, &name, &layer)?);
+        }
+    }
+    Ok(rules)
 }
 
 /// Evaluates a number of layers.
@@ -246,9 +281,9 @@ fn layer_count(expr: &Expr, env: &dyn Env) -> Result<i64, EvalError> {
     }
 }
 
-/// Puts a number in the place of `{n}`.
-fn numbered(ident: &Ident, n: i64) -> Ident {
-    Ident { name: ident.name.replace("{n}", &n.to_string()), ..ident.clone() }
+/// Puts a number in the place of a hole.
+fn numbered(ident: &Ident, hole: &str, n: i64) -> Ident {
+    Ident { name: ident.name.replace(hole, &n.to_string()), ..ident.clone() }
 }
 
 /// Builds the rule for one pattern of the model and one of the file.

@@ -347,6 +347,7 @@ pub(crate) static GGUF: KeyTable = KeyTable {
             KeyForm::Names(&KeyForm::Expr),
             "Keys below `<arch>.` (or whole ones that begin with `general.` or `tokenizer.`); null leaves one out.",
         ),
+        may("wide", KeyForm::Words, "Keys of `metadata` that hold lists of 64-bit integers."),
         may(
             "absent",
             KeyForm::Names(&KeyForm::Expr),
@@ -417,7 +418,7 @@ pub(crate) static GGUF_WEIGHT: KeyTable = KeyTable {
         may(
             "when",
             KeyForm::Expr,
-            "Condition over dims under which the entry counts; always if none is given.",
+            "Condition over dims under which the entry counts; always if none is given. It may read `i`, the layer.",
         ),
         may(
             "layers",

@@ -849,7 +849,6 @@ ggml_tensor * Graph::act(const Value & name, ggml_tensor * x) {
     if (word == "softmax") { return ggml_soft_max(ctx0, x); }
     if (word == "square_root") { return ggml_sqrt(ctx0, x); }
     if (word == "exp") { return ggml_exp(ctx0, x); }
-    if (word == "absolute") { return ggml_abs(ctx0, x); }
     if (word == "sign") { return ggml_sgn(ctx0, x); }
     throw failure("the activation `" + word + "`");
 }

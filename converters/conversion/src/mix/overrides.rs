@@ -60,7 +60,8 @@ impl TensorType {
 
 /// Parses the name of a type, in any case, if tensors of a model can have it.
 pub fn parse_type(name: &str) -> Result<BlockType, Error> {
-    let ty = BlockType::parse(name).filter(|ty| ty.is_written());
+    let is_target = |ty: &BlockType| ty.is_written() && (ty.is_quantized() || ty.plain().is_some());
+    let ty = BlockType::parse(name).filter(is_target);
     ty.ok_or_else(|| Error::UnknownType { found: shown(name) })
 }
 
@@ -73,6 +74,8 @@ mod tests {
         let rule = TensorType::parse("BLK\\.[01]\\.ffn=Q8_0").unwrap();
         assert_eq!((rule.pattern(), rule.ty), ("blk\\.[01]\\.ffn", BlockType::Q80));
         assert!(rule.fits("blk.1.ffn_up.weight") && !rule.fits("blk.2.ffn_up.weight"));
+        // Integers are written where a section asks for them, and no weights become integers.
+        assert!(parse_type("i32").is_err() && parse_type("f32").is_ok());
         assert!(!rule.fits("BLK.1.ffn_up.weight"));
         for (text, part) in [
             ("ffn", "PATTERN=TYPE"),

@@ -1,4 +1,5 @@
-//! Formats without blocks: F32, F16, BF16; and, read only, F64 and integers.
+//! Formats without blocks: F32, F16, BF16; integers of 32 bits, for tensors of indices; and, read only, F64 and other
+//! integers.
 
 use super::declaration::{BlockDeclaration, FileType, ScaleRule};
 use super::decoder::BlockCode;
@@ -58,7 +59,11 @@ pub(super) const I16: BlockDeclaration = BlockDeclaration {
     ..BlockDeclaration::new("I16", 25, 1, 2)
 };
 
+// Written where a section asks for it, and no target.
 pub(super) const I32: BlockDeclaration = BlockDeclaration {
+    encode: Some(|numbers, _, _, out| {
+        write(numbers, out, |x| (x.round_ties_even() as i32).to_le_bytes());
+    }),
     decode: Some(BlockCode::plain(|_, bytes, out| {
         read(bytes, out, |bits| i32::from_le_bytes(bits) as f32);
     })),

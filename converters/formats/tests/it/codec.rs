@@ -31,7 +31,7 @@ fn lengths_that_do_not_fit_are_refused() {
 
 #[test]
 fn formats_that_are_not_written_are_refused() {
-    for ty in [BlockType::Q81, BlockType::Q8K, BlockType::I32, BlockType::F64] {
+    for ty in [BlockType::Q81, BlockType::Q8K, BlockType::I16, BlockType::F64] {
         let row = ty.elements();
         assert_eq!(encode(ty, &vec![1.0; row], row).unwrap_err(), Error::NotWritten { ty });
     }
@@ -67,6 +67,8 @@ fn integers_and_f64_are_read_as_numbers() {
     assert_eq!(decode(BlockType::I8, &[0xff, 5]), [-1.0, 5.0]);
     assert_eq!(decode(BlockType::I16, &(-300_i16).to_le_bytes()), [-300.0]);
     assert_eq!(decode(BlockType::I32, &(1_i32 << 20).to_le_bytes()), [1_048_576.0]);
+    let indices = [1_048_576.0, -3.0];
+    assert_eq!(decode(BlockType::I32, &encode(BlockType::I32, &indices, 2).unwrap()), indices);
     assert_eq!(decode(BlockType::I64, &i64::MIN.to_le_bytes()), [-9_223_372_036_854_775_808.0]);
     assert_eq!(decode(BlockType::F64, &0.1_f64.to_le_bytes()), [0.1_f32]);
 }

@@ -12,8 +12,7 @@
 #define SOFTPLUS 9u
 #define QUICK_GELU 10u
 #define SQUARE_ROOT 11u
-#define ABSOLUTE 12u
-#define EXP 14u
+#define EXP 13u
 
 #define SQRT_2_OVER_PI 0.7978846f
 
@@ -43,7 +42,6 @@ DEVICE float activate(u32 kind, u32 d, float x) {
     case SOFTPLUS: return round_to(d, softplus(x));
     case QUICK_GELU: return round_to(d, x * round_to(d, sigmoid(round_to(d, 1.702f * x))));
     case SQUARE_ROOT: return round_to(d, sqrtf(x));
-    case ABSOLUTE: return fabsf(x);
     case EXP: return round_to(d, expf(x));
     default: return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f;
     }

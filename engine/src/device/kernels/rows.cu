@@ -1,5 +1,4 @@
-// Arithmetic of rows: `temperature`, `zero_first`, `mean`, `mix_streams`, `outer`, `sinkhorn`, `heads_linear`, `gaussian_topk`,
-// `xielu`, `differ`.
+// Arithmetic of rows: `temperature`, `zero_first`, `mean`, `mix_streams`, `outer`, `sinkhorn`, `heads_linear`, `xielu`, `differ`.
 
 // Rows times a factor for each.
 KERNEL(scale_rows, const u8 *x, u32 stored, const float *factors, u32 width, u8 *y, u32 dtype, u64 count) {
@@ -109,33 +108,6 @@ KERNEL(heads_linear, const u8 *x, u32 stored, const float *weight, const float *
                 return load(x, stored, row + k) * weight[at];
             });
             store(y, dtype, n, sum + (bias ? bias[line] : 0.0f));
-        }
-    }
-}
-
-// relu(x - (mean + deviation * z)), each step rounded; a block for each row.
-KERNEL(gaussian_topk, const u8 *x, u32 stored, u32 width, float z, u8 *y, u32 dtype) {
-    SHARED(float, lanes, THREADS);
-    SHARED(double, total, 1);
-    SHARED(float, mean, 1);
-    u64 row = (u64)BLOCK * width;
-    fold(width, [&](u32 k) { return load(x, stored, row + k); }, lanes, total);
-    PHASE(t) {
-        if (t == 0) mean[0] = (float)total[0] / (float)width;
-    }
-    fold(
-        width,
-        [&](u32 k) {
-            float apart = load(x, stored, row + k) - mean[0];
-            return apart * apart;
-        },
-        lanes, total);
-    PHASE(t) {
-        float spread = round_to(dtype, sqrtf((float)total[0] / (float)width));
-        float cutoff = round_to(dtype, round_to(dtype, mean[0]) + round_to(dtype, spread * z));
-        for (u32 k = t; k < width; k += THREADS) {
-            float above = round_to(dtype, load(x, stored, row + k) - cutoff);
-            store(y, dtype, row + k, above < 0.0f ? 0.0f : above);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::ops::glu::Glu;
 use crate::ops::{Args, Ctx, Kernel, Kernels};
 
 /// The activations by the number that `activation.cu` gives them.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 14] = [
     "silu",
     "gelu",
     "gelu_tanh",
@@ -20,7 +20,6 @@ const NAMES: [&str; 15] = [
     "softplus",
     "quick_gelu",
     "square_root",
-    "absolute",
     "sign",
     "exp",
 ];

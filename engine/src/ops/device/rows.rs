@@ -3,11 +3,9 @@
 use crate::Error;
 use crate::device::source::constant;
 use crate::device::{KernelArgument, count};
-use crate::kernels::round::round1;
 use crate::ops::device::embed::look_up;
 use crate::ops::device::{index, last_axis};
 use crate::ops::differ::Differ;
-use crate::ops::gaussian_topk::GaussianTopk;
 use crate::ops::heads_linear::HeadsLinear;
 use crate::ops::position::{PositionEmbed, Sinusoid, Temperature, ZeroFirst};
 use crate::ops::streams::{Mean, MixStreams, Outer, Sinkhorn};
@@ -33,9 +31,6 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("sinkhorn", DeviceSinkhorn::prepare);
     kernels.prepared("heads_linear", |args: &Args<'_>| {
         HeadsLinear::prepare(args).map(DeviceHeadsLinear)
-    });
-    kernels.prepared("gaussian_topk", |args: &Args<'_>| {
-        GaussianTopk::prepare(args).map(DeviceGaussianTopk)
     });
     kernels.prepared("xielu", |args: &Args<'_>| Xielu::prepare(args).map(|_| DeviceXielu));
     kernels.prepared("differ", |args: &Args<'_>| Differ::prepare(args).map(DeviceDiffer));
@@ -226,25 +221,6 @@ impl Kernel for DeviceHeadsLinear {
             shared.into(),
         ];
         each(ctx, "heads_linear", &x, &more, y)
-    }
-}
-
-struct DeviceGaussianTopk(GaussianTopk);
-
-impl Kernel for DeviceGaussianTopk {
-    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
-        let x = ctx.device_input(0)?;
-        let y = ctx.device_output(0, x.rows())?;
-        let arguments = [
-            (&*x.buffer).into(),
-            x.dtype.into(),
-            index(ctx, x.width())?.into(),
-            round1(y.dtype, self.0.z).into(),
-            (&*y.buffer).into(),
-            y.dtype.into(),
-        ];
-        ctx.queue()?.launch("gaussian_topk", x.rows(), &arguments)?;
-        ctx.set_device(0, y)
     }
 }
 

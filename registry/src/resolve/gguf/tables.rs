@@ -45,21 +45,26 @@ impl Env for GgufEnv<'_> {
     }
 }
 
-/// The dims, and `n`, the number of one layer.
+/// The dims, and the number of one layer under a name.
 pub(super) struct LayerEnv<'a> {
     dims: &'a dyn Env,
+    name: &'static str,
     number: Scalar,
 }
 
 impl<'a> LayerEnv<'a> {
-    pub(super) fn new(dims: &'a dyn Env, number: i64) -> Self {
-        Self { dims, number: Scalar::Int(number) }
+    pub(super) fn new(dims: &'a dyn Env, name: &'static str, number: i64) -> Self {
+        Self { dims, name, number: Scalar::Int(number) }
     }
 }
 
 impl Env for LayerEnv<'_> {
     fn lookup(&self, name: &Ident) -> EvalResult<'_> {
-        if name.name == "n" { Ok(Cow::Borrowed(&self.number)) } else { self.dims.lookup(name) }
+        if name.name == self.name {
+            Ok(Cow::Borrowed(&self.number))
+        } else {
+            self.dims.lookup(name)
+        }
     }
 
     fn config(&self) -> &Config {

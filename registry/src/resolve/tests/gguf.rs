@@ -89,6 +89,28 @@ fn a_model_says_what_it_is_as_a_file() {
 }
 
 #[test]
+fn an_entry_with_a_condition_of_layers_counts_in_those_layers() {
+    let general = "    blk.{i}.mix_{in|out}: {";
+    let late =
+        "    blk.{i}.late_{in|out}: { weight: \"net.layers.{i}.mix.{in|out}\", when: i > 1 }\n";
+    let text = with_gguf("").replace(general, &format!("{late}{general}"));
+    let (model, warnings) = run(&text, CONFIG).unwrap();
+    assert_eq!(warnings, []);
+    let groups = model.gguf.unwrap().groups(&model.graph.weights).unwrap();
+    let tensors = groups.iter().flat_map(|group| &group.tensors).map(|(name, _)| name.as_str());
+    let names: Vec<&str> = tensors.filter(|name| name.ends_with("_in.weight")).collect();
+    assert_eq!(names, ["blk.0.mix_in.weight", "blk.2.late_in.weight"]);
+}
+
+#[test]
+fn a_faulty_condition_of_layers_is_named() {
+    let text = with_gguf("").replace("when: hidden > 8", "when: \"kinds[i + 9] == 'conv'\"");
+    let findings = run(&text, CONFIG).unwrap_err();
+    let told: Vec<String> = findings.iter().map(told).collect();
+    assert_eq!(told, ["`kinds[i + 9]`: the index 9 is out of range (there are 4 items)"]);
+}
+
+#[test]
 fn faulty_keys_of_a_file_are_named() {
     for (line, expected) in [
         ("x: main.thetta", "`thetta`: there is no member `thetta` -> did you mean `theta`?"),

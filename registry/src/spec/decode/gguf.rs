@@ -35,6 +35,7 @@ impl SpecDecoder {
             config,
             special,
             nextn,
+            wide: self.words(map, "wide"),
             drop: self.words(map, "drop"),
             idle: self.words(map, "idle"),
             filled: self.words(map, "filled"),
