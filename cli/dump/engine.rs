@@ -179,7 +179,16 @@ impl EngineDumpArgs {
                 dump.manifest.vocab,
                 about.vocab
             );
-            return Ok(dump.manifest.prompts);
+            let mut prompts = dump.manifest.prompts;
+            // A dump of an engine has prompts of tokens alone.
+            prompts.retain(|prompt| !prompt.has_rows());
+            ensure!(
+                !prompts.is_empty(),
+                "all prompts of the dump `{}` have rows in the place of embeddings, which no dump of an engine has; give \
+                 prompts with --prompts FILE",
+                dump.dir.display()
+            );
+            return Ok(prompts);
         }
         Ok(parity::record::derived(about))
     }
@@ -244,6 +253,12 @@ fn read_prompts(path: &Path, vocab: usize) -> Result<Vec<Prompt>> {
             format!("`{shown}`: prompt {n} is not an object with `name` and `tokens`")
         })?;
         prompts.push(prompt);
+    }
+    if let Some(prompt) = prompts.iter().find(|prompt| prompt.has_rows()) {
+        bail!(
+            "`{shown}`: prompt `{}` has rows in the place of embeddings, which only a dump of the reference has; give tokens alone",
+            prompt.name
+        );
     }
     parity::dump::check_prompts(&prompts, vocab)
         .map_err(|why| anyhow::anyhow!("`{shown}`: {why}"))?;

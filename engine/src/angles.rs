@@ -30,6 +30,17 @@ impl Angles {
     /// Angles for spans of positions, one span per chunk. Which frequencies hold is decided per
     /// chunk by the length that its sequence reaches, as a forward of that chunk alone would.
     pub fn new(table: &RopeTable, spans: &[std::ops::Range<usize>], activation: Dtype) -> Self {
+        Self::placed(table, spans, &[], activation)
+    }
+
+    /// Angles like those of [`Angles::new`], with positions of their own for some rows. `placed` has ranges of rows,
+    /// and for each axis the positions of the rows of a range.
+    pub fn placed(
+        table: &RopeTable,
+        spans: &[std::ops::Range<usize>],
+        placed: &[(std::ops::Range<usize>, &[&[u32]])],
+        activation: Dtype,
+    ) -> Self {
         let mut angles = Self { pairs: table.inv_freq.len(), ..Self::default() };
         for span in spans {
             let frequencies = table.frequencies(span.end);
@@ -42,6 +53,9 @@ impl Angles {
                 }
             }
         }
+        for (rows, axes) in placed {
+            angles.turn(table, rows, axes);
+        }
         if let Some(dtype) = table.rounded {
             round(dtype, &mut angles.cos);
             round(dtype, &mut angles.sin);
@@ -51,6 +65,21 @@ impl Angles {
         round(activation, &mut angles.cos_rounded);
         round(activation, &mut angles.sin_rounded);
         angles
+    }
+
+    /// Replaces the angles of a range of rows by those of given positions. Positions of one axis are those of all axes.
+    fn turn(&mut self, table: &RopeTable, rows: &std::ops::Range<usize>, axes: &[&[u32]]) {
+        let factor = table.attention_factor as f32;
+        for (n, row) in rows.clone().enumerate() {
+            for (pair, frequency) in table.inv_freq.iter().enumerate() {
+                let axis = table.axes.get(pair).copied().unwrap_or(0).min(axes.len() - 1);
+                let position = (axes[axis][n] as usize).saturating_sub(table.behind);
+                let angle = position as f32 * frequency;
+                let place = row * self.pairs + pair;
+                self.cos[place] = angle.cos() * factor;
+                self.sin[place] = angle.sin() * factor;
+            }
+        }
     }
 }
 
@@ -139,6 +168,7 @@ mod tests {
             dynamic: None,
             rounded: None,
             behind: 0,
+            axes: Vec::new(),
             kind: "longrope".into(),
         }
     }
@@ -152,6 +182,18 @@ mod tests {
         let alone = Angles::new(&table(), &[2..4], Dtype::Bf16);
         assert_eq!(alone.cos, angles.cos[6..]);
         assert_eq!(alone.cos_rounded[0], half::bf16::from_f32(alone.cos[0]).to_f32());
+    }
+
+    #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "one chunk is one span")]
+    fn each_frequency_counts_its_axis() {
+        let table = RopeTable { axes: vec![1, 0], long: None, ..table() };
+        let plain = Angles::new(&table, &[0..9], Dtype::F32);
+        let of = |position: usize, pair: usize| plain.cos[2 * position + pair];
+        let rows = Angles::placed(&table, &[0..3], &[(1..3, &[&[4, 5], &[7, 8]])], Dtype::F32);
+        assert_eq!(rows.cos, [of(0, 0), of(0, 1), of(7, 0), of(4, 1), of(8, 0), of(5, 1)]);
+        let one = Angles::placed(&table, &[0..3], &[(0..3, &[&[2, 4, 4]])], Dtype::F32);
+        assert_eq!(one.cos, [of(2, 0), of(2, 1), of(4, 0), of(4, 1), of(4, 0), of(4, 1)]);
     }
 
     #[test]

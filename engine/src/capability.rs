@@ -21,6 +21,8 @@ impl Feature {
             (options.ranks > 1, Self::TensorParallel),
             (options.prefix, Self::Prefix),
             (options.documents, Self::Documents),
+            (options.spans, Self::Spans),
+            (options.rows, Self::Rows),
         ];
         features.into_iter().filter_map(|(needed, feature)| needed.then_some(feature)).collect()
     }

@@ -135,7 +135,7 @@ impl Drafter {
         for _ in 0..k {
             let mut rows = TapCopy::of(&self.nextn.recycle);
             let chunk = Chunk { slot: self.head, tokens: &tokens, rows: OutputRows::Last };
-            let extra = ExtraInputs { hidden: &hidden, masks: &[] };
+            let extra = ExtraInputs { hidden: &hidden, ..ExtraInputs::default() };
             let logits = single_chunk(head.step_with(&[chunk], extra, &mut rows)?)?;
             let draft = greedy(logits.row(0));
             drafts.push(draft);

@@ -99,6 +99,14 @@ pub enum Error {
         /// The reason, and the remedy.
         reason: String,
     },
+    /// Rows or positions that a chunk, the model, or the engine does not have.
+    #[error("slot {slot}: {reason}")]
+    Given {
+        /// The slot.
+        slot: usize,
+        /// The reason, and the remedy.
+        reason: String,
+    },
     /// A head that this way of drafting does not know.
     #[error("drafting: {0}")]
     Draft(String),

@@ -8,12 +8,14 @@ use std::sync::Arc;
 
 use registry::diag::Finding;
 use registry::dtype::Dtype;
-use registry::graph::Graph;
+use registry::graph::{Graph, ValueId};
 use registry::ops::Trait;
 use registry::rope::RopeTable;
 
 use crate::angles::{Angles, DeviceAngles};
 use crate::device::{DeviceQueue, count};
+use crate::given::StepGiven;
+use crate::kernels::round::round;
 use crate::ops::{ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Slot;
 use crate::value::{DeviceValue, GraphValue, stored_bytes};
@@ -28,6 +30,10 @@ pub(crate) struct PreparedGraph {
     dead: Vec<Vec<usize>>,
     head: usize,
     output: usize,
+    /// The node that makes the embedding, and the value.
+    embedding: Option<(usize, usize)>,
+    /// The node that makes what a layer gives, and the value, for the first layers behind which rows may be added.
+    beside: Vec<(usize, usize)>,
     /// The device that kernels run on; none for the CPU.
     device: Option<DeviceQueue>,
 }
@@ -37,6 +43,8 @@ pub(crate) struct StepInputs<'a> {
     pub(crate) tokens: Vec<u32>,
     /// Rows of what is fed besides the tokens, where the graph is fed something.
     pub(crate) hidden: Option<GraphValue>,
+    /// Rows in the place of embeddings, and positions.
+    pub(crate) given: StepGiven<'a>,
     pub(crate) chunks: Vec<ChunkRows>,
     /// Rows whose logits are wanted, ascending.
     pub(crate) wanted: Vec<usize>,
@@ -55,6 +63,7 @@ impl PreparedGraph {
         graph: Graph,
         kernels: &Kernels,
         ropes: usize,
+        hidden: usize,
         device: Option<DeviceQueue>,
     ) -> Result<Self, Error> {
         let mut findings = Vec::new();
@@ -132,12 +141,47 @@ impl PreparedGraph {
             }
         }
         let head = first_free.min(graph.nodes.len());
-        Ok(Self { graph, kernels: node_kernels, dead, head, output, device })
+        let made = |value: ValueId| {
+            let node = graph.nodes.iter().position(|node| node.outputs.contains(&value))?;
+            Some((node, value.0))
+        };
+        let embedding = graph.embedding(hidden).and_then(made);
+        let beside: Vec<(usize, usize)> =
+            (0..graph.beside).map_while(|layer| made(graph.layer_output(layer)?)).collect();
+        if beside.len() < graph.beside {
+            let message =
+                format!("layer {} gives no value that rows could be added to", beside.len());
+            return Err(Error::Refused(vec![Finding::unplaced(message)]));
+        }
+        Ok(Self { graph, kernels: node_kernels, dead, head, output, embedding, beside, device })
     }
 
     /// True if the results of a kernel depend on the length of a chunk.
     pub(crate) fn needs_whole_chunks(&self) -> bool {
         self.kernels.iter().any(|kernel| kernel.needs_whole_chunks())
+    }
+
+    /// Returns the angles of all rotary tables.
+    fn angles(&self, feed: &StepInputs<'_>) -> Vec<Angles> {
+        let first = self.graph.fed.map_or(0, |fed| fed.position);
+        let parts = feed.chunks.iter().flat_map(ChunkRows::positions);
+        let spans: Vec<Range<usize>> =
+            parts.map(|part| first + part.start..first + part.end).collect();
+        feed.ropes
+            .iter()
+            .map(|table| Angles::placed(table, &spans, &feed.given.placed, feed.activation))
+            .collect()
+    }
+
+    /// Returns the angles in the memory of the device; none on a CPU.
+    fn device_angles(&self, angles: &[Angles]) -> Result<Vec<DeviceAngles>, Error> {
+        self.device
+            .as_ref()
+            .map(|queue: &DeviceQueue| -> Result<Vec<DeviceAngles>, Error> {
+                angles.iter().map(|angles| angles.upload(queue)).collect()
+            })
+            .transpose()
+            .map(Option::unwrap_or_default)
     }
 
     /// Runs one step; gives the logits of the wanted rows. States have the step's rows appended,
@@ -149,20 +193,8 @@ impl PreparedGraph {
         pool: &WorkerPool,
         probe: &mut dyn Probe,
     ) -> Result<StepOutputs, Error> {
-        let first = self.graph.fed.map_or(0, |fed| fed.position);
-        let parts = feed.chunks.iter().flat_map(ChunkRows::positions);
-        let spans: Vec<Range<usize>> =
-            parts.map(|part| first + part.start..first + part.end).collect();
-        let angles: Vec<Angles> =
-            feed.ropes.iter().map(|table| Angles::new(table, &spans, feed.activation)).collect();
-        let device_angles = self
-            .device
-            .as_ref()
-            .map(|queue: &DeviceQueue| -> Result<Vec<DeviceAngles>, Error> {
-                angles.iter().map(|angles| angles.upload(queue)).collect()
-            })
-            .transpose()?
-            .unwrap_or_default();
+        let angles = self.angles(feed);
+        let device_angles = self.device_angles(&angles)?;
         let mut values: Vec<Option<GraphValue>> = vec![None; self.graph.values.len()];
         if let Some(fed) = self.graph.fed {
             let hidden = feed.hidden.clone().map(|hidden| self.placed(fed.value.0, hidden, feed));
@@ -178,6 +210,8 @@ impl PreparedGraph {
                     .any(|v| self.graph.values[v.0].tap.as_ref().is_some_and(|t| probe.wants(t)))
             })
             .collect();
+        let added: Vec<bool> =
+            (0..watched.len()).map(|node| self.added(node, feed).is_some()).collect();
         let mut from = 0;
         // The nodes up to the next watched one run in one visit to the worker threads.
         while from < self.graph.nodes.len() {
@@ -185,10 +219,12 @@ impl PreparedGraph {
                 break;
             }
             let to = (from..self.graph.nodes.len())
-                .find(|n: &usize| watched[*n] || (*n + 1 == self.head && feed.wanted.is_empty()))
+                .find(|n: &usize| {
+                    watched[*n] || added[*n] || (*n + 1 == self.head && feed.wanted.is_empty())
+                })
                 .map_or(self.graph.nodes.len(), |n| n + 1);
             pool.run(|| {
-                for (index, watched) in watched.iter().enumerate().take(to).skip(from) {
+                for index in from..to {
                     if index == self.head {
                         select(&mut values, feed)?;
                     }
@@ -217,8 +253,14 @@ impl PreparedGraph {
                             });
                         }
                     }
+                    if let Some((node, value)) = self.embedding
+                        && node == index
+                        && !feed.given.rows.is_empty()
+                    {
+                        self.change(value, &mut values, feed, &feed.given.rows, |_, row| row)?;
+                    }
                     // A watched value is shown before it may be freed.
-                    if !watched {
+                    if !watched[index] && !added[index] {
                         self.dead[index].iter().for_each(|&v| values[v] = None);
                     }
                 }
@@ -226,6 +268,11 @@ impl PreparedGraph {
             })?;
             if watched[to - 1] {
                 self.show(to - 1, &mut values, feed, probe)?;
+            }
+            if let Some((value, rows)) = self.added(to - 1, feed) {
+                self.change(value, &mut values, feed, rows, |x, row| x + row)?;
+            }
+            if watched[to - 1] || added[to - 1] {
                 self.dead[to - 1].iter().for_each(|&v| values[v] = None);
             }
             from = to;
@@ -241,6 +288,38 @@ impl PreparedGraph {
         let logits = values[self.output].take();
         let logits = logits.map_or_else(Vec::new, |v| v.to_vec());
         Ok(StepOutputs { finite: finite(&logits), logits })
+    }
+
+    /// Returns the output of a node that rows are added to in this step, and the rows.
+    fn added<'f>(
+        &self,
+        node: usize,
+        feed: &'f StepInputs<'_>,
+    ) -> Option<(usize, &'f [(usize, &'f [f32])])> {
+        let layer = self.beside.iter().position(|(made, _)| *made == node)?;
+        let rows = feed.given.beside.get(layer).filter(|rows| !rows.is_empty())?;
+        Some((self.beside[layer].1, rows))
+    }
+
+    /// Changes some rows of a value by what is given for them, with one rounding.
+    fn change(
+        &self,
+        value: usize,
+        values: &mut [Option<GraphValue>],
+        feed: &StepInputs<'_>,
+        rows: &[(usize, &[f32])],
+        change: impl Fn(f32, f32) -> f32,
+    ) -> Result<(), Error> {
+        let Some(before) = &values[value] else { return Ok(()) };
+        let (mut data, shape, width) = (before.to_vec(), before.shape().to_vec(), before.width());
+        let dtype = self.graph.values[value].dtype.resolve(feed.activation);
+        for (row, given) in rows {
+            let numbers = &mut data[row * width..(row + 1) * width];
+            numbers.iter_mut().zip(*given).for_each(|(x, row)| *x = change(*x, *row));
+            round(dtype, numbers);
+        }
+        values[value] = Some(self.placed(value, GraphValue::new(data, &shape)?, feed)?);
+        Ok(())
     }
 
     /// Shows a node's tapped outputs; what the probe writes takes their place.

@@ -13,6 +13,10 @@ pub enum Feature {
     Prefix,
     /// Sequences of several packed documents.
     Documents,
+    /// Sequences with tokens, as those of an image, that see each other.
+    Spans,
+    /// Rows in the place of embeddings, and their positions.
+    Rows,
 }
 
 impl Feature {
@@ -23,6 +27,8 @@ impl Feature {
             Self::TensorParallel => "tensor_parallel",
             Self::Prefix => "prefix",
             Self::Documents => "documents",
+            Self::Spans => "spans",
+            Self::Rows => "rows",
         }
     }
 }

@@ -51,6 +51,7 @@ mod error;
 mod exec;
 mod feature;
 mod finite;
+mod given;
 mod masks;
 mod memory;
 mod native;
@@ -58,7 +59,8 @@ mod parts;
 mod session;
 
 pub use error::{DeviceError, Error};
-pub use masks::{ChunkMask, ExtraInputs, refuse_documents, refuse_prefix};
+pub use given::{ChunkGiven, refuse_rows};
+pub use masks::{ChunkMask, ExtraInputs, refuse_documents, refuse_prefix, refuse_spans};
 pub use memory::keep_freed_memory;
 pub use native::NativeEngine;
 pub use session::{

@@ -9,7 +9,7 @@ use registry::model::Model;
 use registry::ops::Trait;
 use registry::scalar::Scalar;
 
-use crate::Error;
+use crate::{ChunkGiven, Error};
 
 /// Mask of a sequence besides causality, as far as one chunk brings it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,12 +20,14 @@ pub struct ChunkMask<'a> {
     /// Indices of the chunk's tokens that begin a document, ascending. Such a token has position 0, and sees
     /// no token before it. Tokens before the first index continue the document of the slot.
     pub documents: &'a [usize],
+    /// Ranges of the chunk's tokens, ascending, whose tokens see each other: those of an image.
+    pub spans: &'a [(usize, usize)],
 }
 
 impl ChunkMask<'_> {
     /// True if attention is causal, and no document begins in the chunk.
     pub fn is_causal(&self) -> bool {
-        self.prefix <= 1 && self.documents.is_empty()
+        self.prefix <= 1 && self.documents.is_empty() && self.spans.is_empty()
     }
 }
 
@@ -37,6 +39,8 @@ pub struct ExtraInputs<'a> {
     pub hidden: &'a [f32],
     /// A mask for each chunk; empty if all of them are causal.
     pub masks: &'a [ChunkMask<'a>],
+    /// Rows and positions for each chunk; empty if all are text.
+    pub given: &'a [ChunkGiven<'a>],
 }
 
 /// Mask of the sequence in a slot.
@@ -46,21 +50,32 @@ pub struct SequenceMask {
     prefix: usize,
     /// Positions of the slot at which documents begin, ascending and above 0.
     documents: Vec<usize>,
+    /// Ranges of positions whose tokens see each other, ascending.
+    spans: Vec<(usize, usize)>,
+    /// True if tokens have positions of their own.
+    placed: bool,
 }
 
 impl SequenceMask {
     /// Creates the mask of a sequence whose current document began at a position of the slot.
     pub fn in_document(document: usize) -> Self {
         let documents = if document > 0 { vec![document] } else { Vec::new() };
-        Self { prefix: 0, documents }
+        Self { documents, ..Self::default() }
     }
 
     /// Restores a mask. Returns an error if the numbers are not those of a sequence of `length` tokens.
-    pub fn restored(prefix: usize, documents: Vec<usize>, length: usize) -> Option<Self> {
+    pub fn restored(
+        prefix: usize,
+        documents: Vec<usize>,
+        spans: Vec<(usize, usize)>,
+        placed: bool,
+        length: usize,
+    ) -> Option<Self> {
         let ascends = documents.windows(2).all(|pair| pair[0] < pair[1]);
         let inside = documents.iter().all(|start| (1..length).contains(start));
         let one = prefix == 0 || documents.is_empty();
-        (prefix <= length && ascends && inside && one).then_some(Self { prefix, documents })
+        let known = prefix <= length && ascends && inside && one && are_spans(&spans, length);
+        known.then_some(Self { prefix, documents, spans, placed })
     }
 
     /// Returns the number of tokens at the start that see each other.
@@ -71,6 +86,27 @@ impl SequenceMask {
     /// Returns the positions of the slot at which documents begin, without 0.
     pub fn documents(&self) -> &[usize] {
         &self.documents
+    }
+
+    /// Returns the ranges of positions whose tokens see each other.
+    pub fn spans(&self) -> &[(usize, usize)] {
+        &self.spans
+    }
+
+    /// Returns the range of tokens that see each other and one at a position.
+    pub fn span_of(&self, position: usize) -> Option<(usize, usize)> {
+        let next = self.spans.partition_point(|(_, end)| *end <= position);
+        self.spans.get(next).copied().filter(|(start, _)| *start <= position)
+    }
+
+    /// True if tokens of the sequence have positions of their own.
+    pub fn is_placed(&self) -> bool {
+        self.placed
+    }
+
+    /// Notes that tokens of the sequence have positions of their own.
+    pub(crate) fn place(&mut self) {
+        self.placed = true;
     }
 
     /// Returns the position of the slot at which the document of a position begins.
@@ -87,8 +123,9 @@ impl SequenceMask {
     /// Forgets what lies at `length` and after it.
     pub fn truncate(&mut self, length: usize) {
         self.documents.retain(|start| *start < length);
+        self.spans.retain(|(start, _)| *start < length);
         if length == 0 {
-            self.prefix = 0;
+            *self = Self::default();
         }
     }
 
@@ -116,6 +153,15 @@ impl SequenceMask {
             }
             self.prefix = prefix;
         }
+        if !are_spans(chunk.spans, count) {
+            let reason = format!(
+                "tokens of the ranges {:?} of a chunk of {count} are to see each other; expected ascending ranges that \
+                 end at {count}: feed all tokens that see each other in one chunk",
+                chunk.spans
+            );
+            return Err(Error::Mask { slot, reason });
+        }
+        self.spans.extend(chunk.spans.iter().map(|(from, to)| (start + from, start + to)));
         let mut last = None;
         for &index in chunk.documents {
             if index >= count || last.is_some_and(|last| index <= last) {
@@ -138,8 +184,20 @@ impl SequenceMask {
             );
             return Err(Error::Mask { slot, reason });
         }
+        if !self.spans.is_empty() && (self.prefix > 0 || !self.documents.is_empty()) {
+            let reason =
+                "tokens that see each other are in one sequence with a prefix or several documents; no reference has both"
+                    .to_owned();
+            return Err(Error::Mask { slot, reason });
+        }
         Ok(())
     }
+}
+
+/// True for ascending ranges that are not empty and end at `length` at most.
+fn are_spans(spans: &[(usize, usize)], length: usize) -> bool {
+    spans.windows(2).all(|pair| pair[0].1 <= pair[1].0)
+        && spans.iter().all(|(start, end)| start < end && *end <= length)
 }
 
 /// Returns the reasons that a model cannot be fed with a bidirectional prefix.
@@ -159,6 +217,21 @@ pub fn refuse_prefix(model: &Model) -> Vec<Finding> {
             model.name
         ))
         .help("write `mask='prefix'` in the spec if the reference has one"),
+    ]
+}
+
+/// Returns the reasons that a model cannot be fed with spans of tokens that see each other.
+pub fn refuse_spans(model: &Model) -> Vec<Finding> {
+    let spans = Some(&Scalar::Str("spans".to_owned()));
+    if model.graph.nodes.iter().any(|node| node.argument("mask") == spans) {
+        return Vec::new();
+    }
+    vec![
+        Finding::unplaced(format!(
+            "no attention of `{}` lets the tokens of an image see each other: no `mask` is `spans`",
+            model.name
+        ))
+        .help("write `mask='spans'` in the spec if the reference has them"),
     ]
 }
 
@@ -221,7 +294,7 @@ mod tests {
         let mut mask = SequenceMask::default();
         let mut start = 0;
         for (prefix, documents) in masks {
-            let chunk = ChunkMask { prefix: *prefix, documents };
+            let chunk = ChunkMask { prefix: *prefix, documents, spans: &[] };
             mask.add(7, start, 5, &chunk).map_err(|error| error.to_string())?;
             start += 5;
         }
@@ -252,6 +325,27 @@ mod tests {
     }
 
     #[test]
+    fn spans_of_chunks_are_counted_from_the_start_of_the_slot() {
+        let mut mask = SequenceMask::default();
+        for (start, spans) in [(0, &[(1, 3)][..]), (5, &[]), (10, &[(0, 2), (2, 5)])] {
+            mask.add(7, start, 5, &ChunkMask { spans, ..ChunkMask::default() }).unwrap();
+        }
+        assert_eq!(mask.spans(), [(1, 3), (10, 12), (12, 15)]);
+        let ends = [0, 1, 2, 3, 9, 10, 12, 15].map(|p| mask.span_of(p).map(|(_, end)| end));
+        assert_eq!(ends, [None, Some(3), Some(3), None, None, Some(12), Some(15), None]);
+        mask.truncate(12);
+        assert_eq!(mask.spans(), [(1, 3), (10, 12)]);
+        for spans in [&[(3, 6)][..], &[(2, 2)], &[(1, 3), (2, 4)]] {
+            let error = mask.add(7, 12, 5, &ChunkMask { spans, ..ChunkMask::default() });
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("feed all tokens that see each other in one chunk"), "{error}");
+        }
+        let documents = ChunkMask { documents: &[1], ..ChunkMask::default() };
+        let error = mask.add(7, 12, 5, &documents).unwrap_err().to_string();
+        assert!(error.contains("no reference has both"), "{error}");
+    }
+
+    #[test]
     fn masks_that_no_sequence_has_are_refused() {
         for (masks, want) in [
             (&[(6, &[][..])][..], "feed all of it in one chunk"),
@@ -264,11 +358,22 @@ mod tests {
             let error = added(masks).unwrap_err();
             assert!(error.starts_with("slot 7: ") && error.contains(want), "{error}");
         }
-        assert_eq!(SequenceMask::restored(2, vec![], 1), None);
-        assert_eq!(SequenceMask::restored(0, vec![2, 2], 9), None);
-        assert_eq!(SequenceMask::restored(0, vec![0], 9), None);
-        assert_eq!(SequenceMask::restored(0, vec![9], 9), None);
-        assert_eq!(SequenceMask::restored(1, vec![2], 9), None);
-        assert!(SequenceMask::restored(9, vec![], 9).is_some());
+        let restored = |prefix, documents: &[usize], spans: &[(usize, usize)], length| {
+            SequenceMask::restored(prefix, documents.to_vec(), spans.to_vec(), false, length)
+        };
+        for (prefix, documents, spans, length) in [
+            (2, &[][..], &[][..], 1),
+            (0, &[2, 2], &[], 9),
+            (0, &[0], &[], 9),
+            (0, &[9], &[], 9),
+            (1, &[2], &[], 9),
+            (0, &[], &[(3, 3)], 9),
+            (0, &[], &[(3, 5), (4, 6)], 9),
+            (0, &[], &[(3, 10)], 9),
+        ] {
+            assert_eq!(restored(prefix, documents, spans, length), None);
+        }
+        assert!(restored(9, &[], &[], 9).is_some());
+        assert!(restored(0, &[], &[(0, 2), (2, 9)], 9).is_some());
     }
 }

@@ -19,7 +19,8 @@ use crate::device::DeviceQueue;
 use crate::device::product::WORKSPACE;
 use crate::exec::{PreparedGraph, StepInputs, WorkerPool};
 use crate::finite::diagnose;
-use crate::masks::{ChunkMask, SequenceMask, refuse_documents, refuse_prefix};
+use crate::given::{GivenLimits, StepGiven, refuse_rows};
+use crate::masks::{ChunkMask, SequenceMask, refuse_documents, refuse_prefix, refuse_spans};
 use crate::ops::{ChunkRows, Kernels};
 use crate::parts::{self, SlotMark};
 use crate::rewrite::{self, Rewrite};
@@ -89,8 +90,9 @@ impl NativeEngine {
         {
             queue.open_products()?;
         }
+        let hidden = model.embedding().map_or(0, |(_, width)| width);
         let mut program =
-            PreparedGraph::new(graph, &self.kernels, model.ropes.len(), device.clone())?;
+            PreparedGraph::new(graph, &self.kernels, model.ropes.len(), hidden, device.clone())?;
         let mut weights = pool.run(|| {
             SessionWeights::load(&program.graph, tensors, options.dtype, options.arithmetic)
         })?;
@@ -112,6 +114,8 @@ impl NativeEngine {
         }
         let no_prefix = refuse_prefix(&model);
         let no_documents = refuse_documents(&model);
+        let no_spans = refuse_spans(&model);
+        let given_limits = GivenLimits::of(&model);
         let divides = device.is_none() && program.divides(options.dtype);
         let part = if divides { program.rows_of_part(options.part) } else { 0 };
         let states = &program.graph.states;
@@ -129,6 +133,8 @@ impl NativeEngine {
             fingerprint,
             no_prefix,
             no_documents,
+            no_spans,
+            given_limits,
             part,
             options: options.clone(),
             model,
@@ -161,6 +167,12 @@ impl NativeEngine {
         }
         if options.prefix {
             findings.extend(refuse_prefix(model));
+        }
+        if options.spans {
+            findings.extend(refuse_spans(model));
+        }
+        if options.rows {
+            findings.extend(refuse_rows(model));
         }
         if options.documents {
             findings.extend(refuse_documents(model));
@@ -259,6 +271,8 @@ struct NativeSession {
     /// Reasons against a bidirectional prefix, and against packed documents.
     no_prefix: Vec<Finding>,
     no_documents: Vec<Finding>,
+    no_spans: Vec<Finding>,
+    given_limits: GivenLimits,
     /// Rows in a part of a long step; 0 if steps are not divided.
     part: usize,
     options: SessionOptions,
@@ -326,7 +340,11 @@ impl NativeSession {
 
     /// Refuses a mask that the model does not have.
     fn allow(&self, slot: usize, mask: &ChunkMask<'_>) -> Result<(), Error> {
-        let refusals = if mask.prefix > 1 { &self.no_prefix } else { &self.no_documents };
+        let refusals = match mask {
+            ChunkMask { prefix: 2.., .. } => &self.no_prefix,
+            ChunkMask { spans: [_, ..], .. } => &self.no_spans,
+            _ => &self.no_documents,
+        };
         if mask.is_causal() || refusals.is_empty() {
             return Ok(());
         }
@@ -334,7 +352,8 @@ impl NativeSession {
     }
 
     /// Checks everything about a step that can be known before it runs.
-    fn feed(&self, chunks: &[Chunk<'_>], masks: &[ChunkMask<'_>]) -> Result<Batch, Error> {
+    fn feed(&self, chunks: &[Chunk<'_>], extra: ExtraInputs<'_>) -> Result<Batch, Error> {
+        let masks = extra.masks;
         let mut tokens = Vec::new();
         let mut rows = Vec::<ChunkRows>::new();
         let mut logit_rows = Vec::new();
@@ -342,6 +361,13 @@ impl NativeSession {
             return Err(Error::Other(format!(
                 "{} masks are given for {} chunks; expected one for each, or none",
                 masks.len(),
+                chunks.len()
+            )));
+        }
+        if !extra.given.is_empty() && extra.given.len() != chunks.len() {
+            return Err(Error::Other(format!(
+                "rows are given for {} of {} chunks; expected one entry for each, or none",
+                extra.given.len(),
                 chunks.len()
             )));
         }
@@ -363,11 +389,21 @@ impl NativeSession {
             let end = start.saturating_add(chunk.tokens.len());
             let mut mask = self.slot(chunk.slot)?.mask.clone();
             // Slots that were restored or seeded bring a mask that no step of this session has asked for.
-            let slot_mask = ChunkMask { prefix: mask.prefix(), documents: mask.documents() };
+            let slot_mask = ChunkMask {
+                prefix: mask.prefix(),
+                documents: mask.documents(),
+                spans: mask.spans(),
+            };
             self.allow(slot, &slot_mask)?;
             if let Some(added) = masks.get(n) {
                 self.allow(slot, added)?;
                 mask.add(slot, start, chunk.tokens.len(), added)?;
+            }
+            let given = extra.given.get(n).copied().unwrap_or_default();
+            let placed = mask.is_placed();
+            self.given_limits.check(slot, chunk.tokens.len(), &given, &self.model, placed)?;
+            if !given.positions.is_empty() {
+                mask.place();
             }
             // Positions restart at each document, so none may be longer than the context.
             let ends = mask.documents().iter().copied().filter(|at| *at > start).chain([end]);
@@ -436,7 +472,7 @@ impl Session for NativeSession {
         extra: ExtraInputs<'_>,
         probe: &mut dyn Probe,
     ) -> Result<Vec<Logits>, Error> {
-        let (tokens, rows, logit_rows) = self.feed(chunks, extra.masks)?;
+        let (tokens, rows, logit_rows) = self.feed(chunks, extra)?;
         self.check_hidden(extra.hidden, tokens.len())?;
         if rows.is_empty() {
             return Ok(Vec::new());
@@ -444,6 +480,7 @@ impl Session for NativeSession {
         let mut parts = parts::divide(tokens.len(), self.part);
         let divided = parts.len() > 1
             && self.options.observer.is_none()
+            && extra.given.is_empty()
             && parts::may_divide(&self.program, &rows, &parts, &self.ropes, probe);
         if !divided {
             parts = std::iter::once(0..tokens.len()).collect();
@@ -462,6 +499,7 @@ impl Session for NativeSession {
             let feed = StepInputs {
                 tokens: tokens[part.clone()].to_vec(),
                 hidden: self.hidden_value(hidden_rows, part.len())?,
+                given: StepGiven::of(&rows, extra.given, self.given_limits.width()),
                 chunks: parts::chunks_of(&rows, &part),
                 wanted: part_rows.map(|row| row - part.start).collect(),
                 weights: &self.weights,

@@ -11,7 +11,7 @@ use registry::graph::{StateId, WeightId};
 use registry::model::Model;
 
 use crate::feature::Feature;
-use crate::{Error, ExtraInputs};
+use crate::{ChunkMask, Error, ExtraInputs};
 
 /// Something that runs models.
 pub trait Engine: Send + Sync {
@@ -78,6 +78,10 @@ pub struct SessionOptions {
     pub prefix: bool,
     /// True if sequences are to have several documents.
     pub documents: bool,
+    /// True if sequences are to have spans of tokens that see each other.
+    pub spans: bool,
+    /// True if rows are to be given in the place of embeddings.
+    pub rows: bool,
     /// Refuses steps whose results are NaN or infinite, with [`Error::NotFinite`]; a comparison
     /// wants to see them.
     pub finite: bool,
@@ -110,6 +114,8 @@ impl Default for SessionOptions {
             drafts: false,
             prefix: false,
             documents: false,
+            spans: false,
+            rows: false,
             finite: true,
             ranks: 1,
             threads: None,
@@ -240,12 +246,19 @@ pub trait Session: Send {
             let rows = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
             return Err(Error::Hidden { got: extra.hidden.len(), wanted: 0, rows });
         }
+        if let Some((_, chunk)) =
+            extra.given.iter().zip(chunks).find(|(given, _)| !given.is_empty())
+        {
+            let reason =
+                "this engine takes tokens only, no rows in the place of embeddings".to_owned();
+            return Err(Error::Given { slot: chunk.slot.0, reason });
+        }
         let masked = extra.masks.iter().zip(chunks).find(|(mask, _)| !mask.is_causal());
         if let Some((mask, chunk)) = masked {
-            let feature = if mask.documents.is_empty() {
-                "a bidirectional prefix"
-            } else {
-                "packed documents"
+            let feature = match mask {
+                ChunkMask { spans: [_, ..], .. } => "tokens of an image that see each other",
+                ChunkMask { documents: [_, ..], .. } => "packed documents",
+                _ => "a bidirectional prefix",
             };
             let reason = format!(
                 "this engine has no {feature}: it feeds causal chunks of one sequence only"

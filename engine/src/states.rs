@@ -44,6 +44,11 @@ pub enum Error {
          {prefix} and more"
     )]
     Prefix { prefix: usize },
+    #[error(
+        "the tokens at {start} to {end} see each other, so none of them can be forgotten alone; truncate to {start} or \
+         to {end}"
+    )]
+    Span { start: usize, end: usize },
     #[error("there is no `{part}` of layer {layer}")]
     NoPart { part: String, layer: usize },
     #[error(
@@ -214,6 +219,11 @@ impl Slot {
         let prefix = self.mask.prefix();
         if (1..prefix).contains(&length) {
             return Err(Error::Prefix { prefix });
+        }
+        if let Some((start, end)) = self.mask.span_of(length)
+            && length > start
+        {
+            return Err(Error::Span { start, end });
         }
         let shortest = self.pasts().map(|past| past.shortest()).max().unwrap_or(0);
         if length < shortest && length < self.position {

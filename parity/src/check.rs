@@ -19,8 +19,8 @@ use crate::gate::{Gate, Mode, Subject, Verdict};
 use crate::kv_fp8;
 use crate::limit::{Limit, Unproven};
 use crate::mask_support::{masked, runnable_part};
-use crate::nextn_session::NextnSession;
 use crate::order::ExecutionOrder;
+use crate::prompt_session::PromptSession;
 use crate::report::Report;
 use crate::route::{Router, RouterRow, RoutingProbe, routers};
 use crate::rule;
@@ -301,7 +301,7 @@ impl EngineCheck<'_> {
             if dtype == Dtype::F32 { Vec::new() } else { load_reference(dump, dtype, order)? };
         let reference = if dtype == Dtype::F32 { &self.base } else { &loaded };
         let opened = masked(prompts, options.engine(dtype));
-        let mut session = NextnSession::new(engine.open(source, &opened)?);
+        let mut session = PromptSession::new(engine.open(source, &opened)?);
         let features = session.features();
         let seen = order.exposed(features, session.shown_parts());
         report.note(not_exposed(engine.name(), features, order, &seen));
@@ -331,7 +331,7 @@ impl EngineCheck<'_> {
                 rounds: self.coded,
                 widest,
             };
-            session.rows = hidden(model, dump, dtype, prompt)?;
+            session.begin(dump, dtype, prompt)?;
             gates.extend(compare_prompt(&mut session, &comparison, options, &mut agreement)?);
         }
         if gates.iter().any(Gate::is_not_finite) {
@@ -358,12 +358,8 @@ impl EngineCheck<'_> {
         report.runs.push(run);
         if options.schedules && features.steps {
             let noise = measured(report);
-            if let Some(prompt) = longest(prompts) {
-                session.rows = hidden(model, dump, dtype, prompt)?;
-            }
-            let rows =
-                run_schedules(&mut session, prompts, (dtype, engine.exact()), noise, options)?;
-            report.schedules.extend(rows);
+            let plans = SchedulePlans { dump: Some(dump), exact: engine.exact(), noise };
+            report.schedules.extend(plans.run(&mut session, prompts, dtype, options)?);
         }
         Ok(features)
     }
@@ -377,18 +373,6 @@ fn load_reference(
 ) -> Result<Vec<ReferenceResults>, dump::Error> {
     let prompts = dump.manifest.prompts.iter();
     prompts.map(|prompt| ReferenceResults::load(dump, dtype, prompt, order)).collect()
-}
-
-/// Returns the hidden rows that the graph takes in addition to the tokens of a prompt; empty for most
-/// models.
-pub(crate) fn hidden(
-    model: &Model,
-    dump: &Dump,
-    dtype: Dtype,
-    prompt: &Prompt,
-) -> Result<Vec<f32>, dump::Error> {
-    let Some(fed) = model.graph.fed else { return Ok(Vec::new()) };
-    dump.hidden(dtype, prompt, model.graph.values[fed.value.0].shape.iter().product())
 }
 
 fn longest(prompts: &[Prompt]) -> Option<&Prompt> {
@@ -405,9 +389,10 @@ pub fn check_schedules(
     let dtypes = if options.dtypes.is_empty() { vec![Dtype::F32] } else { options.dtypes.clone() };
     let mut rows = Vec::new();
     for dtype in dtypes {
-        let mut session = engine.open(source, &masked(prompts, options.engine(dtype)))?;
-        let run = (dtype, engine.exact());
-        rows.extend(run_schedules(session.as_mut(), prompts, run, None, options)?);
+        let mut session =
+            PromptSession::new(engine.open(source, &masked(prompts, options.engine(dtype)))?);
+        let plans = SchedulePlans { dump: None, exact: engine.exact(), noise: None };
+        rows.extend(plans.run(&mut session, prompts, dtype, options)?);
     }
     Ok(rows)
 }
@@ -427,43 +412,64 @@ impl Agreement<'_> {
     }
 }
 
-/// Runs the schedules of a model. `run` has the dtype, and true for an engine whose schedules agree bit for
-/// bit.
-fn run_schedules(
-    session: &mut dyn Session,
-    prompts: &[Prompt],
-    run: (Dtype, bool),
+/// Runs of schedules.
+struct SchedulePlans<'a> {
+    /// The dump with the rows of prompts; without one only prompts of tokens are run.
+    dump: Option<&'a Dump>,
+    /// True for an engine whose schedules agree bit for bit.
+    exact: bool,
+    /// The largest distance of a row from the reference.
     noise: Option<f64>,
-    options: &CheckOptions,
-) -> Result<Vec<schedules::ScheduleRow>, engine::Error> {
-    let (dtype, exact) = run;
-    let tokens = longest(prompts).map_or_else(|| vec![0], |p| p.tokens.clone());
-    let (length, all) = schedules::derive(session.model(), tokens.len());
-    let mut rows = Vec::new();
-    let causal = Prompt::causal(tokens);
-    let mut plans = vec![(&causal, length, all)];
-    for prompt in prompts.iter().filter(|prompt| !prompt.is_causal()) {
-        // One prompt of each kind is enough, and names of schedules are unique.
-        let known = plans
-            .iter()
-            .any(|plan| !plan.0.is_causal() && (plan.0.prefix > 1) == (prompt.prefix > 1));
-        let all = schedules::derive_masked(session.model(), prompt);
-        if !known && !all.is_empty() {
-            plans.push((prompt, prompt.tokens.len(), all));
+}
+
+impl SchedulePlans<'_> {
+    /// Runs the schedules of a model.
+    fn run(
+        &self,
+        session: &mut PromptSession,
+        prompts: &[Prompt],
+        dtype: Dtype,
+        options: &CheckOptions,
+    ) -> Result<Vec<schedules::ScheduleRow>, Error> {
+        let tokens = longest(prompts).map_or_else(|| vec![0], |p| p.tokens.clone());
+        let (length, all) = schedules::derive(session.model(), tokens.len());
+        let mut rows = Vec::new();
+        let causal = Prompt::causal(tokens);
+        let mut plans = vec![(&causal, length, all)];
+        for prompt in prompts.iter().filter(|prompt| !prompt.is_plain()) {
+            // One prompt of each kind is enough, and names of schedules are unique.
+            let kind = schedules::kind(prompt);
+            let known =
+                plans.iter().any(|plan| !plan.0.is_plain() && schedules::kind(plan.0) == kind);
+            let all = schedules::derive_masked(session.model(), prompt);
+            if !known && !all.is_empty() && (self.dump.is_some() || !prompt.has_rows()) {
+                plans.push((prompt, prompt.tokens.len(), all));
+            }
         }
-    }
-    let phased = exact && phased(session.model());
-    for (prompt, length, all) in plans {
-        let parts = if phased { schedules::parts(&all) } else { BTreeSet::new() };
-        let baseline = Baseline::run(session, prompt, length, &parts)?;
-        let limit = if exact { 0.0 } else { rule::schedule(dtype, baseline.scale, noise) };
-        let mut schedule_rows = Vec::new();
-        for (n, schedule) in all.iter().enumerate() {
-            options.begin(|| format!("{dtype}: schedule {} of {}", n + 1, all.len()));
-            schedule_rows.push(schedules::run(session, schedule, &baseline, limit)?);
+        let phased = self.exact && phased(session.model());
+        for (prompt, length, all) in plans {
+            match self.dump {
+                Some(dump) if prompt.has_rows() => session.begin(dump, dtype, prompt)?,
+                Some(dump) => {
+                    if let Some(longest) = longest(prompts) {
+                        session.begin(dump, dtype, longest)?;
+                    }
+                    session.begin_text();
+                }
+                None => session.begin_text(),
+            }
+            let parts = if phased { schedules::parts(&all) } else { BTreeSet::new() };
+            let baseline = Baseline::run(session, prompt, length, &parts)?;
+            let limit =
+                if self.exact { 0.0 } else { rule::schedule(dtype, baseline.scale, self.noise) };
+            let mut schedule_rows = Vec::new();
+            for (n, schedule) in all.iter().enumerate() {
+                options.begin(|| format!("{dtype}: schedule {} of {}", n + 1, all.len()));
+                schedule_rows.push(schedules::run(session, schedule, &baseline, limit)?);
+            }
+            schedules::note_common_acts(&all, &mut schedule_rows);
+            rows.append(&mut schedule_rows);
         }
-        schedules::note_common_acts(&all, &mut schedule_rows);
-        rows.append(&mut schedule_rows);
+        Ok(rows)
     }
-    Ok(rows)
 }

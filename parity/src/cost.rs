@@ -74,12 +74,13 @@ pub trait ReferenceLogprobs {
 
 impl ReferenceLogprobs for Dump {
     fn prompts(&self) -> Vec<(&[u32], ChunkMask<'_>)> {
-        let prompts = self.manifest.prompts.iter();
+        let prompts = self.manifest.prompts.iter().filter(|prompt| !prompt.has_rows());
         prompts.map(|prompt| (&prompt.tokens[..], prompt.mask(prompt.tokens.len()))).collect()
     }
 
     fn logprobs(&self, prompt: usize) -> Result<Option<(Vec<usize>, Logprobs)>, Error> {
-        let Some(prompt) = self.manifest.prompts.get(prompt) else { return Ok(None) };
+        let mut prompts = self.manifest.prompts.iter().filter(|prompt| !prompt.has_rows());
+        let Some(prompt) = prompts.nth(prompt) else { return Ok(None) };
         let rows = Self::logprobs(self, Dtype::F32, prompt, Phase::Prefill)?;
         Ok(rows.map(|rows| (prompt.positions(Phase::Prefill), rows)))
     }

@@ -246,7 +246,8 @@ fn common<'d>(a: &'d Dump, b: &'d Dump) -> Vec<(&'d Prompt, &'d Prompt)> {
 /// True if two prompts have the same tokens, masks and recorded rows.
 fn is_same_prompt(x: &Prompt, y: &Prompt) -> bool {
     x.tokens == y.tokens
-        && (x.prefix, &x.documents) == (y.prefix, &y.documents)
+        && (x.prefix, &x.documents, &x.spans) == (y.prefix, &y.documents, &y.spans)
+        && (&x.given, &x.positions, x.beside) == (&y.given, &y.positions, y.beside)
         && Phase::ALL.iter().all(|p| x.positions(*p) == y.positions(*p))
 }
 

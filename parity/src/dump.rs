@@ -7,6 +7,7 @@
 mod changed;
 mod manifest;
 mod prompt;
+mod rows;
 mod seal;
 mod tensor_file;
 
@@ -25,6 +26,8 @@ pub use manifest::{
     ReferencePatch, StateInfo, TapInfo, TrustedPhase, VERSION,
 };
 pub use prompt::{Phase, Prompt, PromptError, check_prompts};
+pub use rows::PromptRows;
+pub(crate) use rows::{PartViews, RowsPart};
 pub use seal::{FileChecksums, sealed};
 use tensor_file::TensorFile;
 
@@ -408,6 +411,25 @@ impl Dump {
         Ok(self.store.read(&name)?.data)
     }
 
+    /// Returns the rows in the place of embeddings that a prompt has; none for text.
+    pub fn rows_of(&self, run: Dtype, prompt: &Prompt) -> Result<Option<PromptRows>, Error> {
+        if !prompt.has_rows() {
+            return Ok(None);
+        }
+        let base = format!("{run}/{}", prompt.name);
+        let read = |name: String| Ok::<_, Error>(self.store.read(&name)?.data);
+        let given = !prompt.given.is_empty();
+        let layers = 0..prompt.beside;
+        Ok(Some(PromptRows {
+            at: prompt.given.clone(),
+            rows: if given { read(format!("{base}/given"))? } else { Vec::new() },
+            beside: layers
+                .map(|layer| read(format!("{base}/beside/{layer}")))
+                .collect::<Result<_, _>>()?,
+            positions: prompt.positions.clone(),
+        }))
+    }
+
     /// Opens the dump of the model's `nextn` head, if there is one.
     pub fn nextn(&self) -> Result<Option<Self>, Error> {
         let dir = self.dir.join("nextn");
@@ -438,6 +460,7 @@ impl Dump {
         for run in self.runs() {
             for prompt in &self.manifest.prompts {
                 expected_names.insert(format!("{run}/{}/hidden", prompt.name));
+                self.check_given(run, prompt, &mut expected_names)?;
                 for phase in Phase::ALL {
                     self.check_phase(run, prompt, phase, &mut expected_names)?;
                 }
@@ -446,6 +469,31 @@ impl Dump {
         let extra = self.store.names().filter(|name| !expected_names.contains(*name)).count();
         if extra > 0 {
             self.notes.push(format!("{extra} tensors of the dump are not of version {VERSION}"));
+        }
+        Ok(())
+    }
+
+    /// Checks the rows in the place of embeddings.
+    fn check_given(
+        &self,
+        run: Dtype,
+        prompt: &Prompt,
+        expected_names: &mut BTreeSet<String>,
+    ) -> Result<(), Error> {
+        if prompt.given.is_empty() {
+            return Ok(());
+        }
+        let name = format!("{run}/{}/given", prompt.name);
+        self.store.expect_rows(&name, prompt.given.len())?;
+        let shape = self.store.shape(&name).map(<[usize]>::to_vec).unwrap_or_default();
+        if shape.len() != 2 {
+            return Err(self.store.unexpected(&name, format!("[{}, hidden]", prompt.given.len())));
+        }
+        expected_names.insert(name);
+        for layer in 0..prompt.beside {
+            let name = format!("{run}/{}/beside/{layer}", prompt.name);
+            self.store.expect(&name, &shape, false)?;
+            expected_names.insert(name);
         }
         Ok(())
     }

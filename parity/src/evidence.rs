@@ -246,7 +246,7 @@ pub fn check_server(
 /// Returns a note for each prompt of a dump that no request can hold.
 fn unsent(dump: Option<&Dump>) -> Vec<String> {
     let prompts = dump.iter().flat_map(|dump| &dump.manifest.prompts);
-    let unsent = prompts.filter(|prompt| !prompt.is_causal()).map(|prompt| {
+    let unsent = prompts.filter(|prompt| !prompt.is_plain()).map(|prompt| {
         format!(
             "prompt `{}` was not sent: requests have no prefix and no packed documents",
             prompt.name

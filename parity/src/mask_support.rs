@@ -6,17 +6,25 @@ use registry::diag::Finding;
 
 use crate::dump::{self, Dump, Prompt};
 
-/// Returns the ability that a prompt needs besides causal attention.
-fn needed(prompt: &Prompt) -> Option<Feature> {
-    let prefix = (prompt.prefix > 1).then_some(Feature::Prefix);
-    prefix.or_else(|| (prompt.documents.len() > 1).then_some(Feature::Documents))
+/// Returns the abilities that a prompt needs besides causal attention to tokens.
+fn needed(prompt: &Prompt) -> Vec<Feature> {
+    let all = [
+        (prompt.prefix > 1, Feature::Prefix),
+        (prompt.documents.len() > 1, Feature::Documents),
+        (!prompt.spans.is_empty(), Feature::Spans),
+        (prompt.has_rows(), Feature::Rows),
+    ];
+    all.into_iter().filter_map(|(needed, feature)| needed.then_some(feature)).collect()
 }
 
-/// Returns options that also demand the masks of the prompts, so that a model without them is refused.
+/// Returns options that also demand what the prompts need, so that a model without it is refused.
 pub(crate) fn masked(prompts: &[Prompt], options: SessionOptions) -> SessionOptions {
+    let all: Vec<Feature> = prompts.iter().flat_map(needed).collect();
     SessionOptions {
-        prefix: prompts.iter().any(|prompt| needed(prompt) == Some(Feature::Prefix)),
-        documents: prompts.iter().any(|prompt| needed(prompt) == Some(Feature::Documents)),
+        prefix: all.contains(&Feature::Prefix),
+        documents: all.contains(&Feature::Documents),
+        spans: all.contains(&Feature::Spans),
+        rows: all.contains(&Feature::Rows),
         ..options
     }
 }
@@ -28,7 +36,7 @@ pub(crate) fn retain_runnable(
     prompts: &mut Vec<Prompt>,
 ) -> Result<Vec<String>, engine::Error> {
     let mut notes = Vec::new();
-    for feature in [Feature::Prefix, Feature::Documents] {
+    for feature in [Feature::Prefix, Feature::Documents, Feature::Spans, Feature::Rows] {
         let names =
             prompts.iter().filter(|prompt| missing_feature(engine, prompt) == Some(feature));
         let names: Vec<String> = names.map(|prompt| format!("`{}`", prompt.name)).collect();
@@ -52,7 +60,7 @@ pub(crate) fn retain_runnable(
 
 /// Returns what a prompt needs and the engine lacks.
 fn missing_feature(engine: &dyn Engine, prompt: &Prompt) -> Option<Feature> {
-    needed(prompt).filter(|feature| !engine.has(*feature))
+    needed(prompt).into_iter().find(|feature| !engine.has(*feature))
 }
 
 /// Returns a dump without the prompts that an engine cannot run, with a note on them; none if it can run all.

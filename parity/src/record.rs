@@ -370,7 +370,7 @@ impl DtypeRecording<'_> {
         let room = context.saturating_sub(prompt.tokens.len()).saturating_add(1);
         let count = GREEDY.min(room);
         if !steps {
-            let causal = prompt.is_causal();
+            let causal = prompt.is_plain();
             let tokens =
                 causal.then(|| self.session.generate(&prompt.tokens, count)).transpose()?;
             return Ok(tokens.flatten().unwrap_or_default());
@@ -461,6 +461,10 @@ pub fn derived(model: &Model) -> Vec<Prompt> {
             split: split.min(count.saturating_sub(1)).max(1),
             prefix: 0,
             documents: Vec::new(),
+            given: Vec::new(),
+            positions: Vec::new(),
+            spans: Vec::new(),
+            beside: 0,
             taps: taps.iter().map(|phase| phase.name().to_owned()).collect(),
             rows: None,
             snapshots: None,

@@ -23,7 +23,7 @@ use crate::rule;
 use crate::run::{CaptureProbe, feed_masked};
 
 pub(crate) use common_acts::note_common_acts;
-pub use derive::{ROLLBACK, derive, derive_masked};
+pub use derive::{ROLLBACK, derive, derive_masked, kind};
 
 /// Way to feed tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +90,8 @@ pub struct Baseline {
     prefix: usize,
     /// Positions at which documents of each sequence begin.
     documents: Vec<usize>,
+    /// Ranges of tokens of each sequence that see each other.
+    spans: Vec<(usize, usize)>,
     rows: Vec<Vec<f32>>,
     vocab: usize,
     routers: Vec<Router>,
@@ -137,8 +139,19 @@ impl Baseline {
         let two_chunks = BTreeMap::new();
         let prefix = prompt.prefix;
         let documents = prompt.documents.clone();
-        let mut baseline =
-            Self { sequences, prefix, documents, rows, vocab, routers, choices, two_chunks, scale };
+        let spans = prompt.spans.clone();
+        let mut baseline = Self {
+            sequences,
+            prefix,
+            documents,
+            spans,
+            rows,
+            vocab,
+            routers,
+            choices,
+            two_chunks,
+            scale,
+        };
         for &(sequence, first) in parts {
             let rows = baseline.run_in_two_chunks(session, sequence, first)?;
             baseline.two_chunks.insert((sequence, first), rows);
@@ -184,8 +197,10 @@ impl Baseline {
     }
 
     /// Returns the mask of a chunk at position `seen`.
-    fn mask_of<'a>(&self, seen: usize, documents: &'a [usize]) -> ChunkMask<'a> {
-        ChunkMask { prefix: if seen == 0 { self.prefix } else { 0 }, documents }
+    fn mask_of<'a>(&'a self, seen: usize, documents: &'a [usize]) -> ChunkMask<'a> {
+        // Schedules feed all spans first.
+        let (prefix, spans) = if seen == 0 { (self.prefix, &self.spans[..]) } else { (0, &[][..]) };
+        ChunkMask { prefix, documents, spans }
     }
 
     /// Returns the expected rows of a slot.

@@ -260,6 +260,10 @@ impl Builder {
         self.graph.layers.len()
     }
 
+    pub(super) fn set_beside(&mut self, layers: usize) {
+        self.graph.beside = layers;
+    }
+
     pub(super) fn set_head(&mut self) {
         self.graph.head = self.graph.nodes.len();
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::diag::Span;
 use crate::dtype::DtypeRule;
-use crate::op::Op;
+use crate::op::{Op, Trait};
 use crate::scalar::Scalar;
 
 /// Index into [`Graph::values`].
@@ -282,6 +282,27 @@ pub struct Graph {
     /// Nodes from here on see only the rows whose logits are wanted
     /// (nothing after the last layer looks across rows).
     pub head: usize,
+    /// The number of first layers behind which a run may add rows.
+    pub beside: usize,
+}
+
+impl Graph {
+    /// Returns the embedding of the tokens, `hidden` numbers wide, in whose place a run may give rows.
+    pub fn embedding(&self, hidden: usize) -> Option<ValueId> {
+        let looked_up = self.nodes.iter().filter(|node| {
+            node.op.is(Trait::FromTokens)
+                && node.op.is(Trait::LooksUp)
+                && !node.op.is(Trait::Positional)
+        });
+        let outputs = looked_up.filter_map(|node| node.outputs.first().copied());
+        outputs.into_iter().find(|value| self.values[value.0].shape == [hidden])
+    }
+
+    /// Returns what a layer gives, if a node makes it.
+    pub fn layer_output(&self, layer: usize) -> Option<ValueId> {
+        let prefix = self.layers.get(layer)?.prefix.as_str();
+        self.values.iter().position(|value| value.tap.as_deref() == Some(prefix)).map(ValueId)
+    }
 }
 
 /// Formats a shape for messages and listings.

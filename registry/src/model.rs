@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::matches;
 use crate::gguf::Gguf;
-use crate::graph::Graph;
+use crate::graph::{Graph, ValueId};
 use crate::layer_choice::LayerChoice;
 use crate::quant::QuantRules;
 use crate::rope::RopeTable;
@@ -79,6 +79,12 @@ impl Model {
             own_steps: false,
             layers: None,
         }
+    }
+
+    /// Returns the embedding of the tokens, in whose place a run may give rows, and its width.
+    pub fn embedding(&self) -> Option<(ValueId, usize)> {
+        let hidden = self.dims.get("hidden").and_then(Scalar::as_usize)?;
+        Some((self.graph.embedding(hidden)?, hidden))
     }
 
     /// Returns the weight that a tensor of the checkpoint is tied to, under any name that the checkpoint gives it.

@@ -29,9 +29,14 @@ pub struct RopeTable {
     pub rounded: Option<Dtype>,
     /// Positions between a row and the earlier one whose angles it has; the first rows have those of position 0.
     pub behind: usize,
+    /// The axis of positions that each frequency counts, `dim / 2` of them; empty if there is one axis.
+    pub axes: Vec<usize>,
     /// The scheme, as `config.json` names it; for display.
     pub kind: String,
 }
+
+/// The largest number of axes that positions have.
+pub const MAX_AXES: usize = 8;
 
 impl RopeTable {
     /// Makes the unscaled table of a base.
@@ -45,8 +50,14 @@ impl RopeTable {
             dynamic: None,
             rounded: None,
             behind: 0,
+            axes: Vec::new(),
             kind: "default".to_owned(),
         }
+    }
+
+    /// Returns the number of axes of positions that the table reads.
+    pub fn axis_count(&self) -> usize {
+        self.axes.iter().max().map_or(1, |last| last + 1)
     }
 
     /// Returns the frequencies of a forward pass whose last position is `length - 1`. They hold for all its

@@ -109,6 +109,8 @@ pub struct RopeDecl {
     pub context: Option<Expr>,
     /// Positions between a row and the earlier one whose angles it has.
     pub behind: Option<Expr>,
+    /// The axis of positions that each frequency counts, where positions have several.
+    pub axes: Option<Expr>,
     /// True if a longrope table keeps its short factors in long sequences and scales otherwise.
     pub long_by_scale: bool,
     /// The whole entry.
@@ -165,6 +167,8 @@ pub struct LayersDecl {
     pub each: IndexMap<String, LayerScalarDecl>,
     /// Values that a layer may hand to the next besides `x`, in the order of its results.
     pub carry: Vec<Ident>,
+    /// The number of first layers behind which a run may add rows.
+    pub beside: Option<Expr>,
     /// Programs by kind. `a|b` stands here under both; `*` is any other kind.
     pub programs: IndexMap<String, LayerProgram>,
     /// The whole section.

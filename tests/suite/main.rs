@@ -1,4 +1,4 @@
-//! Runs the text cases of `tests/suite`, hostile models, every fixture (`models.rs`, `wrappers.rs`) and
+//! Runs the text cases of `tests/suite`, hostile models, every fixture (`models.rs`, `wrappers.rs`, `images.rs`) and
 //! every mutant (`mutants.rs`), a trial for each.
 //!
 //! A text case is a command line, its files, and its expected output:
@@ -24,6 +24,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a trial stops where it is surprised")]
 
+mod images;
 mod models;
 mod mutants;
 #[expect(dead_code, reason = "other tests use the rest")]
@@ -46,6 +47,7 @@ fn main() {
     let mut trials = models::trials();
     trials.extend(mutants::trials());
     trials.extend(wrappers::trials());
+    trials.extend(images::trials());
     for path in files(&root.join("tests/suite")) {
         let name = path.strip_prefix(root.join("tests/suite")).expect("it was found there");
         trials.push(Trial::test(name.display().to_string(), move || file(&path)));

@@ -9,13 +9,14 @@ use std::sync::Mutex;
 use libtest_mimic::Trial;
 use registry::library::Library;
 
+use crate::images;
 use crate::models::{kinds_of_limits, updates};
 use crate::tool::{fixture, json, parity, root, run};
 use crate::trials;
 
 const BEGIN: &str = "<!-- wrappers: written by UPDATE=1 cargo test --test suite wrappers -->\n";
 const END: &str = "<!-- /wrappers -->";
-const HEAD: &str = "| class | text models | proof |\n|---|---|---|\n";
+const HEAD: &str = "| class | text models | proof | with images |\n|---|---|---|---|\n";
 
 /// Classes without a fixture, and why.
 const UNPROVEN: &[(&str, &str)] = &[
@@ -101,6 +102,7 @@ fn proven() -> BTreeMap<String, Vec<String>> {
 
 fn every_class_is_proven_or_has_a_reason() {
     let (claimed, proven) = (claimed(), proven());
+    let with_images = images::names();
     let mut lines = Vec::new();
     let mut missing = Vec::new();
     for (class, specs) in &claimed {
@@ -115,7 +117,13 @@ fn every_class_is_proven_or_has_a_reason() {
             }
         };
         let specs: Vec<&str> = specs.iter().map(String::as_str).collect();
-        lines.push(format!("| `{class}` | {} | {proof} |\n", specs.join(", ")));
+        let folders = proven.get(class).into_iter().flatten();
+        let seen: Vec<String> = folders
+            .filter(|name| with_images.contains(*name))
+            .map(|name| format!("{name}/images"))
+            .collect();
+        let seen = seen.join(", ");
+        lines.push(format!("| `{class}` | {} | {proof} | {seen} |\n", specs.join(", ")));
     }
     assert!(missing.is_empty(), "neither a fixture nor a reason: {missing:?}");
     let unknown = UNPROVEN.iter().filter(|(class, _)| !claimed.contains_key(*class));

@@ -60,20 +60,32 @@ impl AttendWindow {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AttendReach {
     pub(super) window: Option<AttendWindow>,
-    /// True if the tokens of the prefix see each other.
-    pub(super) prefix: bool,
+    /// The tokens that see each other.
+    pub(super) both_ways: BothWays,
+}
+
+/// Tokens that see each other, besides those before them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BothWays {
+    /// None.
+    No,
+    /// Those of the prefix, whatever the window.
+    Prefix,
+    /// Those of each span, as far back as the window reaches.
+    Spans,
 }
 
 impl AttendReach {
     /// Returns the positions that a query at `position` sees.
     pub(super) fn seen(self, mask: &SequenceMask, position: usize) -> Range<usize> {
-        if self.prefix && position < mask.prefix() {
+        if self.both_ways == BothWays::Prefix && position < mask.prefix() {
             return 0..mask.prefix();
         }
+        let span = mask.span_of(position).filter(|_| self.both_ways == BothWays::Spans);
         // Windows and chunks are counted within the document.
         let document = mask.document_of(position);
         let oldest = self.window.map_or(0, |window| window.oldest(position - document));
-        document + oldest..position + 1
+        document + oldest..span.map_or(position + 1, |(_, end)| end)
     }
 
     /// True if a state with this window keeps all that a query sees.
@@ -180,7 +192,14 @@ impl Attend {
             sizes: AttendSizes::of(args, paired)?,
             reach: AttendReach {
                 window: window.map(|size| AttendWindow { size, chunked }),
-                prefix: args.one_of("mask", &[("causal", false), ("prefix", true)])?,
+                both_ways: args.one_of(
+                    "mask",
+                    &[
+                        ("causal", BothWays::No),
+                        ("prefix", BothWays::Prefix),
+                        ("spans", BothWays::Spans),
+                    ],
+                )?,
             },
             slopes: args.numbers_or_null("alibi")?,
             paired,
@@ -526,22 +545,23 @@ impl AttendInputs<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{AttendReach, AttendWindow};
+    use super::{AttendReach, AttendWindow, BothWays};
     use crate::masks::{ChunkMask, SequenceMask};
 
     /// Decides on one query and one key, as the mask functions of transformers do.
-    fn sees(
-        reach: AttendReach,
-        prefix: usize,
-        documents: &[usize],
-        query: usize,
-        key: usize,
-    ) -> bool {
+    fn sees(reach: AttendReach, mask: ChunkMask<'_>, query: usize, key: usize) -> bool {
+        let ChunkMask { prefix, documents, spans } = mask;
         let start = documents.iter().copied().filter(|start| *start <= query).max().unwrap_or(0);
-        if reach.prefix && query < prefix && key < prefix {
+        if reach.both_ways == BothWays::Prefix && query < prefix && key < prefix {
             return true;
         }
-        if document_of(documents, query) != document_of(documents, key) || key > query {
+        let together = reach.both_ways == BothWays::Spans
+            && spans
+                .iter()
+                .any(|(from, to)| (*from..*to).contains(&query) && (*from..*to).contains(&key));
+        if document_of(documents, query) != document_of(documents, key)
+            || (key > query && !together)
+        {
             return false;
         }
         let query = query - start;
@@ -550,7 +570,7 @@ mod tests {
             if window.chunked {
                 query / window.size == key / window.size
             } else {
-                query - key < window.size
+                key + window.size > query
             }
         })
     }
@@ -569,16 +589,40 @@ mod tests {
         ) {
             let reach = AttendReach {
                 window: window.map(|(size, chunked)| AttendWindow { size, chunked }),
-                prefix,
+                both_ways: if prefix { BothWays::Prefix } else { BothWays::No },
             };
             let reaches = if starts.is_empty() { reaches } else { 0 };
             let documents: Vec<usize> = starts.into_iter().collect();
+            let chunk = ChunkMask { prefix: reaches, documents: &documents, spans: &[] };
             let mut mask = SequenceMask::default();
-            mask.add(0, 0, 20, &ChunkMask { prefix: reaches, documents: &documents }).unwrap();
+            mask.add(0, 0, 20, &chunk).unwrap();
             for query in 0..20 {
                 let seen: Vec<usize> = reach.seen(&mask, query).collect();
                 let want: Vec<usize> =
-                    (0..20).filter(|key| sees(reach, reaches, &documents, query, *key)).collect();
+                    (0..20).filter(|key| sees(reach, chunk, query, *key)).collect();
+                prop_assert_eq!(seen, want, "query {}", query);
+            }
+        }
+
+        #[test]
+        fn tokens_of_a_span_see_each_other_within_the_window(
+            window in prop::option::of(1..9_usize),
+            borders in prop::collection::btree_set(0..=20_usize, 0..7),
+        ) {
+            let reach = AttendReach {
+                window: window.map(|size| AttendWindow { size, chunked: false }),
+                both_ways: BothWays::Spans,
+            };
+            let borders: Vec<usize> = borders.into_iter().collect();
+            let spans: Vec<(usize, usize)> =
+                borders.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+            let chunk = ChunkMask { spans: &spans, ..ChunkMask::default() };
+            let mut mask = SequenceMask::default();
+            mask.add(0, 0, 20, &chunk).unwrap();
+            for query in 0..20 {
+                let seen: Vec<usize> = reach.seen(&mask, query).collect();
+                let want: Vec<usize> =
+                    (0..20).filter(|key| sees(reach, chunk, query, *key)).collect();
                 prop_assert_eq!(seen, want, "query {}", query);
             }
         }

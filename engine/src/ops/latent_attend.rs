@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::attend::{AttendReach, AttendWindow};
+use super::attend::{AttendReach, AttendWindow, BothWays};
 use super::{Args, Ctx, Kernel, Kernels};
 use crate::Error;
 use crate::kernels::attention::{
@@ -93,7 +93,7 @@ impl LatentAttend {
             return Err(args.error("a window is at least 1 position"));
         }
         let window = window.map(|size| AttendWindow { size, chunked: false });
-        let reach = AttendReach { window, prefix: false };
+        let reach = AttendReach { window, both_ways: BothWays::No };
         if !reach.fits(args.state()?.window) {
             return Err(args.error("it would see more than its state keeps"));
         }

@@ -1,8 +1,8 @@
 //! A slot as bytes.
 //!
 //! ```text
-//! "onboard-slot" u32 version=2   u64 fingerprint   u64 position
-//! u64 prefix     u64 documents   ...u64 starts   u32 pasts
+//! "onboard-slot" u32 version=3   u64 fingerprint   u64 position
+//! u64 prefix     u64 documents   ...u64 starts   u64 spans   ...u64 start, u64 end   u64 placed   u32 pasts
 //! per past:      u64 floor   u64 bytes   ...bytes
 //! u64 checksum of everything before
 //! ```
@@ -25,7 +25,7 @@ use crate::masks::SequenceMask;
 pub enum Error {
     #[error("{found} bytes are too few")]
     Few { found: usize },
-    #[error("they do not begin as version 2 of the format does")]
+    #[error("they do not begin as version 3 of the format does")]
     Version,
     #[error("the checksum does not agree; they were cut short or damaged")]
     Checksum,
@@ -47,7 +47,7 @@ pub enum Error {
     LeftOver { found: usize },
 }
 
-const MAGIC: &[u8] = b"onboard-slot\x02\0\0\0";
+const MAGIC: &[u8] = b"onboard-slot\x03\0\0\0";
 
 /// FNV-1a: enough to tell models apart and to notice a damaged file; not a signature.
 struct Fnv(u64);
@@ -101,6 +101,12 @@ pub fn save(slot: &Slot, fingerprint: u64) -> Vec<u8> {
     for start in slot.mask.documents() {
         out.extend((*start as u64).to_le_bytes());
     }
+    out.extend((slot.mask.spans().len() as u64).to_le_bytes());
+    for (start, end) in slot.mask.spans() {
+        out.extend((*start as u64).to_le_bytes());
+        out.extend((*end as u64).to_le_bytes());
+    }
+    out.extend(u64::from(slot.mask.is_placed()).to_le_bytes());
     let pasts: Vec<_> = slot.memories.iter().flat_map(super::Memory::pasts).collect();
     out.extend((pasts.len() as u32).to_le_bytes());
     for past in pasts {
@@ -115,6 +121,15 @@ pub fn save(slot: &Slot, fingerprint: u64) -> Vec<u8> {
     sum.add(&out);
     out.extend(sum.0.to_le_bytes());
     out
+}
+
+/// Reads a count, and `each` times as many sizes.
+fn sizes(left: &mut &[u8], each: usize) -> Result<Vec<usize>, Error> {
+    let count = size(left)?.checked_mul(each).ok_or(Error::Short)?;
+    let bytes = count.checked_mul(8).and_then(|bytes| left.get(..bytes)).ok_or(Error::Short)?;
+    *left = &left[bytes.len()..];
+    let mut listed = bytes;
+    (0..count).map(|_| size(&mut listed)).collect()
 }
 
 /// Reads into an empty slot of the session's model. Only as much is allocated as the bytes hold.
@@ -140,14 +155,12 @@ pub fn restore(mut slot: Slot, fingerprint: u64, bytes: &[u8]) -> Result<Slot, E
         return Err(Error::Positions { found: position });
     }
     let prefix = size(&mut left)?;
-    let count = size(&mut left)?;
-    let Some(bytes) = count.checked_mul(8).and_then(|bytes| left.get(..bytes)) else {
-        return Err(Error::Short);
-    };
-    left = &left[bytes.len()..];
-    let mut starts = bytes;
-    let documents = (0..count).map(|_| size(&mut starts)).collect::<Result<Vec<_>, _>>()?;
-    slot.mask = SequenceMask::restored(prefix, documents, position).ok_or(Error::Mask)?;
+    let documents = sizes(&mut left, 1)?;
+    let ends = sizes(&mut left, 2)?;
+    let spans = ends.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+    let placed = size(&mut left)? != 0;
+    let mask = SequenceMask::restored(prefix, documents, spans, placed, position);
+    slot.mask = mask.ok_or(Error::Mask)?;
     let Some((count, remaining)) = left.split_first_chunk::<4>() else { return Err(Error::Short) };
     left = remaining;
     let mut pasts: Vec<_> = slot.memories.iter_mut().flat_map(super::Memory::pasts_mut).collect();

@@ -244,7 +244,7 @@ fn head_steps(session: &mut dyn Session, hidden: &[f32]) -> Record {
     let two = session.open_slot();
     for tokens in [[3, 5, 7], [2, 4, 6]] {
         let chunks = [all_rows(one, &tokens), all_rows(two, &tokens[1..2])];
-        let extra = ExtraInputs { hidden, masks: &[] };
+        let extra = ExtraInputs { hidden, ..ExtraInputs::default() };
         for logits in session.step_with(&chunks, extra, &mut Taps::default()).unwrap() {
             record.push(("logits".to_owned(), bits(&logits.data)));
         }
@@ -424,8 +424,8 @@ fn missing_kernels_are_refused_by_name() {
 
 /// A prefix that sees itself, and packed documents, in one chunk and in several; windows count within a document.
 fn masks_have_the_bits_of_the_cpu() {
-    let prefix = ChunkMask { prefix: 5, documents: &[] };
-    let packed = ChunkMask { prefix: 0, documents: &[2, 9] };
+    let prefix = ChunkMask { prefix: 5, ..ChunkMask::default() };
+    let packed = ChunkMask { documents: &[2, 9], ..ChunkMask::default() };
     let mut compared = 0;
     for (name, mask) in [
         ("paligemma2", prefix),

@@ -87,6 +87,7 @@ impl Build {
             dynamic: None,
             rounded: None,
             behind: 0,
+            axes: Vec::new(),
             kind: "default".into(),
         });
         RopeId(self.ropes.len() - 1)

@@ -14,10 +14,15 @@ CHUNKS = (3, 1, 4, 2, 5)
 def chunk_sizes(prompt: dict, switch) -> list[int]:
     """Sizes of chunks that cover a prompt; none of them crosses a switch of rotary tables."""
     length = len(prompt["tokens"])
-    sizes = [prompt["split"]] if switch is not None and length > switch < prompt["split"] else [prompt["prefix"]] if "prefix" in prompt else []
+    sizes = [prompt["split"]] if switch is not None and length > switch < prompt["split"] else [seen_both_ways(prompt)] if seen_both_ways(prompt) else []
     while sum(sizes) < length:
         sizes += CHUNKS
     return sizes
+
+
+def seen_both_ways(prompt: dict) -> int:
+    """The length up to the last token that sees one behind it; such tokens are fed in the first forward, since classes go on from a cache causally."""
+    return max(prompt.get("prefix", 0), *(end for _, end in prompt.get("spans", [[0, 0]])))
 
 
 def audit_jobs(runner, taps, prompts: list[dict], switch, run: str) -> dict:
@@ -35,7 +40,7 @@ def audit_jobs(runner, taps, prompts: list[dict], switch, run: str) -> dict:
             tapped, sizes = taps if "prefill" in prompt["taps"] else None, chunk_sizes(prompt, switch)
             jobs[name, "chunks"] = lambda tapped=tapped, tokens=tokens, sizes=sizes, prompt=prompt: fed_in_chunks(runner, tapped, tokens, sizes, prompt)
         if 1 < len(tokens) <= STEPWISE_LIMIT:
-            jobs[name, "steps"] = lambda tokens=tokens, prompt=prompt: fed_in_chunks(runner, None, tokens, [prompt.get("prefix", 1)] + [1] * len(tokens), prompt)[0]
+            jobs[name, "steps"] = lambda tokens=tokens, prompt=prompt: fed_in_chunks(runner, None, tokens, [max(1, seen_both_ways(prompt))] + [1] * len(tokens), prompt)[0]
     return jobs
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from .classes import embedding_rows
 from .experts import reach_experts
+from .failures import Fail
 from .given_prompts import given_prompts
 from .prompts import PHASES, derive_prompts, masked_prompts
 
@@ -15,6 +16,9 @@ class Chosen:
         # Tokens that the model and its config know.
         self.known = min(facts["vocab"] or rows, rows)
         prompts = given_prompts(inputs.args, self.known, facts["limit"])
+        # What the class takes beside tokens, and changes of its config, by prompt.
+        self.images = {prompt["name"]: prompt.pop("inputs") for prompt in prompts or () if "inputs" in prompt}
+        refuse_images(inputs.args, self.images)
         self.derived = prompts is None
         self.prompts = derived(inputs, self.known, notes) if prompts is None else prompts
         for prompt in self.prompts:
@@ -39,6 +43,12 @@ class Chosen:
         if inputs.parts is not None:
             inputs.parts.put(("", "prompts"), {"value": (self.prompts, self.vocab)})
             self.settled = True
+
+
+def refuse_images(args, images: dict) -> None:
+    """Refuses options that run a model in pieces, for prompts whose rows come from an encoder."""
+    if images and (args.layerwise or args.pieces is not None or args.judge):
+        raise Fail(f"prompt {next(iter(images))!r} has `inputs`, for which a whole model is run: give it without --layerwise, --layers, --pieces and --judge")
 
 
 def derived(inputs, known: int, notes: list[str]) -> list[dict]:

@@ -46,6 +46,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--judge", action="store_true", help="judge the reference by itself, print a line for each verdict, and write them into the manifest; without -o, nothing else")
     parser.add_argument("--trace", metavar="FILE.json", help="write a record of what the class computes in one prefill and one step, from which `onboard add-model --derive` writes a spec, and no dump")
     parser.add_argument("--gelu-table", action="store_true", help="GELU by llama.cpp's table of f16, to tell whether that is all it does otherwise")
+    parser.add_argument("--random-encoder", action="store_true", help="draw an encoder at random where the checkpoint has zeros, for prompts with images")
     parser.add_argument("--layerwise", action="store_true", help="read one layer at a time, for a model that is larger than the memory: the same dump, more slowly")
     parser.add_argument("--layers", metavar="0,3,60", help="run these layers alone, with embedding, last norm and head: files that have only other layers may be absent")
     parser.add_argument("--resident", type=float, default=2.0, metavar="GB", help="with --layerwise: weights that are kept for the next use (default %(default)s)")

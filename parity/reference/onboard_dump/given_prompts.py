@@ -45,6 +45,8 @@ def given_prompts(args, vocab: int, limit: int) -> list[dict] | None:
             raise Fail(f"{where}: split {split!r} must be at least 1 and below the length {len(tokens)}")
         clean.append({"name": name, "tokens": tokens, "split": split, "taps": given_phases(where, prompt.get("taps", index == 0))})
         clean[-1] |= given_mask(where, prompt, clean[-1]["split"])
+        if "inputs" in prompt:
+            clean[-1]["inputs"] = given_inputs(where, prompt, Path(args.prompts).parent)
         rows = prompt.get("rows")
         if rows is not None:
             if not isinstance(rows, list) or not rows or not all(isinstance(row, int) and 0 <= row < len(tokens) for row in rows) or sorted(set(rows)) != rows:
@@ -71,6 +73,20 @@ def given_mask(where: str, prompt: dict, split: int) -> dict:
             raise Fail(f"{where}: `documents` must be ascending positions that begin with 0, all below the split {split}")
         return {"documents": documents}
     return {}
+
+
+def given_inputs(where: str, prompt: dict, folder: Path) -> tuple[dict, dict]:
+    """The arguments of the class besides tokens that a given prompt has, and the settings of the config that it changes."""
+    from safetensors.torch import load_file
+
+    changes = prompt.get("config", {})
+    if {"prefix", "documents"} & prompt.keys() or not isinstance(prompt["inputs"], str) or not isinstance(changes, dict):
+        raise Fail(f"{where}: `inputs` must name a safetensors file and `config` be an object, in a prompt without `prefix` and `documents`")
+    path = folder / prompt["inputs"]
+    try:
+        return load_file(path), changes
+    except Exception as error:  # noqa: BLE001
+        raise Fail(f"{path}: {error}") from None
 
 
 def given_phases(where: str, taps) -> list[str]:

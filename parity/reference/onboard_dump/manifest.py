@@ -9,7 +9,8 @@ from .ensemble import put_spread
 from .patches import PATCHES
 from .prompts import PHASES, decode_rows
 
-FORMAT, VERSION = "onboard-dump", 2
+# The second version is that of prompts with rows in the place of embeddings, which older programs would pass over.
+FORMAT, VERSION, ROWS_VERSION = "onboard-dump", 2, 3
 # Larger configs, and checkpoints of more tensors, are recorded by their hash alone.
 MOST_CONFIG, MOST_TENSORS = 1 << 20, 20_000
 
@@ -132,7 +133,7 @@ def manifest_of(inputs, results, listed: dict, states: list[dict], agrees: bool)
     chosen, raw, tensors = results.chosen, inputs.raw, inputs.tensors
     manifest = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": ROWS_VERSION if any({"given", "spans"} & prompt.keys() for prompt in chosen.prompts) else VERSION,
         "producer": producer_of(inputs.args),
         "model": model_of(inputs, results.architecture),
         "checkpoint": {

@@ -15,7 +15,12 @@ def spans_of(documents: list[int], length: int) -> list[tuple[int, int]]:
 
 def mask_of(prompt: dict) -> dict:
     """The argument of `Runner.forward` that gives the first tokens of a prompt their mask; nothing for a causal one."""
-    return {"prompt": prompt} if "prefix" in prompt or "documents" in prompt else {}
+    return {"prompt": prompt} if {"prefix", "documents", "given"} & prompt.keys() else {}
+
+
+def given_of(prompt: dict | None) -> dict:
+    """The argument for a forward that continues a prompt: rows in the place of embeddings belong to its tokens wherever they stand."""
+    return {"prompt": prompt} if prompt is not None and "given" in prompt else {}
 
 
 def forward_whole(runner, prompt: dict) -> tuple:
@@ -83,7 +88,7 @@ def fed_in_chunks(runner, taps, tokens: list[int], sizes, prompt=None) -> tuple:
 
     def chunk(number, cache):
         begin, end = starts[number], starts[number + 1]
-        mask = mask_of(prompt) if prompt is not None and begin == 0 else {}
+        mask = mask_of(prompt) if prompt is not None and begin == 0 else given_of(prompt)
         step = lambda: runner.forward(tokens[begin:end], begin, cache, **mask)  # noqa: E731
         seen, (out, cache) = taps.during(step) if taps is not None else ({}, step())
         found = {name: rows for name, tensor in seen.items() if (rows := taps.rows(name, tensor, end - begin)) is not None}

@@ -271,7 +271,7 @@ def pairs_of(prompts: list[dict]) -> list[dict]:
     """The prompts as the head sees them: each token after the first, with the one before it."""
     pairs = []
     for prompt in prompts:
-        if len(prompt["tokens"]) < 2 or "prefix" in prompt or "documents" in prompt:
+        if len(prompt["tokens"]) < 2 or {"prefix", "documents", "given"} & prompt.keys():
             continue
         split = max(1, min(prompt["split"], len(prompt["tokens"]) - 2))
         pair = {"name": prompt["name"], "tokens": prompt["tokens"][1:], "split": split, "taps": prompt["taps"]}

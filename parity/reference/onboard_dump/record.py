@@ -1,7 +1,7 @@
 """The recording of one prompt: both phases with their taps and states, and the greedy tokens that follow a prompt."""
 from __future__ import annotations
 
-from .masks import check_apart, forward_whole, mask_of, rows_before, states_after
+from .masks import check_apart, forward_whole, given_of, mask_of, rows_before, states_after
 from .prompts import decode_rows, rows_of
 from .runner import Runner
 from .states import newest_rows, read_states
@@ -119,7 +119,7 @@ class Recording:
         """What the step `number` gives, with the cache last."""
         at, model = self.split + number, self.runner.model
         wanted = self.stepped and at in self.late
-        seen, (row, cache) = self.taps.during(lambda: self.runner.forward(self.tokens[at : at + 1], at - self.begin, cache), keep=wanted)
+        seen, (row, cache) = self.taps.during(lambda: self.runner.forward(self.tokens[at : at + 1], at - self.begin, cache, **given_of(self.prompt)), keep=wanted)
         newest = newest_rows(cache, getattr(model, "left_out", ())) if self.stepped else {}
         states = read_states(model, cache, self.widths) if self.stepped and (at + 1 in self.lengths or at + 1 == self.length) else []
         if at + 1 < self.length:
@@ -181,7 +181,11 @@ class Steps:
 
 def greedy_count(args, prompts: list[dict], facts: dict) -> tuple[dict, int]:
     """The prompt that greedy tokens follow, and their number."""
-    main = next((prompt for prompt in prompts if prompt["taps"]), prompts[0])
+    text = [prompt for prompt in prompts if "given" not in prompt]
+    if not text:
+        # No token behind an image is known to have positions that count on.
+        return prompts[0], 0
+    main = next((prompt for prompt in text if prompt["taps"]), text[0])
     count = min(args.greedy, facts["limit"] - len(main["tokens"]))
     if facts["switch"] and len(main["tokens"]) <= facts["switch"]:
         # Past the switch `generate` would drop the cache and begin again, which no plain loop does.

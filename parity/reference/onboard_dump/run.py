@@ -10,6 +10,7 @@ from .checkpoint import entries_of
 from .chosen import Chosen
 from .ensemble import Ensemble
 from .failures import Fail, at, first_line, say
+from .images import Images, draw_encoder
 from .members import barred_member, forward_members, has_members, make_member, member_work
 from .patches import attention_in_f32, contiguous_inputs, equal_dtypes, round_rows_alone, use_gelu_table
 from .prompts import snapshots_of
@@ -49,11 +50,13 @@ class Run:
         if results.chosen is None:
             self.describe(remarks)
             results.chosen = Chosen(inputs, self.runner, results.notes)
+        # Hooks that put rows in the place of embeddings come before those that record them.
+        self.runner.images = Images(self.model, results.chosen.images, results.chosen.prompts)
         self.taps = Taps(self.runner, None if results.chosen.topk is None else results.chosen.vocab)
         if inputs.parts is not None:
             self.runner.parts.taps = self.taps
         # Tensors are gathered apart per run, so that a run that fails half-way leaves nothing behind.
-        self.tensors, self.kinds = {}, {}
+        self.tensors, self.kinds = self.runner.images.tensors(name), {}
         self.widths = self.head = self.checked = self.members = None
 
     @property
@@ -74,6 +77,8 @@ class Run:
             contiguous_inputs(model, patched)
             attention_in_f32(patched)
             equal_dtypes(model, patched)
+            if args.random_encoder:
+                remarks = [*remarks, *draw_encoder(model)]
             if args.gelu_table:
                 remarks = [*remarks, use_gelu_table(model)]
                 patched.add("gelu_table")
@@ -124,7 +129,7 @@ class Run:
 
     def measure(self) -> None:
         """Runs all prompts, or the parts of them that the piece of this process has."""
-        if any("prefix" in prompt for prompt in self.prompts):
+        if any("prefix" in prompt and "given" not in prompt for prompt in self.prompts):
             # Here, since modules that run twice in one forward are not tapped.
             self.runner.prefix_type()
         self.taps.probe(self.runner, (max((prompt["tokens"] for prompt in self.prompts), key=len) * 5)[: min(5, self.inputs.facts["limit"])])
@@ -218,6 +223,7 @@ class Run:
 
     def close(self) -> None:
         self.taps.close()
+        self.runner.images.close()
         if self.store is not None and len(self.runner.lockstep.layers):
             lockstep = self.runner.lockstep
             say(f"{self.label}: each layer was loaded {lockstep.loads / len(lockstep.layers):.0f} times, {self.store.read_bytes / 1e9:.1f} GB read")

@@ -91,6 +91,8 @@ class Runner:
         self.takes_types = "token_type_ids" in self.params or "token_type_ids" in inner
         self.found_type: int | None = None
         self.own_cache = None
+        # Stands in for the encoder of prompts with images (`images.Images`).
+        self.images = None
 
         def takes_given() -> bool:
             self.own_cache = self.cache_of_its_own()
@@ -150,7 +152,7 @@ class Runner:
         import torch
 
         if prompt is not None and self.cache_key is None:
-            raise Fail(f"the class {type(self.model).__name__} has no cache, so it runs no prefix and no packed documents")
+            raise Fail(f"the class {type(self.model).__name__} has no cache, so it runs no images, no prefix and no packed documents")
         if self.cache_key is None:
             seen = [*(cache or []), *tokens]
             with torch.no_grad():
@@ -161,6 +163,10 @@ class Runner:
             kwargs["position_ids"] = torch.arange(start, start + len(tokens))[None]
         if cache is not None:
             kwargs[self.cache_key] = cache
+        if prompt is not None and "given" in prompt:
+            with self.images.during(prompt["name"], start, start + len(tokens)) as outer, torch.no_grad():
+                out = self.model(**(kwargs | outer))
+            return out.logits[0].clone(), cache if cache is None else returned_cache(out) or cache
         if (prefix := (prompt or {}).get("prefix")) is not None:
             own = self.prefix_type()
             kwargs["token_type_ids"] = torch.tensor([[own if at < prefix else 1 - own for at in range(len(tokens))]])

@@ -57,7 +57,7 @@ pub(super) fn generated(
     let Some(by_prompt) = dump.manifest.greedy.get(dtype.name()) else { return Ok(rows) };
     for (prompt, side) in dump.manifest.prompts.iter().zip(sides) {
         let Some(chosen) = by_prompt.get(&prompt.name).filter(|c| !c.is_empty()) else { continue };
-        if !prompt.is_causal() {
+        if !prompt.is_plain() {
             // An engine's own call takes tokens only.
             continue;
         }

@@ -105,7 +105,7 @@ fn of_run(
         }
     }
     // A head chooses no tokens by itself.
-    let chooses = model.graph.fed.is_none() && dump.manifest.prompts.iter().any(Prompt::is_causal);
+    let chooses = model.graph.fed.is_none() && dump.manifest.prompts.iter().any(Prompt::is_plain);
     if chooses {
         match run.greedy.iter().map(|row| row.tokens).max() {
             None => reasons.push((Unproven::Greedy, "the dump has none".to_owned())),

@@ -78,6 +78,8 @@ impl CheckOptions {
             drafts: false,
             prefix: false,
             documents: false,
+            spans: false,
+            rows: false,
             finite: false,
             ranks: 1,
             threads: self.threads,

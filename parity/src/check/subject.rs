@@ -9,11 +9,11 @@ use engine::{
 use registry::dtype::Dtype;
 use registry::layer_choice::LayerChoice;
 
-use super::{CheckOptions, Error, hidden};
+use super::{CheckOptions, Error};
 use crate::dump::{Dump, sha256};
 use crate::mask_support::masked;
-use crate::nextn_session::NextnSession;
 use crate::order::ExecutionOrder;
+use crate::prompt_session::PromptSession;
 use crate::report::{FileHashes, ReportSubject};
 use crate::run::feed_masked;
 
@@ -108,9 +108,9 @@ pub(super) fn not_finite(
 ) -> Result<Option<String>, Error> {
     let options = SessionOptions { finite: true, ..options.engine(dtype) };
     let options = masked(&dump.manifest.prompts, options);
-    let mut session = NextnSession::new(engine.open(source, &options)?);
+    let mut session = PromptSession::new(engine.open(source, &options)?);
     for prompt in &dump.manifest.prompts {
-        session.rows = hidden(&source.model, dump, dtype, prompt)?;
+        session.begin(dump, dtype, prompt)?;
         let slot = session.open_slot();
         let chunk = Chunk { slot, tokens: &prompt.tokens, rows: OutputRows::All };
         let mask = prompt.mask(prompt.tokens.len());

@@ -133,7 +133,7 @@ pub fn observe(
 ) -> Result<Vec<ObservedPrompt>, engine::Error> {
     let mut session = engine.open(source, &options.engine(dtype))?;
     let mut all = Vec::new();
-    for prompt in &dump.manifest.prompts {
+    for prompt in dump.manifest.prompts.iter().filter(|prompt| !prompt.has_rows()) {
         let slot = session.open_slot();
         let chunk = Chunk { slot, tokens: &prompt.tokens, rows: OutputRows::All };
         let mask = prompt.mask(prompt.tokens.len());
@@ -155,7 +155,7 @@ pub fn observe(
 /// Returns the distance of log-probabilities that rounding explains, in nats, from the ensemble of a dump.
 pub fn noise(dump: &Dump, dtype: Dtype) -> Result<f64, dump::Error> {
     let mut widest = 0.0_f64;
-    for prompt in &dump.manifest.prompts {
+    for prompt in dump.manifest.prompts.iter().filter(|prompt| !prompt.has_rows()) {
         let spread = dump.spread(dtype, prompt)?;
         let rows = spread.iter().flat_map(|spread| &spread.logprobs);
         widest = rows.map(|x| f64::from(*x)).fold(widest, f64::max);

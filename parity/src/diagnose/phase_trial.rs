@@ -9,12 +9,12 @@ use registry::dtype::Dtype;
 use registry::model::Model;
 
 use super::score::{ComparisonTarget, distance};
-use crate::check::{CheckOptions, hidden};
+use crate::check::CheckOptions;
 use crate::compare::{Comparison, ComparisonKey, ReferenceResults, ValuePair};
 use crate::dump::{self, Dump, Phase, Prompt};
 use crate::gate::{Gate, Mode, Subject};
-use crate::nextn_session::NextnSession;
 use crate::order::ExecutionOrder;
+use crate::prompt_session::PromptSession;
 use crate::route::{RouterRow, RoutingProbe, routers};
 use crate::rule;
 use crate::run::{self, InputSource};
@@ -168,8 +168,9 @@ impl<'a> PhaseTrial<'a> {
         model: &Arc<Model>,
     ) -> Result<Option<Vec<(ComparisonKey, ValuePair)>>, engine::Error> {
         let source = ModelSource { model: Arc::clone(model), dir: self.dir };
-        let mut session = NextnSession::new(self.engine.open(&source, &self.options)?);
-        session.rows = hidden(model, self.dump, self.dtype, self.prompt)
+        let mut session = PromptSession::new(self.engine.open(&source, &self.options)?);
+        session
+            .begin(self.dump, self.dtype, self.prompt)
             .map_err(|error| engine::Error::Other(error.to_string()))?;
         let recorded: BTreeSet<&str> =
             self.dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();

@@ -21,6 +21,9 @@ use super::prompt::{Phase, Prompt, check_prompts};
 /// Version of the format that this crate reads.
 pub const VERSION: u64 = 2;
 
+/// Version of a dump with prompts that have rows in the place of embeddings, which older programs would pass over.
+const ROWS_VERSION: u64 = 3;
+
 /// Manifest as written.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Manifest {
@@ -365,9 +368,9 @@ impl Manifest {
             let format = shown(&self.format);
             return Err(format!("`format` is `{format}`; expected `onboard-dump`"));
         }
-        if self.version != VERSION {
+        if ![VERSION, ROWS_VERSION].contains(&self.version) {
             return Err(format!(
-                "`version` is {}; this program reads version {VERSION}: write the dump again with its `parity dump`",
+                "`version` is {}; this program reads versions {VERSION} and {ROWS_VERSION}: write the dump again with its `parity dump`",
                 self.version
             ));
         }

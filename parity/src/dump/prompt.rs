@@ -5,10 +5,14 @@ use std::fmt;
 use engine::ChunkMask;
 use formats::shown;
 use registry::listing;
+use registry::rope::MAX_AXES;
 use serde::Deserialize;
 
 /// Maximum length of a prompt.
 const LONGEST_PROMPT: usize = 1 << 20;
+
+/// Maximum number of layers behind which rows are added.
+const MAX_BESIDE: usize = 1024;
 
 /// Phase of a run: the way in which a prompt is fed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -54,6 +58,18 @@ pub struct Prompt {
     /// Positions at which documents begin, ascending from 0; empty if the prompt is one document.
     #[serde(default)]
     pub documents: Vec<usize>,
+    /// Positions of the tokens whose embedding was replaced by a row, ascending; empty for text.
+    #[serde(default)]
+    pub given: Vec<usize>,
+    /// For each axis the positions of the tokens, by which rotary tables turned; empty if they count the tokens.
+    #[serde(default)]
+    pub positions: Vec<Vec<u32>>,
+    /// Ranges of tokens that see each other, ascending.
+    #[serde(default)]
+    pub spans: Vec<(usize, usize)>,
+    /// Number of first layers behind which rows were added.
+    #[serde(default)]
+    pub beside: usize,
     /// Phases in which taps and states were recorded for the prompt.
     #[serde(default)]
     pub taps: Vec<String>,
@@ -75,10 +91,24 @@ impl Prompt {
             tokens,
             prefix: 0,
             documents: Vec::new(),
+            given: Vec::new(),
+            positions: Vec::new(),
+            spans: Vec::new(),
+            beside: 0,
             taps: Vec::new(),
             rows: None,
             snapshots: None,
         }
+    }
+
+    /// True if the prompt is more than tokens: rows or positions come with it.
+    pub fn has_rows(&self) -> bool {
+        !self.given.is_empty() || !self.positions.is_empty()
+    }
+
+    /// True if attention is causal over one document of tokens.
+    pub fn is_plain(&self) -> bool {
+        self.prefix <= 1 && self.documents.len() <= 1 && self.spans.is_empty() && !self.has_rows()
     }
 
     /// Returns the positions of the rows of a phase's log-probabilities and taps.
@@ -103,15 +133,15 @@ impl Prompt {
         self.taps.iter().any(|name| name == phase.name())
     }
 
-    /// True if attention is causal over one document.
-    pub fn is_causal(&self) -> bool {
-        self.prefix <= 1 && self.documents.len() <= 1
-    }
-
     /// Returns the mask of the first `count` tokens, fed as one chunk.
     pub fn mask(&self, count: usize) -> ChunkMask<'_> {
         let inside = self.documents.partition_point(|start| *start < count);
-        ChunkMask { prefix: self.prefix, documents: &self.documents[..inside] }
+        let spans = self.spans.partition_point(|(start, _)| *start < count);
+        ChunkMask {
+            prefix: self.prefix,
+            documents: &self.documents[..inside],
+            spans: &self.spans[..spans],
+        }
     }
 
     /// Returns the position at which the document of the decode phase begins.
@@ -133,6 +163,37 @@ impl Prompt {
             let prefix = self.prefix;
             let documents = documents.clone();
             return Err(PromptError::Mask { name, prefix, documents, split });
+        }
+        Ok(())
+    }
+
+    /// Returns an error for rows in the place of embeddings that no run of the prompt has.
+    fn check_given(&self) -> Result<(), PromptError> {
+        let tokens = self.tokens.len();
+        let name = || shown(&self.name);
+        if !ascends(&self.given) || self.given.last().is_some_and(|last| *last >= tokens) {
+            let given = self.given.clone();
+            return Err(PromptError::Given { name: name(), given, tokens });
+        }
+        if self.positions.len() > MAX_AXES
+            || self.positions.iter().any(|axis| axis.len() != tokens)
+            || self.positions.iter().flatten().any(|at| *at as usize > 2 * LONGEST_PROMPT)
+        {
+            let lengths = self.positions.iter().map(Vec::len).collect();
+            return Err(PromptError::Positions { name: name(), lengths, tokens });
+        }
+        let ranges_ascend = self.spans.windows(2).all(|pair| pair[0].1 <= pair[1].0);
+        let inside = self.spans.iter().all(|(start, end)| start < end && *end <= self.split);
+        let alone = self.spans.is_empty() || (self.prefix == 0 && self.documents.is_empty());
+        if !ranges_ascend || !inside || !alone {
+            let spans = format!("{:?}", self.spans);
+            return Err(PromptError::Spans { name: name(), spans, split: self.split });
+        }
+        if self.beside > MAX_BESIDE || (self.beside > 0 && self.given.is_empty()) {
+            return Err(PromptError::Beside { name: name(), found: self.beside });
+        }
+        if self.has_rows() && self.documents.len() > 1 {
+            return Err(PromptError::Packed { name: name() });
         }
         Ok(())
     }
@@ -186,6 +247,31 @@ pub enum PromptError {
         listing::items(documents)
     )]
     Mask { name: String, prefix: usize, documents: Vec<usize>, split: usize },
+    #[error(
+        "`given` of prompt `{name}` is [{}]; expected ascending positions below {tokens}",
+        listing::items(given)
+    )]
+    Given { name: String, given: Vec<usize>, tokens: usize },
+    #[error(
+        "`positions` of prompt `{name}` has axes of [{}] positions; expected at most {MAX_AXES} axes, each with {tokens} \
+         positions of at most {}",
+        listing::items(lengths),
+        2 * LONGEST_PROMPT
+    )]
+    Positions { name: String, lengths: Vec<usize>, tokens: usize },
+    #[error(
+        "`spans` of prompt `{name}` is {spans}; expected ascending ranges that end at {split} (its `split`) at most, in a \
+         prompt without `prefix` and `documents`"
+    )]
+    Spans { name: String, spans: String, split: usize },
+    #[error(
+        "`beside` of prompt `{name}` is {found}; expected at most {MAX_BESIDE} layers, in a prompt with `given`"
+    )]
+    Beside { name: String, found: usize },
+    #[error(
+        "prompt `{name}` has several `documents` and `given` rows or `positions`; expected one of them"
+    )]
+    Packed { name: String },
     #[error("prompt `{name}` has token {token}; `vocab` is {vocab}")]
     Token { name: String, token: u32, vocab: usize },
 }
@@ -214,9 +300,64 @@ pub fn check_prompts(prompts: &[Prompt], vocab: usize) -> Result<(), PromptError
         }
         prompt.check_rows()?;
         prompt.check_mask()?;
+        prompt.check_given()?;
         if let Some(&token) = prompt.tokens.iter().find(|t| **t as usize >= vocab) {
             return Err(PromptError::Token { name: shown_name, token, vocab });
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn checked(more: &serde_json::Value) -> String {
+        let mut prompt = json!({ "name": "a", "tokens": [1, 2, 3, 4, 5], "split": 3 });
+        let entries = more.as_object().unwrap().clone();
+        prompt.as_object_mut().unwrap().extend(entries);
+        let prompt: Prompt = serde_json::from_value(prompt).unwrap();
+        check_prompts(&[prompt], 9).map_or_else(|why| why.to_string(), |()| String::new())
+    }
+
+    #[test]
+    fn rows_positions_and_spans_of_a_prompt_are_checked() {
+        let positions = json!([[0, 1, 1, 1, 2], [0, 1, 2, 1, 3]]);
+        let good = json!({ "given": [1, 2], "positions": positions, "spans": [[0, 2], [2, 3]], "beside": 2 });
+        assert_eq!(checked(&good), "");
+        for (more, want) in [
+            (
+                json!({ "given": [1, 1] }),
+                "`given` of prompt `a` is [1, 1]; expected ascending positions below 5",
+            ),
+            (json!({ "given": [5] }), "expected ascending positions below 5"),
+            (
+                json!({ "positions": [[0, 1]] }),
+                "has axes of [2] positions; expected at most 8 axes, each with 5",
+            ),
+            (json!({ "positions": vec![[0; 5]; 9] }), "expected at most 8 axes"),
+            (json!({ "positions": [[0, 1, 2, 3, 4_000_000]] }), "positions of at most 2097152"),
+            (
+                json!({ "spans": [[1, 1]] }),
+                "`spans` of prompt `a` is [(1, 1)]; expected ascending ranges that end at 3",
+            ),
+            (json!({ "spans": [[0, 2], [1, 3]] }), "expected ascending ranges"),
+            (json!({ "spans": [[2, 4]] }), "that end at 3 (its `split`) at most"),
+            (
+                json!({ "spans": [[0, 2]], "prefix": 2 }),
+                "in a prompt without `prefix` and `documents`",
+            ),
+            (
+                json!({ "beside": 1 }),
+                "`beside` of prompt `a` is 1; expected at most 1024 layers, in a prompt with `given`",
+            ),
+            (json!({ "given": [1], "beside": 5000 }), "expected at most 1024 layers"),
+            (json!({ "given": [1], "documents": [0, 2] }), "several `documents` and `given` rows"),
+        ] {
+            let said = checked(&more);
+            assert!(said.contains(want), "{more}: {said}");
+        }
+    }
 }

@@ -65,7 +65,7 @@ pub(super) fn cases(
 ) -> Result<Vec<ServerPrompt>, Error> {
     let mut cases = Vec::new();
     if let Some(dump) = dump {
-        let causal = dump.manifest.prompts.iter().filter(|prompt| prompt.is_causal());
+        let causal = dump.manifest.prompts.iter().filter(|prompt| prompt.is_plain());
         for prompt in causal.filter(|prompt| fits(prompt.tokens.len(), count, room)) {
             let positions = prompt.positions(Phase::Prefill);
             let spread = dump.spread(dtype, prompt)?;
@@ -136,7 +136,7 @@ pub(super) fn noisy_cases(
 ) -> Result<Vec<ServerPrompt>, Error> {
     let mut texts: Vec<(String, Vec<u32>)> = Vec::new();
     if let Some(dump) = dump {
-        let causal = dump.manifest.prompts.iter().filter(|prompt| prompt.is_causal());
+        let causal = dump.manifest.prompts.iter().filter(|prompt| prompt.is_plain());
         texts.extend(causal.map(|prompt| (prompt.name.clone(), prompt.tokens.clone())));
         texts.retain(|(_, tokens)| fits(tokens.len(), count, room));
         texts.sort_by_key(|(_, tokens)| std::cmp::Reverse(tokens.len()));

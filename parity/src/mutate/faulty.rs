@@ -182,7 +182,12 @@ impl FaultySession {
                 }
                 let masks: Vec<ChunkMask<'_>> = owned
                     .iter()
-                    .map(|(prefix, documents)| ChunkMask { prefix: *prefix, documents })
+                    .zip(extra.masks)
+                    .map(|((prefix, documents), mask)| ChunkMask {
+                        prefix: *prefix,
+                        documents,
+                        spans: mask.spans,
+                    })
                     .collect();
                 self.inner.step_with(&inner, ExtraInputs { masks: &masks, ..extra }, probe)
             }

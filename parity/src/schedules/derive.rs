@@ -144,16 +144,25 @@ fn begin(slot: usize, sequence: usize, count: usize) -> Vec<Act> {
     vec![Act::Open(slot, sequence), Act::Feed(vec![(slot, count)])]
 }
 
-/// Returns schedules for a prompt with a prefix or with several documents; none if the prompt is too long.
-/// The first chunk of a sequence holds the whole prefix.
+/// Returns what sets the schedules of a prompt apart from those of tokens alone.
+pub fn kind(prompt: &Prompt) -> &'static str {
+    match prompt {
+        Prompt { prefix: 2.., .. } => "prefix",
+        Prompt { documents, .. } if documents.len() > 1 => "documents",
+        _ => "rows",
+    }
+}
+
+/// Returns schedules for a prompt with a prefix, with rows in the place of embeddings, or with several documents; none if the prompt is too long.
+/// The first chunk of a sequence holds the whole prefix and all spans.
 pub fn derive_masked(model: &Model, prompt: &Prompt) -> Vec<Schedule> {
     let length = prompt.tokens.len();
-    let head = prompt.prefix.max(1);
+    let head = prompt.spans.last().map_or(prompt.prefix.max(1), |(_, end)| *end);
     let context = model.context.unwrap_or(usize::MAX).saturating_sub(ROLLBACK);
     if head >= length || length > context.min(steady(model)) {
         return Vec::new();
     }
-    let kind = if prompt.prefix > 1 { "prefix" } else { "documents" };
+    let kind = kind(prompt);
     let mut all = Vec::new();
     let mut add = |name: &str, why, acts| {
         all.push(Schedule { name: format!("{kind}: {name}"), why, acts });

@@ -44,7 +44,8 @@ pub(super) fn rules() -> Vec<OpRule> {
             .gives("`[heads * v_dim]`")
             .notes(
                 "causal, grouped; `mask='prefix'`: the tokens of the run's prefix see each other, \
-                 whatever the window; `chunked`: positions are in chunks of `window`, and a query sees \
+                 whatever the window; `mask='spans'`: those of each span that a run gives see each other, as far back as the \
+                 window reaches; `chunked`: positions are in chunks of `window`, and a query sees \
                  its own; scores rounded, then times scale rounded, (softcap rounded step by \
                  step), softmax f32, probabilities rounded, result rounded. `alibi`: a slope per \
                  head, times the key's position, is added. `scores`: `once` rounds after scale and \
@@ -88,7 +89,7 @@ fn scored(signature: Signature) -> Signature {
         .flag("salience_bias", false)
         .may("keep", ParamKind::Dim)
         .flag("chunked", false)
-        .word("mask", &["causal", "prefix"])
+        .word("mask", &["causal", "prefix", "spans"])
 }
 
 /// Adds the parameters of selected keys to a signature.
@@ -201,7 +202,7 @@ fn selection(call: &mut Infer<'_>, k: &Input) -> Result<(), EvalError> {
     let given = ["window", "alibi", "salience", "sinks", "relative", "query_sinks"]
         .into_iter()
         .find(|name| call.given(name));
-    let prefix = (call.word("mask") == Some("prefix")).then_some("mask");
+    let prefix = (matches!(call.word("mask"), Some("prefix" | "spans"))).then_some("mask");
     let paired = (call.word("values") == Some("paired")).then_some("values");
     if let Some(name) = given.or(prefix).or(paired) {
         return Err(call
@@ -220,7 +221,7 @@ fn query_scores(call: &mut Infer<'_>, q: &Input) -> Result<(), EvalError> {
         if relative.shape.len() != 2 || relative.shape[0] != q.shape[0] {
             return Err(call.misfit("each query head has a row of numbers", q, &relative).into());
         }
-        let prefix = (call.word("mask") == Some("prefix")).then_some("mask");
+        let prefix = (matches!(call.word("mask"), Some("prefix" | "spans"))).then_some("mask");
         let once = (call.word("scores") == Some("once")).then_some("scores");
         let alibi = call.given("alibi").then_some("alibi");
         if let Some(name) = alibi.or(prefix).or(once) {
@@ -318,12 +319,18 @@ fn attention_result(
         if !call.given("keep") {
             return Err(call.error("salience", "how many keys to `keep` is not said").into());
         }
-        if call.word("mask") == Some("prefix") {
+        if matches!(call.word("mask"), Some("prefix" | "spans")) {
             return Err(call
-                .error("mask", "keys with a salience have no bidirectional prefix")
+                .error("mask", "keys with a salience have no bidirectional prefix and no spans")
                 .help("no known model has both; write `mask='causal'`")
                 .into());
         }
+    }
+    if call.word("mask") == Some("spans") && call.flag("chunked") {
+        return Err(call
+            .error("mask", "tokens that see each other do not stay in chunks of positions")
+            .help("no known model has both; write `mask='causal'`, or leave out `chunked`")
+            .into());
     }
     call.drop_attr("salience");
     call.drop_attr("salience_bias");

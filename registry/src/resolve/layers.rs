@@ -102,6 +102,8 @@ impl Resolver<'_> {
             return Err(Finding::error(at, "`layers` is called a second time").into());
         }
         let count = self.layer_count(decl)?;
+        let beside = self.beside(decl, count)?;
+        self.builder.set_beside(beside);
         let mut x = Binding::Value(x);
         let mut carried = values.clone();
         for i in 0..count {
@@ -118,6 +120,19 @@ impl Resolver<'_> {
         self.carried = names.filter_map(|name| carried.get(name).cloned()).collect();
         self.builder.set_head();
         Ok(x)
+    }
+
+    /// Returns the number of layers behind which a run may add rows.
+    fn beside(&mut self, decl: &LayersDecl, layers: usize) -> Result<usize, EvalError> {
+        let Some(beside) = &decl.beside else { return Ok(0) };
+        let each = LayerScalars::new();
+        let scope = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
+        let value = eval::eval_owned(beside, &self.env(&scope))?;
+        value.as_usize().filter(|number| *number <= layers).ok_or_else(|| {
+            Finding::error(&beside.at, "this is no number of layers")
+                .label(expected(&format!("0 to {layers}"), &value))
+                .into()
+        })
     }
 
     fn layer_count(&mut self, decl: &LayersDecl) -> Result<usize, EvalError> {

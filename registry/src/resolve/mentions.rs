@@ -31,6 +31,7 @@ pub(super) fn of(spec: &Spec) -> Mentions {
             .iter()
             .chain(&rope.context)
             .chain(&rope.behind)
+            .chain(&rope.axes)
             .for_each(|expr| mentions.expr(expr));
     }
     for part in spec.states.values().flat_map(|state| &state.parts) {
@@ -45,7 +46,8 @@ pub(super) fn of(spec: &Spec) -> Mentions {
         mentions.program(&function.program);
     }
     if let Some(layers) = &spec.layers {
-        layers.count.iter().chain(&layers.kind).for_each(|expr| mentions.expr(expr));
+        let numbers = layers.count.iter().chain(&layers.beside);
+        numbers.chain(&layers.kind).for_each(|expr| mentions.expr(expr));
         layers.each.values().for_each(|each| mentions.expr(&each.value));
         layers.programs.values().for_each(|layer| mentions.program(&layer.program));
     }

@@ -7,7 +7,7 @@ use super::{SourcedScalar, read_sources};
 use crate::config::matches;
 use crate::diag::{Finding, Span};
 use crate::eval::{self, Env, EvalError, expected};
-use crate::rope::{DynamicRope, LongRope, RopeTable, formulas};
+use crate::rope::{DynamicRope, LongRope, MAX_AXES, RopeTable, formulas};
 use crate::scalar::Scalar;
 use crate::spec::{RopeDecl, Spec};
 
@@ -78,9 +78,11 @@ fn table(
         dynamic: None,
         rounded: None,
         behind: behind(decl, env)?,
+        axes: Vec::new(),
         kind: kind.to_owned(),
     };
     scheme.compute(&mut table)?;
+    table.axes = axes(decl, table.inv_freq.len(), env)?;
     check_finite(decl, &table, theta)?;
     // Of an odd number the reference turns one number more, at the frequencies of the odd number.
     table.dim = table.dim.next_multiple_of(2);
@@ -102,6 +104,31 @@ fn behind(decl: &RopeDecl, env: &dyn Env) -> Result<usize, EvalError> {
             .label(eval::expected("an integer, 0 or above", &value))
             .into()
     })
+}
+
+/// Returns the axis of positions that each of `count` frequencies counts.
+fn axes(decl: &RopeDecl, count: usize, env: &dyn Env) -> Result<Vec<usize>, EvalError> {
+    let Some(expr) = &decl.axes else { return Ok(Vec::new()) };
+    let value = eval::eval_owned(expr, env)?;
+    let Scalar::List(items) = &value else {
+        return Err(Finding::error(&expr.at, "this is no list of axes")
+            .label(expected("an axis for each frequency", &value))
+            .into());
+    };
+    let listed: Option<Vec<usize>> =
+        items.iter().map(|item| item.as_usize().filter(|axis| *axis < MAX_AXES)).collect();
+    match listed {
+        Some(listed) if listed.len() == count => Ok(listed),
+        _ => Err(Finding::error(
+            &expr.at,
+            format!("the axes of the table `{}` do not fit its frequencies", decl.name.name),
+        )
+        .label(expected(
+            &format!("{count} numbers from 0 to {}, one for each frequency", MAX_AXES - 1),
+            &value,
+        ))
+        .into()),
+    }
 }
 
 /// Refuses a table with frequencies that are not finite.

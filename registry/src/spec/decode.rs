@@ -371,6 +371,7 @@ impl SpecDecoder {
         let partial = map.get("partial").map(|entry| self.expr(&entry.value));
         let context = map.get("context").map(|entry| self.expr(&entry.value));
         let behind = map.get("behind").map(|entry| self.expr(&entry.value));
+        let axes = map.get("axes").map(|entry| self.expr(&entry.value));
         let theta = map.get("theta").map(|entry| self.sources(&entry.value));
         let parameters = map.get("parameters").map(|entry| self.sources(&entry.value));
         let long = map.get("long").and_then(|entry| self.word(&entry.value));
@@ -390,6 +391,7 @@ impl SpecDecoder {
             partial: partial.flatten(),
             context: context.flatten(),
             behind: behind.flatten(),
+            axes: axes.flatten(),
             at: name.at.clone(),
             name,
         })
@@ -456,6 +458,7 @@ impl SpecDecoder {
             Some(LayerScalarDecl { name, value: this.expr(&entry.value)? })
         });
         let carry = self.words(map, "carry");
+        let beside = map.get("beside").and_then(|entry| self.expr(&entry.value));
         let mut programs = IndexMap::new();
         for entry in map.values().filter(|entry| !LAYERS.knows(entry.key.value())) {
             if entry.value.text().is_none() {
@@ -475,7 +478,7 @@ impl SpecDecoder {
             }
         }
         let at = entry.value.at.clone();
-        Some(LayersDecl { prefix: prefix?, count, kind, each, carry, programs, at })
+        Some(LayersDecl { prefix: prefix?, count, kind, each, carry, beside, programs, at })
     }
 
     fn ignore(&mut self, entry: &YamlEntry) -> IgnoreDecl {

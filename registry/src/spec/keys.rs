@@ -198,6 +198,11 @@ pub(crate) static ROPE: KeyTable = KeyTable {
             "Positions between a row and the earlier one whose angles it has; 0 if not given.",
         ),
         may(
+            "axes",
+            KeyForm::Expr,
+            "The axis of positions that each frequency counts, a list; without it positions have one axis.",
+        ),
+        may(
             "long",
             KeyForm::Word,
             "Scaling of a `longrope` table for sequences beyond the original context: other `factors`, or the short ones and another `scale` of cos and sin (`long_mscale` where `short_mscale` was).",
@@ -243,6 +248,11 @@ pub(crate) static LAYERS: KeyTable = KeyTable {
         ),
         may("each", KeyForm::Names(&KeyForm::Expr), "Scalars that differ by layer."),
         may("carry", KeyForm::Words, "Values that a layer hands to the next besides `x`."),
+        may(
+            "beside",
+            KeyForm::Expr,
+            "The number of first layers behind which a run may add rows; 0 if not given.",
+        ),
     ],
     others: Some(KeyForm::Program),
     inherits: true,

@@ -1,7 +1,7 @@
 // `causal_conv`: each channel over its last inputs; those before the step come from the state. `previous`: the input
 // before.
 
-#define NO_ACTIVATION 13u
+#define NO_ACTIVATION 14u
 
 // `added`: numbers of rows that are added to the kernel of all channels of a head, `[heads, taps]`, that of the row itself
 // first.

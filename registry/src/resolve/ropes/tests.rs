@@ -52,6 +52,7 @@ fn run(config: &str) -> (Result<RopeTable, String>, Vec<String>) {
         partial: None,
         context: Some(expr("context")),
         behind: None,
+        axes: None,
         long_by_scale: config.contains("long_mscale"),
         at: key("main").at,
     };

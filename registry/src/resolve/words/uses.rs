@@ -155,7 +155,8 @@ impl<'a> UseCollector<'a> {
             self.sources(&rope.theta)?;
             self.sources(&rope.parameters)?;
             self.schemes(&rope.parameters)?;
-            let sizes = rope.context.iter().chain(&rope.behind).chain([&rope.dim]);
+            let numbers = rope.behind.iter().chain(&rope.axes).chain([&rope.dim]);
+            let sizes = rope.context.iter().chain(numbers);
             for expr in rope.partial.iter().chain(sizes) {
                 self.expr(expr, &mut LocalNames::default())?;
             }

@@ -1,30 +1,52 @@
-//! Session whose graph takes hidden rows in addition to tokens, with the usual interface. The rows of a
-//! prompt are set once, and each step takes those of its positions.
+//! Session that is given rows in addition to tokens, with the usual interface: hidden rows of a head, or rows in the
+//! place of embeddings. The rows of a prompt are set once, and each step takes those of its positions.
 
 use engine::{
-    Chunk, Error, ExtraInputs, Logits, Probe, Session, SessionFeatures, ShownParts, SlotId,
-    StateValue,
+    Chunk, ChunkGiven, Error, ExtraInputs, Logits, Probe, Session, SessionFeatures, ShownParts,
+    SlotId, StateValue,
 };
 use registry::dtype::Dtype;
 use registry::model::Model;
 
-/// Session with the hidden rows of the current prompt.
-pub(crate) struct NextnSession {
+use crate::dump::{self, Dump, PartViews, Prompt, PromptRows, RowsPart};
+
+/// Session with the rows of the current prompt.
+pub(crate) struct PromptSession {
     inner: Box<dyn Session>,
     /// `[positions, width]`; empty for a graph that reads only tokens.
-    pub(crate) rows: Vec<f32>,
+    rows: Vec<f32>,
     width: usize,
+    /// Rows in the place of embeddings, and positions; none for text.
+    given: Option<PromptRows>,
 }
 
-impl NextnSession {
+impl PromptSession {
     pub(crate) fn new(inner: Box<dyn Session>) -> Self {
         let graph = &inner.model().graph;
         let width = graph.fed.map_or(0, |fed| graph.values[fed.value.0].shape.iter().product());
-        Self { inner, rows: Vec::new(), width }
+        Self { inner, rows: Vec::new(), width, given: None }
+    }
+
+    /// Takes the rows of a prompt of a dump.
+    pub(crate) fn begin(
+        &mut self,
+        dump: &Dump,
+        dtype: Dtype,
+        prompt: &Prompt,
+    ) -> Result<(), dump::Error> {
+        self.rows =
+            if self.width == 0 { Vec::new() } else { dump.hidden(dtype, prompt, self.width)? };
+        self.given = dump.rows_of(dtype, prompt)?;
+        Ok(())
+    }
+
+    /// Forgets the rows in the place of embeddings, for prompts of tokens alone.
+    pub(crate) fn begin_text(&mut self) {
+        self.given = None;
     }
 }
 
-impl Session for NextnSession {
+impl Session for PromptSession {
     fn model(&self) -> &Model {
         self.inner.model()
     }
@@ -74,7 +96,18 @@ impl Session for NextnSession {
             let rows = self.rows.iter().cycle().skip(from % self.rows.len().max(1));
             hidden.extend(rows.take(chunk.tokens.len() * self.width));
         }
-        self.inner.step_with(chunks, ExtraInputs { hidden: &hidden, ..extra }, probe)
+        let Some(rows) = &self.given else {
+            return self.inner.step_with(chunks, ExtraInputs { hidden: &hidden, ..extra }, probe);
+        };
+        let mut parts = Vec::new();
+        for chunk in chunks {
+            parts.push(rows.part(self.inner.position(chunk.slot)?, chunk.tokens.len()));
+        }
+        let views: Vec<PartViews<'_>> = parts.iter().map(RowsPart::views).collect();
+        let given: Vec<ChunkGiven<'_>> =
+            parts.iter().zip(&views).map(|(part, views)| part.chunk(views)).collect();
+        let extra = ExtraInputs { hidden: &hidden, given: &given, ..extra };
+        self.inner.step_with(chunks, extra, probe)
     }
 
     fn document(&self, slot: SlotId) -> Result<usize, Error> {
