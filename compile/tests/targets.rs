@@ -62,10 +62,10 @@ const REFUSED_BY_MLX: [(&str, &str); 9] = [
 fn every_spec_compiles_and_every_template_is_used() {
     all_of_it_is_used(&carried("torch"), Refusals::Of(&[]), &[]);
     // Ops of refused specs.
-    let idle = ["absolute", "sign", "block_mean", "copies", "precise_gelu_tanh"];
+    let idle = ["sign", "block_mean", "copies", "precise_gelu_tanh"];
     all_of_it_is_used(&carried("mlx"), Refusals::Of(&REFUSED_BY_MLX), &idle);
     // Arithmetic that only refused specs have is no less of use.
-    let idle = ["sub", "inverse", "mean", "relu2", "absolute", "sign"];
+    let idle = ["sub", "inverse", "mean", "relu2", "sign"];
     all_of_it_is_used(&carried("vllm"), Refusals::AllBut(LEAST_FOR_VLLM), &idle);
     let idle = [&idle[..], &["gelu", "tanh"]].concat();
     all_of_it_is_used(&carried("sglang"), Refusals::AllBut(LEAST_FOR_SGLANG), &idle);

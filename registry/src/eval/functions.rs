@@ -180,14 +180,7 @@ pub(super) fn call(
         }
         "round_up" => round_up(&call),
         "primes" => primes(&call),
-        "hash_factors" => {
-            call.arity(3, 3)?;
-            let vocab = call.size(1)?;
-            let count = call.size(2)?;
-            capped(count, call.at)?;
-            let factors = hash_factors(call.int(0)?, vocab, count);
-            Ok(Scalar::List(factors.into_iter().map(Scalar::Int).collect()))
-        }
+        "hash_factors" => factors(&call),
         "fill" => fill(&call),
         "range" => range(&call),
         "len" => {
@@ -350,6 +343,16 @@ fn primes(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {
         candidate = candidate.checked_add(1).ok_or_else(|| too_large(call.at))?;
     }
     Ok(Scalar::List(numbers))
+}
+
+/// Lists the factors of tokens in hashes of n-grams.
+fn factors(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {
+    call.arity(3, 3)?;
+    let vocab = call.size(1)?;
+    let count = call.size(2)?;
+    capped(count, call.at)?;
+    let factors = hash_factors(call.int(0)?, vocab, count);
+    Ok(Scalar::List(factors.into_iter().map(Scalar::Int).collect()))
 }
 
 fn range(call: &BuiltinCall<'_>) -> Result<Scalar, Finding> {

@@ -24,6 +24,10 @@ const REASONS: &[(&str, &str)] = &[
          with one rounding",
     ),
     (
+        "index_blocks",
+        "a block counts the largest of its products with a head's query, and `index_topk` adds up those of all heads",
+    ),
+    (
         "lightning",
         "a first step goes by blocks and later ones go singly, with a rounding after each product, and `delta_rule` \
          is in f32",
