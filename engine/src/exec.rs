@@ -14,10 +14,10 @@ use registry::rope::RopeTable;
 
 use crate::angles::{Angles, DeviceAngles};
 use crate::device::{DeviceQueue, count};
-use crate::given::StepGiven;
 use crate::kernels::round::round;
 use crate::ops::{ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Slot;
+use crate::step_rows::StepGiven;
 use crate::value::{DeviceValue, GraphValue, stored_bytes};
 use crate::weights::SessionWeights;
 use crate::{Error, InputObserver, Probe};
@@ -161,6 +161,19 @@ impl PreparedGraph {
         self.kernels.iter().any(|kernel| kernel.needs_whole_chunks())
     }
 
+    /// Returns for each node whether a probe wants one of its outputs.
+    fn watched(&self, probe: &dyn Probe) -> Vec<bool> {
+        self.graph
+            .nodes
+            .iter()
+            .map(|node| {
+                node.outputs
+                    .iter()
+                    .any(|v| self.graph.values[v.0].tap.as_ref().is_some_and(|t| probe.wants(t)))
+            })
+            .collect()
+    }
+
     /// Returns the angles of all rotary tables.
     fn angles(&self, feed: &StepInputs<'_>) -> Vec<Angles> {
         let first = self.graph.fed.map_or(0, |fed| fed.position);
@@ -200,16 +213,7 @@ impl PreparedGraph {
             let hidden = feed.hidden.clone().map(|hidden| self.placed(fed.value.0, hidden, feed));
             values[fed.value.0] = hidden.transpose()?;
         }
-        let watched: Vec<bool> = self
-            .graph
-            .nodes
-            .iter()
-            .map(|node| {
-                node.outputs
-                    .iter()
-                    .any(|v| self.graph.values[v.0].tap.as_ref().is_some_and(|t| probe.wants(t)))
-            })
-            .collect();
+        let watched = self.watched(probe);
         let added: Vec<bool> =
             (0..watched.len()).map(|node| self.added(node, feed).is_some()).collect();
         let mut from = 0;

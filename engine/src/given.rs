@@ -2,14 +2,11 @@
 //!
 //! They come with the tokens, not with the weights ([decision 116](../../docs/decisions/0116-rows-in-the-place-of-embeddings.md)).
 
-use std::ops::Range;
-
 use registry::diag::Finding;
 use registry::model::Model;
 use registry::ops::Trait;
 
 use crate::Error;
-use crate::ops::ChunkRows;
 
 /// Rows that a chunk brings besides its tokens, and the positions of the tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -152,7 +149,7 @@ pub fn refuse_rows(model: &Model) -> Vec<Finding> {
         return Vec::new();
     }
     let message =
-        format!("`{}` has no embedding of `hidden` numbers that rows could stand for", model.name);
+        format!("`{}` has no embedding of `hidden` numbers that rows could replace", model.name);
     vec![Finding::unplaced(message)]
 }
 
@@ -174,40 +171,4 @@ fn refuse_positions(model: &Model) -> Vec<Finding> {
         )));
     }
     findings
-}
-
-/// What the chunks of a step are given, by the rows of the step.
-#[derive(Debug, Default)]
-pub(crate) struct StepGiven<'a> {
-    /// Rows in the place of embeddings.
-    pub(crate) rows: Vec<(usize, &'a [f32])>,
-    /// Rows that are added behind layers.
-    pub(crate) beside: Vec<Vec<(usize, &'a [f32])>>,
-    /// Positions by axis.
-    pub(crate) placed: Vec<(Range<usize>, &'a [&'a [u32]])>,
-}
-
-impl<'a> StepGiven<'a> {
-    /// Joins what chunks are given, which has been checked.
-    pub(crate) fn of(chunks: &[ChunkRows], given: &[ChunkGiven<'a>], width: usize) -> Self {
-        let mut step = Self::default();
-        for (chunk, given) in chunks.iter().zip(given) {
-            let first = chunk.rows.start;
-            let listed = |rows: &'a [f32]| {
-                let rows = rows.chunks_exact(width.max(1));
-                given.at.iter().map(|at| first + at).zip(rows).collect::<Vec<_>>()
-            };
-            step.rows.extend(listed(given.rows));
-            if step.beside.len() < given.beside.len() {
-                step.beside.resize(given.beside.len(), Vec::new());
-            }
-            for (all, rows) in step.beside.iter_mut().zip(given.beside) {
-                all.extend(listed(rows));
-            }
-            if !given.positions.is_empty() {
-                step.placed.push((chunk.rows.clone(), given.positions));
-            }
-        }
-        step
-    }
 }

@@ -57,6 +57,7 @@ mod memory;
 mod native;
 mod parts;
 mod session;
+mod step_rows;
 
 pub use error::{DeviceError, Error};
 pub use given::{ChunkGiven, refuse_rows};

@@ -19,12 +19,13 @@ use crate::device::DeviceQueue;
 use crate::device::product::WORKSPACE;
 use crate::exec::{PreparedGraph, StepInputs, WorkerPool};
 use crate::finite::diagnose;
-use crate::given::{GivenLimits, StepGiven, refuse_rows};
+use crate::given::{GivenLimits, refuse_rows};
 use crate::masks::{ChunkMask, SequenceMask, refuse_documents, refuse_prefix, refuse_spans};
 use crate::ops::{ChunkRows, Kernels};
 use crate::parts::{self, SlotMark};
 use crate::rewrite::{self, Rewrite};
 use crate::states::{Slot, saved};
+use crate::step_rows::StepGiven;
 use crate::value::GraphValue;
 use crate::weights::{SessionWeights, WeightSource};
 use crate::{

@@ -26,7 +26,7 @@ pub use manifest::{
     ReferencePatch, StateInfo, TapInfo, TrustedPhase, VERSION,
 };
 pub use prompt::{Phase, Prompt, PromptError, check_prompts};
-pub use rows::PromptRows;
+pub use rows::GivenRows;
 pub(crate) use rows::{PartViews, RowsPart};
 pub use seal::{FileChecksums, sealed};
 use tensor_file::TensorFile;
@@ -412,7 +412,7 @@ impl Dump {
     }
 
     /// Returns the rows in the place of embeddings that a prompt has; none for text.
-    pub fn rows_of(&self, run: Dtype, prompt: &Prompt) -> Result<Option<PromptRows>, Error> {
+    pub fn rows_of(&self, run: Dtype, prompt: &Prompt) -> Result<Option<GivenRows>, Error> {
         if !prompt.has_rows() {
             return Ok(None);
         }
@@ -420,7 +420,7 @@ impl Dump {
         let read = |name: String| Ok::<_, Error>(self.store.read(&name)?.data);
         let given = !prompt.given.is_empty();
         let layers = 0..prompt.beside;
-        Ok(Some(PromptRows {
+        Ok(Some(GivenRows {
             at: prompt.given.clone(),
             rows: if given { read(format!("{base}/given"))? } else { Vec::new() },
             beside: layers

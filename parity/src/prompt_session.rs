@@ -8,7 +8,7 @@ use engine::{
 use registry::dtype::Dtype;
 use registry::model::Model;
 
-use crate::dump::{self, Dump, PartViews, Prompt, PromptRows, RowsPart};
+use crate::dump::{self, Dump, GivenRows, PartViews, Prompt, RowsPart};
 
 /// Session with the rows of the current prompt.
 pub(crate) struct PromptSession {
@@ -17,7 +17,7 @@ pub(crate) struct PromptSession {
     rows: Vec<f32>,
     width: usize,
     /// Rows in the place of embeddings, and positions; none for text.
-    given: Option<PromptRows>,
+    given: Option<GivenRows>,
 }
 
 impl PromptSession {

@@ -61,6 +61,8 @@ fn part(graph: &Graph, chosen: &BTreeSet<usize>) -> Result<Graph, LayerChoiceErr
         equal_dtypes,
         output: graph.output.map(|value| resolved(&handed, value)),
         head: kept_before(graph, chosen, graph.head),
+        // Rows that are added behind layers belong to all layers.
+        beside: 0,
         ..graph.clone()
     })
 }

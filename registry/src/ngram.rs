@@ -19,3 +19,17 @@ pub fn hash_factors(seed: i64, vocab: usize, count: usize) -> Vec<i64> {
         (1..=count as u64).map(|n: u64| seed.cast_unsigned().wrapping_add(GAMMA.wrapping_mul(n)));
     states.map(|state: u64| (2 * (mixed(state) % half) + 1).cast_signed()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_are_those_of_the_reference() {
+        // `_build_layer_multipliers(314, 3, index, 99)` of transformers 5.24.
+        let first = [22_387_177_874_071_135, 13_459_485_531_532_647, 15_073_507_670_513_327];
+        assert_eq!(hash_factors(99, 314, 3), first);
+        let second = [8_772_027_269_495_975, 2_341_893_790_360_803, 12_912_907_449_800_799];
+        assert_eq!(hash_factors(99 + 10_007, 314, 3), second);
+    }
+}

@@ -26,8 +26,9 @@ const FAULTS: &[(&str, &str, &str)] = &[
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut all = trials::each("images", names(), agrees_with_its_reference);
-    let faults = FAULTS.iter().map(|(name, change, _)| format!("{name} with {change}"));
-    all.extend(trials::each("images::faults", faults.collect(), a_fault_is_found));
+    let faults: Vec<String> =
+        FAULTS.iter().map(|(name, change, _)| format!("{name} with {change}")).collect();
+    all.extend(trials::each("images::faults", faults, a_fault_is_found));
     all.push(trials::one("images::kinds", rows_of_all_kinds_are_there));
     all
 }

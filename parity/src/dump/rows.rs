@@ -4,7 +4,7 @@ use engine::ChunkGiven;
 
 /// Rows of a prompt, and the positions of its tokens.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PromptRows {
+pub struct GivenRows {
     /// Positions in the prompt of the tokens whose embedding a row replaces, ascending.
     pub(crate) at: Vec<usize>,
     /// The rows, one after another.
@@ -27,7 +27,7 @@ pub(crate) struct RowsPart<'a> {
 /// The positions of a part, as the engine takes them.
 pub(crate) type PartViews<'a> = Vec<&'a [u32]>;
 
-impl PromptRows {
+impl GivenRows {
     /// Returns the rows and positions of `count` tokens from position `from` on. Tokens behind the prompt count on from the
     /// largest position.
     pub(crate) fn part(&self, from: usize, count: usize) -> RowsPart<'_> {
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn parts_have_the_rows_and_positions_of_their_tokens() {
-        let rows = PromptRows {
+        let rows = GivenRows {
             at: vec![1, 2, 4],
             rows: vec![1.0, 1.5, 2.0, 2.5, 4.0, 4.5],
             beside: vec![vec![10.0, 10.5, 20.0, 20.5, 40.0, 40.5]],
@@ -90,7 +90,7 @@ mod tests {
         let text = rows.part(3, 1);
         let views = text.views();
         assert!(text.chunk(&views).at.is_empty() && text.chunk(&views).beside.is_empty());
-        let plain = PromptRows { positions: Vec::new(), ..rows };
+        let plain = GivenRows { positions: Vec::new(), ..rows };
         assert!(plain.part(0, 1).views().is_empty());
     }
 }

@@ -347,6 +347,26 @@ fn bad_specs_are_told_what_is_wrong() {
 }
 
 #[test]
+fn rows_stand_for_the_embedding_and_behind_the_first_layers() {
+    let with = |layers: &str| {
+        SPEC.replace("kind: kinds[i]\n", &format!("kind: kinds[i]\n  beside: {layers}\n"))
+    };
+    let (model, _) = run(&with("layers - 2"), CONFIG).unwrap();
+    assert_eq!(model.graph.beside, 2);
+    let (embedding, width) = model.embedding().unwrap();
+    assert_eq!(model.graph.values[embedding.0].tap.as_deref(), Some("net.embed"));
+    assert_eq!(model.graph.values[embedding.0].shape, [width]);
+    let output = model.graph.layer_output(1).unwrap();
+    assert_eq!(model.graph.values[output.0].tap.as_deref(), Some("net.layers.1"));
+    assert_eq!(run(SPEC, CONFIG).unwrap().0.graph.beside, 0);
+    for wrong in ["5", "0 - 1", "1.5", "'all'"] {
+        let findings = run(&with(wrong), CONFIG).unwrap_err();
+        let told = |text: &str| findings.iter().any(|finding| finding.label.contains(text));
+        assert!(told("0 to 4"), "{wrong}: {findings:?}");
+    }
+}
+
+#[test]
 fn a_model_takes_what_the_last_layer_carries() {
     let spec = SPEC
         .replace("kind: kinds[i]\n", "kind: kinds[i]\n  carry: [seen]\n")

@@ -38,6 +38,11 @@ fn expr(text: &str) -> crate::syntax::Expr {
 
 /// Resolves a declaration as specs write it, over a config whose keys are also names.
 fn run(config: &str) -> (Result<RopeTable, String>, Vec<String>) {
+    run_with(None, config)
+}
+
+/// Resolves such a declaration with axes.
+fn run_with(axes: Option<&str>, config: &str) -> (Result<RopeTable, String>, Vec<String>) {
     let decl = RopeDecl {
         name: key("main"),
         dim: expr("head_dim"),
@@ -52,7 +57,7 @@ fn run(config: &str) -> (Result<RopeTable, String>, Vec<String>) {
         partial: None,
         context: Some(expr("context")),
         behind: None,
-        axes: None,
+        axes: axes.map(expr),
         long_by_scale: config.contains("long_mscale"),
         at: key("main").at,
     };
@@ -102,6 +107,22 @@ fn frequencies_are_the_references() {
             assert!(largest <= 2, "{name} at {length}: {largest}");
         }
     }
+}
+
+#[test]
+fn each_frequency_has_an_axis() {
+    let config = r#"{"head_dim": 8, "context": 32, "rope_theta": 100.0}"#;
+    let axes = |text: &str| run_with(Some(text), config).0.map(|table| table.axes);
+    assert_eq!(axes("[i % 3 for i in range(head_dim // 2)]"), Ok(vec![0, 1, 2, 0]));
+    assert_eq!(run(config).0.unwrap().axis_count(), 1);
+    let table = run_with(Some("[0 if i < 3 else 2 for i in range(4)]"), config).0.unwrap();
+    assert_eq!(table.axis_count(), 3);
+    for wrong in ["range(3)", "[8 - i for i in range(4)]", "[0.5 for i in range(4)]"] {
+        let told = axes(wrong).unwrap_err();
+        assert!(told.contains("the axes of the table `main` do not fit its frequencies"), "{told}");
+        assert!(told.contains("expected 4 numbers from 0 to 7, one for each frequency"), "{told}");
+    }
+    assert!(axes("3").unwrap_err().contains("this is no list of axes"));
 }
 
 #[test]
