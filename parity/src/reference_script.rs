@@ -32,6 +32,7 @@ pub const PACKAGE: &[(&str, &str)] = package![
     "generated.py",
     "given_prompts.py",
     "idle.py",
+    "images.py",
     "inputs.py",
     "judge.py",
     "layer_choice.py",
