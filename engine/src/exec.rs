@@ -17,7 +17,7 @@ use crate::device::{DeviceQueue, count};
 use crate::kernels::round::round;
 use crate::ops::{ChunkRows, Ctx, Kernel, Kernels};
 use crate::states::Slot;
-use crate::step_rows::StepGiven;
+use crate::step_rows::{NumberedRows, StepGiven};
 use crate::value::{DeviceValue, GraphValue, stored_bytes};
 use crate::weights::SessionWeights;
 use crate::{Error, InputObserver, Probe};
@@ -299,7 +299,7 @@ impl PreparedGraph {
         &self,
         node: usize,
         feed: &'f StepInputs<'_>,
-    ) -> Option<(usize, &'f [(usize, &'f [f32])])> {
+    ) -> Option<(usize, NumberedRows<'f>)> {
         let layer = self.beside.iter().position(|(made, _)| *made == node)?;
         let rows = feed.given.beside.get(layer).filter(|rows| !rows.is_empty())?;
         Some((self.beside[layer].1, rows))
@@ -311,7 +311,7 @@ impl PreparedGraph {
         value: usize,
         values: &mut [Option<GraphValue>],
         feed: &StepInputs<'_>,
-        rows: &[(usize, &[f32])],
+        rows: NumberedRows<'_>,
         change: impl Fn(f32, f32) -> f32,
     ) -> Result<(), Error> {
         let Some(before) = &values[value] else { return Ok(()) };

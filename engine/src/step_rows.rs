@@ -5,6 +5,9 @@ use std::ops::Range;
 use crate::given::ChunkGiven;
 use crate::ops::ChunkRows;
 
+/// Rows with their numbers in a step.
+pub(crate) type NumberedRows<'a> = &'a [(usize, &'a [f32])];
+
 /// What the chunks of a step are given, by the rows of the step.
 #[derive(Debug, Default)]
 pub(crate) struct StepGiven<'a> {

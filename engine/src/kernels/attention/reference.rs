@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
+use registry::dtype::Dtype;
+
 use super::softmax::{SoftmaxSums, exponentials, scale};
 use super::spans::SPAN;
-use super::{AttendBlock, AttentionParams, CachedColumns};
+use super::{AttendBlock, AttentionParams, CachedColumns, SoftmaxForm};
 use crate::kernels::round::round1;
 
 /// Computes the same as [`super::attend`] for one block.
@@ -30,7 +32,8 @@ pub(super) fn attend(rule: &AttentionParams, block: &AttendBlock<'_>) -> Vec<f32
             remaining = after;
         }
         let SoftmaxSums { total, gate } = exponentials(rule, query, &mut parts);
-        let weights: Vec<f32> = scores.iter().map(|s| round1(rule.round, s / total)).collect();
+        let round = if rule.softmax == SoftmaxForm::Unrounded { Dtype::F32 } else { rule.round };
+        let weights: Vec<f32> = scores.iter().map(|s| round1(round, s / total)).collect();
         let values: Vec<Vec<f32>> = positions
             .map(|key| read(&block.head.values, block.head.position(key), rule.value_dim))
             .collect();
