@@ -258,13 +258,18 @@ fn stream(reader: &Reader<'_>, layer: &Forward) -> Option<(Id, Id)> {
     Some((input, output))
 }
 
+/// Terms that the modules of a layer compute.
+fn terms_of<'r>(reader: &'r Reader<'_>, layer: &Forward) -> impl Iterator<Item = &'r Term> {
+    let path = layer.path.clone();
+    let prefix = format!("{path}.");
+    let terms = reader.graph.terms.iter();
+    terms.filter(move |term| term.owner == path || term.owner.starts_with(&prefix))
+}
+
 /// Calls in a layer that have no term.
 fn calls_without_term(reader: &Reader<'_>, layer: &Forward) -> Vec<Hole> {
-    let prefix = format!("{}.", layer.path);
-    let inside = |term: &&Term| term.owner == layer.path || term.owner.starts_with(&prefix);
-    let calls = reader.graph.terms.iter().filter(|term| term.op.starts_with("hole_"));
+    let calls = terms_of(reader, layer).filter(|term| term.op.starts_with("hole_"));
     calls
-        .filter(inside)
         .map(|term| Hole {
             place: term.at.clone(),
             module: term.owner.clone(),
@@ -298,14 +303,8 @@ fn reach(
 
 /// Layers of the cache that a layer of the model writes.
 fn cache_layers(reader: &Reader<'_>, layer: &Forward) -> Vec<i64> {
-    let prefix = format!("{}.", layer.path);
-    let mut layers: Vec<i64> = reader
-        .graph
-        .terms
-        .iter()
-        .filter(|term| {
-            term.op == "cached" && (term.owner == layer.path || term.owner.starts_with(&prefix))
-        })
+    let mut layers: Vec<i64> = terms_of(reader, layer)
+        .filter(|term| term.op == "cached")
         .filter_map(|term| match term.attribute("layer") {
             Some(Number::Int(layer)) => Some(*layer),
             _ => None,

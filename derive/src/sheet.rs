@@ -129,14 +129,13 @@ impl Sheet<'_> {
         text.push_str(&ropes);
         text.push_str(&states);
         let (mut assumptions, ignored) = self.other_keys(&format!("{text}{body}"));
-        let kind = kinds.expression.clone().unwrap_or_default();
-        if body.contains("attend_to(") || kind.contains("][i]") {
+        if body.contains("attend_to(") || kinds.is_guess {
             assumptions.push((
                 format!("there are {} layers", self.written.len()),
                 format!("layers == {}", self.written.len()),
             ));
         }
-        if kind.contains(" if ") {
+        if kinds.expression.as_ref().is_some_and(|kind| kind.contains(" if ")) {
             let inner = self.record.text_config();
             for (key, value) in inner.as_object().into_iter().flatten() {
                 let words = keys::words_of(value);
@@ -148,11 +147,6 @@ impl Sheet<'_> {
                     ));
                 }
             }
-        }
-        if kinds.is_guess {
-            let count = self.written.len();
-            let words = format!("the number of layers is {count}");
-            assumptions.push((words, format!("layers == {count}")));
         }
         if !assumptions.is_empty() {
             let lines: Vec<String> =

@@ -281,14 +281,7 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
         term.set("sum", Number::Word("once".to_owned()));
     }
     // Gates that are multiplied in f32 and rounded once.
-    let wide = |operand: &Operand| {
-        operand.value().is_some_and(|number| {
-            reader.kind(number) == Kind::Float
-                && reader.record.values[number].shape.last() == Some(&ffn)
-        })
-    };
-    let multiplies = |inner: &InnerCall| ["mul", "__mul__"].contains(&inner.call.as_str());
-    if whole.body.iter().any(|inner| multiplies(inner) && inner.args.iter().all(wide)) {
+    if whole.body.iter().any(|inner| inner.multiplies_in_float(reader, ffn)) {
         term.set("inner", Number::Word("once".to_owned()));
     }
     if whole.body.iter().any(InnerCall::takes_every_second) {
@@ -432,6 +425,17 @@ fn delta_rule(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
 }
 
 impl InnerCall {
+    /// Is true for a product of two tensors in f32 with rows of this width.
+    fn multiplies_in_float(&self, reader: &Reader<'_>, width: usize) -> bool {
+        ["mul", "__mul__"].contains(&self.call.as_str())
+            && self.args.iter().all(|operand| {
+                operand.value().is_some_and(|number| {
+                    reader.kind(number) == Kind::Float
+                        && reader.record.values[number].shape.last() == Some(&width)
+                })
+            })
+    }
+
     /// Is true for a slice with a step of 2.
     fn takes_every_second(&self) -> bool {
         let slices = self.args.iter().flat_map(|argument| match argument {

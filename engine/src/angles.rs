@@ -184,16 +184,22 @@ mod tests {
         assert_eq!(alone.cos_rounded[0], half::bf16::from_f32(alone.cos[0]).to_f32());
     }
 
+    /// The cosine of a position, of tables with two pairs.
+    fn cosine(angles: &Angles, position: usize, pair: usize) -> f32 {
+        angles.cos[2 * position + pair]
+    }
+
     #[test]
     #[expect(clippy::single_range_in_vec_init, reason = "one chunk is one span")]
     fn each_frequency_counts_its_axis() {
         let table = RopeTable { axes: vec![1, 0], long: None, ..table() };
         let plain = Angles::new(&table, &[0..9], Dtype::F32);
-        let of = |position: usize, pair: usize| plain.cos[2 * position + pair];
         let rows = Angles::placed(&table, &[0..3], &[(1..3, &[&[4, 5], &[7, 8]])], Dtype::F32);
-        assert_eq!(rows.cos, [of(0, 0), of(0, 1), of(7, 0), of(4, 1), of(8, 0), of(5, 1)]);
+        let turned = [(0, 0), (0, 1), (7, 0), (4, 1), (8, 0), (5, 1)];
+        assert_eq!(rows.cos, turned.map(|(position, pair)| cosine(&plain, position, pair)));
         let one = Angles::placed(&table, &[0..3], &[(0..3, &[&[2, 4, 4]])], Dtype::F32);
-        assert_eq!(one.cos, [of(2, 0), of(2, 1), of(4, 0), of(4, 1), of(4, 0), of(4, 1)]);
+        let turned = [(2, 0), (2, 1), (4, 0), (4, 1), (4, 0), (4, 1)];
+        assert_eq!(one.cos, turned.map(|(position, pair)| cosine(&plain, position, pair)));
     }
 
     #[test]

@@ -141,13 +141,10 @@ impl PreparedGraph {
             }
         }
         let head = first_free.min(graph.nodes.len());
-        let made = |value: ValueId| {
-            let node = graph.nodes.iter().position(|node| node.outputs.contains(&value))?;
-            Some((node, value.0))
-        };
-        let embedding = graph.embedding(hidden).and_then(made);
-        let beside: Vec<(usize, usize)> =
-            (0..graph.beside).map_while(|layer| made(graph.layer_output(layer)?)).collect();
+        let embedding = graph.embedding(hidden).and_then(|value| made_by(&graph, value));
+        let beside: Vec<(usize, usize)> = (0..graph.beside)
+            .map_while(|layer| made_by(&graph, graph.layer_output(layer)?))
+            .collect();
         if beside.len() < graph.beside {
             let message =
                 format!("layer {} gives no value that rows could be added to", beside.len());
@@ -373,6 +370,12 @@ pub(crate) struct StepOutputs {
 
 fn finite(data: &[f32]) -> bool {
     data.iter().all(|x| x.is_finite())
+}
+
+/// Returns the node that gives a value, and the value.
+fn made_by(graph: &Graph, value: ValueId) -> Option<(usize, usize)> {
+    let node = graph.nodes.iter().position(|node| node.outputs.contains(&value))?;
+    Some((node, value.0))
 }
 
 /// Leaves only the wanted rows of every value.

@@ -8,7 +8,7 @@ use crate::ops::ChunkRows;
 /// Rows with their numbers in a step.
 pub(crate) type NumberedRows<'a> = &'a [(usize, &'a [f32])];
 
-/// What the chunks of a step are given, by the rows of the step.
+/// Rows and positions that the chunks of a step are given, by the rows of the step.
 #[derive(Debug, Default)]
 pub(crate) struct StepGiven<'a> {
     /// Rows in the place of embeddings.

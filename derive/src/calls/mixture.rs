@@ -104,14 +104,18 @@ pub(super) fn taken(
 
 /// Results of an expert that are added to the rows that chose it.
 pub(super) fn added(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
-    let operand = |place, name| argument(event, args, place, name).value();
-    let (Some(total), Some(part)) = (operand(0, "input"), operand(3, "source")) else {
+    let operands = [(0, "input"), (2, "index"), (3, "source")]
+        .map(|(place, name)| argument(event, args, place, name).value());
+    let [Some(total), Some(index), Some(part)] = operands else {
         return reader.hole(event, "operands are no tensors");
     };
     let total = reader.value(total);
+    let index = reader.value(index).id;
     let part = reader.value(part).id;
     let kind = reader.graph.term(total.id).kind;
-    let Some(term) = experts(reader, part, kind) else {
+    let choices = reader.graph.is(index, "chosen_rows").map(|rows| rows.inputs[0]);
+    let mixture = experts(reader, part, kind).filter(|term| Some(term.inputs[1]) == choices);
+    let Some(term) = mixture else {
         return reader.hole(event, "rows that are added are not those of an expert");
     };
     let before = reader.graph.term(total.id).op.clone();
@@ -204,11 +208,13 @@ pub(crate) fn renamed(term: &Term) -> Vec<(String, String)> {
     let Some(path) = term.word("path") else { return Vec::new() };
     let tensors: &[&str] =
         if term.attribute("bias").is_some() { &["weight", "bias"] } else { &["weight"] };
-    let names = [GATE, UP, DOWN].into_iter().filter_map(|word| Some((term.word(word)?, word)));
+    let mut names = Vec::new();
+    for word in [GATE, UP, DOWN] {
+        let Some(name) = term.word(word) else { continue };
+        for tensor in tensors {
+            let expert = format!("{path}.{{e}}");
+            names.push((format!("{expert}.{name}.{tensor}"), format!("{expert}.{word}.{tensor}")));
+        }
+    }
     names
-        .flat_map(|(name, word)| {
-            let full = |module: &str, tensor: &str| format!("{path}.{{e}}.{module}.{tensor}");
-            tensors.iter().map(move |tensor| (full(name, tensor), full(word, tensor)))
-        })
-        .collect()
 }

@@ -239,15 +239,15 @@ impl WrittenRotation {
 
 /// Written halves side by side, or with the numbers behind them that are not rotated.
 fn by_halves(graph: &mut Graph, term: &Term) -> Option<Joined> {
-    let (one, other) = (*term.inputs.first()?, *term.inputs.get(1)?);
-    let rotation = written_rotation(graph, one, other)?;
+    let [one, other, behind @ ..] = term.inputs.as_slice() else { return None };
+    let rotation = written_rotation(graph, *one, *other)?;
     let layout = if rotation.pairs { "interleaved_to_half" } else { "half" };
     let rope = rotation.rope(graph, term, layout)?;
-    match term.inputs[2..] {
+    match behind {
         [] => Some(Joined::Term(rope)),
         [others] => {
             let rope = graph.add(rope);
-            Some(Joined::Term(Term { inputs: vec![rope, others], ..term.clone() }))
+            Some(Joined::Term(Term { inputs: vec![rope, *others], ..term.clone() }))
         }
         _ => None,
     }

@@ -90,11 +90,10 @@ impl Atom {
 
 /// Tests of the class and of lists in its config, with the layer's number in the place of literals.
 fn atoms(record: &Record, count: usize) -> Vec<Atom> {
-    let shared = |at: &str| !in_class(record, at) || at.starts_with("modeling_rope_utils");
     let decided: Vec<Number> = record
         .decisions
         .iter()
-        .filter(|decision| !shared(&decision.at))
+        .filter(|decision| in_class(record, &decision.at))
         .map(|decision| Number::parse(&decision.test))
         .filter(|test| !test.reads("vision_config"))
         .collect();
@@ -110,8 +109,9 @@ fn atoms(record: &Record, count: usize) -> Vec<Atom> {
                 if by_instances.iter().any(|(_, known)| *known == template) {
                     continue;
                 }
-                let made = |index: &i64| decided.contains(&template.at_layer(*index));
-                let instances = (0..count as i64).filter(made).count();
+                let instances = (0..count as i64)
+                    .filter(|index| decided.contains(&template.at_layer(*index)))
+                    .count();
                 if instances > 1 || count == 1 {
                     by_instances.push((instances, template));
                 }
@@ -212,5 +212,7 @@ fn condition(
 /// Is true for a place in a file of classes, and not of what they share.
 fn in_class(record: &Record, at: &str) -> bool {
     let file = record.file.rsplit('.').next().unwrap_or_default();
-    at.starts_with("modeling_") || at.split(':').next() == Some(&format!("{file}.py"))
+    let is_shared = at.starts_with("modeling_rope_utils");
+    (at.starts_with("modeling_") && !is_shared)
+        || at.split(':').next() == Some(&format!("{file}.py"))
 }

@@ -108,22 +108,21 @@ impl Sheet<'_> {
 
     /// Is true for a table of plain frequencies, whatever scaling the config asks for.
     fn is_unscaled(&self, module: &str, parameters: &str) -> bool {
-        let config = &self.record.config;
-        let parameter = |key: &str| number::look_up(config, &format!("{parameters}.{key}"));
-        let scaled = parameter("rope_type").is_some_and(|word| word != "default");
-        let (Some(theta), Some(buffer)) = (
-            parameter("rope_theta").and_then(Json::as_f64),
-            self.record.buffers.get(&format!("{module}.inv_freq")),
-        ) else {
+        let Some(parameters) = number::look_up(&self.record.config, parameters) else {
             return false;
         };
-        let numbers = buffer.numbers.as_deref().unwrap_or_default();
+        let scaled = parameters.get("rope_type").is_some_and(|word| word != "default");
+        let theta = parameters.get("rope_theta").and_then(Json::as_f64);
+        let buffer = self.record.buffers.get(&format!("{module}.inv_freq"));
+        let numbers = buffer.and_then(|buffer| buffer.numbers.as_deref()).unwrap_or_default();
         let count = numbers.len() as f64;
         scaled
             && !numbers.is_empty()
-            && numbers.iter().enumerate().all(|(place, number)| {
-                let plain = theta.powf(-(place as f64) / count);
-                number.as_f64().is_some_and(|number| (number - plain).abs() <= 1e-5 * plain)
+            && theta.is_some_and(|theta| {
+                numbers.iter().enumerate().all(|(place, number)| {
+                    let plain = theta.powf(-(place as f64) / count);
+                    number.as_f64().is_some_and(|number| (number - plain).abs() <= 1e-5 * plain)
+                })
             })
     }
 }

@@ -45,7 +45,7 @@ pub enum ScoreRounding {
     None,
 }
 
-/// Where the weights of keys are rounded.
+/// The rounding of the weights of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SoftmaxForm {
     /// Weights are rounded, once.

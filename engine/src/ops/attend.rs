@@ -579,6 +579,18 @@ mod tests {
         documents.iter().filter(|start| **start <= at).count()
     }
 
+    /// Compares what each of twenty queries sees with what its pairs say.
+    fn sees_by_pairs(reach: AttendReach, chunk: ChunkMask<'_>) -> Result<(), TestCaseError> {
+        let mut mask = SequenceMask::default();
+        mask.add(0, 0, 20, &chunk).unwrap();
+        for query in 0..20 {
+            let seen: Vec<usize> = reach.seen(&mask, query).collect();
+            let want: Vec<usize> = (0..20).filter(|key| sees(reach, chunk, query, *key)).collect();
+            prop_assert_eq!(seen, want, "query {}", query);
+        }
+        Ok(())
+    }
+
     proptest! {
         #[test]
         fn a_query_sees_what_its_pairs_say(
@@ -594,14 +606,7 @@ mod tests {
             let reaches = if starts.is_empty() { reaches } else { 0 };
             let documents: Vec<usize> = starts.into_iter().collect();
             let chunk = ChunkMask { prefix: reaches, documents: &documents, spans: &[] };
-            let mut mask = SequenceMask::default();
-            mask.add(0, 0, 20, &chunk).unwrap();
-            for query in 0..20 {
-                let seen: Vec<usize> = reach.seen(&mask, query).collect();
-                let want: Vec<usize> =
-                    (0..20).filter(|key| sees(reach, chunk, query, *key)).collect();
-                prop_assert_eq!(seen, want, "query {}", query);
-            }
+            sees_by_pairs(reach, chunk)?;
         }
 
         #[test]
@@ -617,14 +622,7 @@ mod tests {
             let spans: Vec<(usize, usize)> =
                 borders.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
             let chunk = ChunkMask { spans: &spans, ..ChunkMask::default() };
-            let mut mask = SequenceMask::default();
-            mask.add(0, 0, 20, &chunk).unwrap();
-            for query in 0..20 {
-                let seen: Vec<usize> = reach.seen(&mask, query).collect();
-                let want: Vec<usize> =
-                    (0..20).filter(|key| sees(reach, chunk, query, *key)).collect();
-                prop_assert_eq!(seen, want, "query {}", query);
-            }
+            sees_by_pairs(reach, chunk)?;
         }
     }
 

@@ -60,9 +60,13 @@ impl TensorType {
 
 /// Parses the name of a type, in any case, if tensors of a model can have it.
 pub fn parse_type(name: &str) -> Result<BlockType, Error> {
-    let is_target = |ty: &BlockType| ty.is_written() && (ty.is_quantized() || ty.plain().is_some());
-    let ty = BlockType::parse(name).filter(is_target);
+    let ty = BlockType::parse(name).filter(|ty| is_of_weights(*ty));
     ty.ok_or_else(|| Error::UnknownType { found: shown(name) })
+}
+
+/// True for the types that weights are written in.
+fn is_of_weights(ty: BlockType) -> bool {
+    ty.is_written() && (ty.is_quantized() || ty.plain().is_some())
 }
 
 #[cfg(test)]

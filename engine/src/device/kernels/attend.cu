@@ -124,7 +124,7 @@ PARTS_KERNEL(attend_scores, const u8 *q, u32 q_dtype, u32 q_row, u32 heads, u32 
         tile, own, sums);
 }
 
-// Where the weights of keys are rounded.
+// The rounding of the weights of keys.
 #define SOFTMAX_F32 0u
 #define SOFTMAX_ACTIVATION 1u
 #define SOFTMAX_UNROUNDED 2u
