@@ -210,6 +210,8 @@ fn families_of_all_kinds_compile_for_llama_cpp() {
         ("gemma3_text", "    int64_t hidden = config[\"hidden_size\"].integer();\n"),
         ("gemma3_text", "    double eps = read(config, {\"rms_norm_eps\"}, 1e-06).real();\n"),
         ("gemma3_text", "    Value logit_cap = read(config, {\"final_logit_softcapping\"});\n"),
+        // A comment of several lines is one in all of them.
+        ("qwen3_moe", "of the k largest are\n// rounded last.\nstruct SoftmaxMoe"),
         // `true`, or a text in some configs.
         ("laguna", "    Value gating = read("),
     ];
