@@ -31,7 +31,7 @@ use crate::findings::{check_error, warn};
 use crate::target::parse_bound;
 use crate::target::{self, ModelArgs, SpecArgs, parse_dtype};
 use crate::{CommandOutcome, annotate, term, write};
-use parity::beside::open_part;
+use parity::beside::{is_of_encoder, open_part};
 
 /// Compares an engine with a reference dump, tap by tap, in prefill and in decode
 #[derive(Debug, Args)]
@@ -176,6 +176,16 @@ impl ParityCheckArgs {
         ended
     }
 
+    /// Returns the choice of the spec; the encoder's, if the dump is of an encoder.
+    fn choice_for_dump(&self) -> Result<SpecArgs> {
+        let mut choice = self.choice.clone();
+        if choice.spec.is_none() && !choice.encoder && !models::is_gguf(&self.which.model) {
+            let dir = target::folder(&self.which)?.dir;
+            choice.encoder = is_of_encoder(&dir, self.reference.as_deref());
+        }
+        Ok(choice)
+    }
+
     fn check(&self) -> Result<CommandOutcome> {
         if self.chat {
             return self.run_chat();
@@ -197,12 +207,20 @@ impl ParityCheckArgs {
             }
             ResolvedEngine::InProcess(_) => {}
         }
-        let mut target = target::open(&self.which, &self.choice)?;
+        let mut target = target::open(&self.which, &self.choice_for_dump()?)?;
         if target.is_gguf() {
             self.refuse_rounding()?;
             return self.run_gguf(&target);
         }
         let (path, dump) = open_part(&target.dir, self.reference.as_deref())?;
+        anyhow::ensure!(
+            dump.manifest.encoder == target.model.graph.encoder,
+            "`{}` is the dump of {}, and `{}` describes {}",
+            path.display(),
+            if dump.manifest.encoder { "an encoder of images" } else { "a text model" },
+            target.model.name,
+            if target.model.graph.encoder { "an encoder of images" } else { "a text model" }
+        );
         target.model = parity::of_layers(target.model, &dump).map_err(check_error)?;
         let checkpoint = target.checkpoint()?;
         target::covered(&TensorCoverage::of(&target.model, &checkpoint), &target.dir)?;

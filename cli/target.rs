@@ -65,6 +65,9 @@ pub(crate) struct SpecArgs {
     /// Use this spec (a file, or the name of a known one), whatever architecture it matches
     #[arg(long, value_name = "SPEC")]
     pub spec: Option<PathBuf>,
+    /// Open the encoder of images that the checkpoint holds, in place of its text model
+    #[arg(long)]
+    pub encoder: bool,
     /// Look for specs in this folder too; they win over the built-in ones of the same name. Default: ONBOARD_SPECS
     #[arg(long, value_name = "DIR")]
     pub specs: Option<PathBuf>,
@@ -79,8 +82,8 @@ pub(crate) struct SpecArgs {
 impl SpecArgs {
     /// Returns the options that a model is opened with.
     pub(crate) fn options(&self) -> OpenOptions {
-        let Self { spec, set, model_config, .. } = self.clone();
-        OpenOptions { spec, set, model_config }
+        let Self { spec, set, model_config, encoder, .. } = self.clone();
+        OpenOptions { spec, encoder, set, model_config }
     }
 }
 

@@ -240,6 +240,7 @@ impl PreparedGraph {
                         angles: &angles,
                         device: self.device.as_ref(),
                         device_angles: &device_angles,
+                        placed: &feed.given.placed,
                         activation: feed.activation,
                         observer: feed.observer,
                         library: feed.library,

@@ -140,6 +140,10 @@ impl GivenLimits {
 
 /// Returns the reasons that a model cannot be given rows in the place of embeddings.
 pub fn refuse_rows(model: &Model) -> Vec<Finding> {
+    if model.graph.encoder {
+        // It has patches, and positions of its own for its rotary tables.
+        return Vec::new();
+    }
     if model.graph.fed.is_some() {
         return vec![Finding::unplaced(
             "a head that reads hidden rows takes no rows in the place of embeddings",
@@ -156,7 +160,9 @@ pub fn refuse_rows(model: &Model) -> Vec<Finding> {
 /// Returns the reasons that a model cannot be given positions, one for each op or table that counts by itself.
 fn refuse_positions(model: &Model) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
-    for node in &model.graph.nodes {
+    // Ops that count the rows of an image count them whatever the axes of its rotary tables are.
+    let counting = model.graph.nodes.iter().filter(|_| !model.graph.encoder);
+    for node in counting {
         if node.op.is(Trait::Positional) || node.argument("alibi").is_some() {
             let message =
                 format!("op `{}` of `{}` counts positions by itself", node.op, model.name);

@@ -217,6 +217,8 @@ impl Engine for NativeEngine {
             &model.rules,
         )
         .map_err(|e| Error::Checkpoint(Box::new(e)))?;
+        let loaded = model.graph.weights.iter().map(|weight| weight.dtype.resolve(options.dtype));
+        let weights = weights.loaded_in(loaded.collect());
         self.open_with(Arc::clone(&source.model), Box::new(weights), options)
     }
 }

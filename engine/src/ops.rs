@@ -28,6 +28,7 @@ mod expert_linear;
 mod experts;
 mod gated_norm;
 mod glu;
+mod grid_embed;
 mod grouped_conv;
 mod heads_linear;
 mod index_blocks;
@@ -72,6 +73,7 @@ const FILES: &[fn(&mut Kernels)] = &[
     experts::kernels,
     gated_norm::kernels,
     glu::kernels,
+    grid_embed::kernels,
     grouped_conv::kernels,
     heads_linear::kernels,
     index_blocks::kernels,

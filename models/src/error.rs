@@ -52,6 +52,13 @@ pub enum Error {
     )]
     NoSpec { architecture: String, inner: Option<String>, place: PathBuf },
 
+    #[error(
+        "`{}`: no spec describes the encoder of images of `{architecture}`; write one with \
+         `encodes: [{architecture}]` and give it as --spec, or leave --encoder out for the text model",
+        place.display()
+    )]
+    NoEncoder { architecture: String, place: PathBuf },
+
     #[error("the registry has no specs to draft from")]
     NoBase,
 

@@ -27,6 +27,10 @@ pub fn open(path: &Path, specs: &mut Specs, options: &OpenOptions) -> Result<Ope
     let config = ConfigFile::of_folder(&checkpoint.dir)?;
     let spec = match &options.spec {
         Some(spec) => specs.named(spec)?,
+        None if options.encoder => specs.encoder_of(&config)?.ok_or_else(|| Error::NoEncoder {
+            architecture: config.architecture(),
+            place: checkpoint.dir.clone(),
+        })?,
         None => specs.matching(&config)?.ok_or_else(|| Error::NoSpec {
             architecture: config.architecture(),
             inner: config.inner().map(str::to_owned),

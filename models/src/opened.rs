@@ -13,6 +13,8 @@ use crate::local_model::LocalModel;
 pub struct OpenOptions {
     /// Spec to use whatever architecture it matches: a file, or the name of a known one.
     pub spec: Option<PathBuf>,
+    /// True to open the encoder of images that the checkpoint holds, in place of its text model.
+    pub encoder: bool,
     /// Overrides of the spec: `states.conv.dtype=bf16`.
     pub set: Vec<String>,
     /// `config.json` of a GGUF file that carries none, or its folder.

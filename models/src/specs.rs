@@ -107,9 +107,20 @@ impl Specs {
         if let (None, Some(kind)) = (config.parsed().architecture(), &kind) {
             names.extend(self.library.names().filter(|name| name == kind));
         }
+        self.one_of(&names, config)
+    }
+
+    /// Returns the spec of the encoder of images that a config names.
+    pub fn encoder_of(&self, config: &ConfigFile) -> Result<Option<String>, Error> {
+        let class = config.parsed().architecture().unwrap_or_default();
+        self.one_of(&self.library.find_encoders(class), config)
+    }
+
+    /// Returns the one of several specs that is meant: the only one, or the only one that was added.
+    fn one_of(&self, names: &[&str], config: &ConfigFile) -> Result<Option<String>, Error> {
         let added: Vec<&str> =
             names.iter().copied().filter(|name| self.own.iter().any(|own| own == name)).collect();
-        match (names.as_slice(), added.as_slice()) {
+        match (names, added.as_slice()) {
             ([], _) => Ok(None),
             ([one], _) | (_, [one]) => Ok(Some((*one).to_owned())),
             (several, _) => Err(Error::SeveralSpecs {

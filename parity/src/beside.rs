@@ -12,6 +12,12 @@ pub fn beside(model: &Path) -> Option<PathBuf> {
     places.into_iter().find(|place| place.join("manifest.json").is_file())
 }
 
+/// True if the dump that was given, or that lies beside the model, is of an encoder of images. Its other files are not read.
+pub fn is_of_encoder(model: &Path, given: Option<&Path>) -> bool {
+    let place = given.map(Path::to_owned).or_else(|| beside(model));
+    place.is_some_and(|place| Dump::manifest_of(&place).is_ok_and(|manifest| manifest.encoder))
+}
+
 /// Opens the dump that was given, or the one that lies beside the model. The dump has to be of the whole model.
 pub fn open_dump(model: &Path, given: Option<&Path>) -> Result<(PathBuf, Dump), Error> {
     open_by(model, given, Dump::open_whole)

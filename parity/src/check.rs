@@ -266,7 +266,7 @@ fn compare_unchanged(
         features = check.run(dtype, &mut report)?;
     }
     report.limits = limits(model, dump, features, &report.runs);
-    if !options.schedules && features.steps {
+    if !options.schedules && features.steps && !dump.manifest.encoder {
         let why = "not run, as the option `no-schedules` says".to_owned();
         report.limit(Limit { kind: Unproven::Schedules, why, runs: Vec::new() });
     }
@@ -356,7 +356,7 @@ impl EngineCheck<'_> {
         diverge::by_choices(&mut run);
         run.strengths = MeasureRatios::of(&run, f32_agrees);
         report.runs.push(run);
-        if options.schedules && features.steps {
+        if options.schedules && features.steps && !dump.manifest.encoder {
             let noise = measured(report);
             let plans = SchedulePlans { dump: Some(dump), exact: engine.exact(), noise };
             report.schedules.extend(plans.run(&mut session, prompts, dtype, options)?);

@@ -40,7 +40,8 @@ pub(crate) fn by_choices(run: &mut RunReport) {
     if run.headline().is_some() {
         return;
     }
-    let router = run.routers.iter().find_map(|row| {
+    let mut failed = run.routers.iter().filter(|row| row.verdict == Verdict::Fail);
+    let router = failed.find_map(|row| {
         let flip = row.flips.iter().find(|flip| flip.margin > flip.bound)?;
         let (prompt, phase) = flip.place.rsplit_once(' ').unwrap_or((&flip.place, ""));
         let phase = if phase == Phase::Prefill.name() { Phase::Prefill } else { Phase::Decode };

@@ -194,13 +194,24 @@ fn hex(hash: Sha256) -> String {
     format!("{:x}", hash.finalize())
 }
 
+/// Reads a manifest; returns its text too.
+fn read_manifest(path: &Path) -> Result<(Vec<u8>, Manifest), Error> {
+    let text = registry::file::read(path, registry::file::MANIFEST)?;
+    let manifest = serde_json::from_slice(&text)
+        .map_err(|error| Error::Json { path: path.to_owned(), why: shown(&error.to_string()) })?;
+    Ok((text, manifest))
+}
+
 impl Dump {
+    /// Reads the manifest of a dump, unchecked.
+    pub(crate) fn manifest_of(dir: &Path) -> Result<Manifest, Error> {
+        Ok(read_manifest(&dir.join("manifest.json"))?.1)
+    }
+
     /// Opens a dump and checks everything except the tensor values.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let path = dir.join("manifest.json");
-        let text = registry::file::read(&path, registry::file::MANIFEST)?;
-        let manifest: Manifest = serde_json::from_slice(&text)
-            .map_err(|error| Error::Json { path: path.clone(), why: shown(&error.to_string()) })?;
+        let (text, manifest) = read_manifest(&path)?;
         let tensors = dir.join("reference.safetensors");
         let mut tensors_sha256 = None;
         if let Some(checksums) = &manifest.sha256 {
@@ -406,7 +417,8 @@ impl Dump {
     /// Returns the hidden rows that a head takes in addition to the tokens of a prompt: one per token,
     /// `width` wide.
     pub fn hidden(&self, run: Dtype, prompt: &Prompt, width: usize) -> Result<Vec<f32>, Error> {
-        let name = format!("{run}/{}/hidden", prompt.name);
+        let rows = if self.manifest.encoder { "patches" } else { "hidden" };
+        let name = format!("{run}/{}/{rows}", prompt.name);
         self.store.expect(&name, &[prompt.tokens.len(), width], false)?;
         Ok(self.store.read(&name)?.data)
     }

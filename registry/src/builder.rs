@@ -289,8 +289,18 @@ impl Builder {
         value
     }
 
+    /// Adds the patches that an encoder is fed.
+    pub(super) fn feed_patches(&mut self, width: usize) -> ValueId {
+        self.graph.encoder = true;
+        self.feed("patches", vec![width], 0)
+    }
+
+    /// Sets the output. All rows of an encoder exist up to its end, where groups of rows are joined.
     pub(super) fn set_output(&mut self, id: ValueId) {
         self.graph.output = Some(id);
+        if self.graph.encoder {
+            self.graph.head = self.graph.nodes.len();
+        }
     }
 
     /// Returns the declared kind of a state.

@@ -23,6 +23,10 @@ const TIED: &str = "tie_word_embeddings";
 /// Objects that only a model with encoders has.
 const ENCODERS: [&str; 3] = ["vision_config", "audio_config", "vision_tower_config"];
 
+/// Keys under which a vision-language model keeps the config of its encoder of images.
+const IMAGE_ENCODERS: [&str; 3] =
+    ["vision_config", "thinker_config.vision_config", "vision_tower_config"];
+
 /// A checkpoint's configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -31,6 +35,8 @@ pub struct Config {
     source: Option<Arc<SourceText>>,
     root: Scalar,
     read: RefCell<BTreeSet<String>>,
+    /// Keys of the objects in which other keys are looked up first.
+    inner_keys: &'static [&'static str],
     /// Values that the config class of the inner text model has for keys that are left out.
     defaults: Vec<(String, Scalar)>,
 }
@@ -65,6 +71,7 @@ impl Config {
             source: None,
             root,
             read: RefCell::default(),
+            inner_keys: &INNER,
             defaults: Vec::new(),
         }
     }
@@ -126,13 +133,18 @@ impl Config {
         Self { defaults, ..self.clone() }
     }
 
+    /// Returns the config as that of the encoder of images, whose keys are looked up first in the encoder's object.
+    pub(crate) fn of_encoder(&self) -> Self {
+        Self { inner_keys: &IMAGE_ENCODERS, ..self.clone() }
+    }
+
     fn default(&self, key: &str) -> Option<&Scalar> {
         self.defaults.iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
     /// Returns the key and the config of an inner text model, if the file has one.
     fn inner(&self) -> Option<(&'static str, &Scalar)> {
-        INNER.iter().find_map(|key| match descend(&self.root, key) {
+        self.inner_keys.iter().find_map(|key| match descend(&self.root, key) {
             Some(text @ Scalar::Map(_)) => Some((*key, text)),
             _ => None,
         })

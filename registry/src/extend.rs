@@ -45,7 +45,8 @@ const NESTED: [(&str, &str); 13] = [
     ("quant", "together"),
 ];
 /// Keys that describe one file and are never inherited.
-const OWN: [&str; 8] = ["spec", "name", "matches", "inside", "kinds", "defaults", "extends", "use"];
+const OWN: [&str; 9] =
+    ["spec", "name", "matches", "inside", "encodes", "kinds", "defaults", "extends", "use"];
 
 /// Findings of merging.
 #[derive(Debug, Default)]

@@ -277,7 +277,10 @@ pub struct Graph {
     pub equal_dtypes: Vec<EqualDtypes>,
     /// The input besides tokens; none for a model that reads tokens alone.
     pub fed: Option<FeedInput>,
-    /// The logits.
+    /// True for an encoder of images: the input besides tokens are patches, and all rows of an image are fed in one
+    /// chunk.
+    pub encoder: bool,
+    /// The logits; the rows of an encoder.
     pub output: Option<ValueId>,
     /// Nodes from here on see only the rows whose logits are wanted
     /// (nothing after the last layer looks across rows).

@@ -185,6 +185,11 @@ impl Library {
         self.specs_with("inside", class)
     }
 
+    /// Returns the specs that describe the encoder of images of a class.
+    pub fn find_encoders(&self, class: &str) -> Vec<&str> {
+        self.specs_with("encodes", class)
+    }
+
     /// Returns the specs that list a word behind a key.
     fn specs_with(&self, key: &str, word: &str) -> Vec<&str> {
         let specs = self.specs.iter();

@@ -11,7 +11,7 @@ use crate::quant::QuantRules;
 use crate::rope::RopeTable;
 use crate::scalar::Scalar;
 use crate::weight_map::WeightRule;
-use crate::wrapper::{beside, module};
+use crate::wrapper::{beside, module, outside};
 
 /// A resolved model.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,6 +113,7 @@ impl Model {
     /// belongs to an encoder.
     pub fn passes_over(&self, name: &str) -> bool {
         self.is_listed(name)
+            || (self.graph.encoder && outside(&self.graph, name))
             || self.is_beside(name)
             || is_buffer(name)
             || (self.wrapped.is_some()

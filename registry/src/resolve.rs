@@ -51,6 +51,9 @@ pub fn resolve(
 ) -> Result<(Model, Vec<Finding>), Vec<Finding>> {
     let mut report = FindingSet::default();
     let given_config = config;
+    let encoder = !spec.encodes.is_empty();
+    let of_encoder = encoder.then(|| config.of_encoder());
+    let config = of_encoder.as_ref().unwrap_or(config);
     let mentions = mentions::of(spec);
     for key in &mentions.keys {
         config.mark(key);
@@ -83,8 +86,9 @@ pub fn resolve(
     };
     let hidden = resolver.required("hidden");
     let layers = resolver.required("layers");
-    let vocab = resolver.required("vocab");
-    let input_vocab = resolver.input_vocab(vocab);
+    let vocab = resolver.required(if encoder { "output" } else { "vocab" });
+    // The tokens of an encoder are places in a table of its own size.
+    let input_vocab = if encoder { Some(MAX_DIM) } else { resolver.input_vocab(vocab) };
     let context = resolver.optional("context");
     if hidden.is_some() && layers.is_some() {
         resolver.model(vocab);
@@ -159,7 +163,7 @@ fn report_unread(spec: &Spec, config: &Config, report: &mut FindingSet) {
 /// Adds the rules of tensors whose names begin otherwise than those of the spec.
 fn add_rules_of_names(spec: &Spec, config: &Config, model: &mut Model) {
     let at = crate::diag::Span { source: Arc::clone(&spec.source), start: 0, end: 0 };
-    if config.is_wrapped() {
+    if config.is_wrapped() && !model.graph.encoder {
         model.rules = crate::wrapper::rules(std::mem::take(&mut model.rules), &at);
         model.wrapped = Some(crate::wrapper::roots(&model.graph));
     }
@@ -283,7 +287,12 @@ impl Resolver<'_> {
             let at = crate::diag::Span { source, start: 0, end: 0 };
             self.report.add(
                 Finding::error(&at, format!("the spec has no dim `{name}`"))
-                    .help("`hidden`, `layers` and `vocab` are needed"),
+                    .help(if self.spec.encodes.is_empty() {
+                        "`hidden`, `layers` and `vocab` are needed"
+                    } else {
+                        "`hidden`, `layers`, `patch` (numbers of a patch) and `output` (numbers of a row of the \
+                         text model) are needed"
+                    }),
             );
             return None;
         }

@@ -24,6 +24,8 @@ pub struct Spec {
     pub matches: Vec<Ident>,
     /// Classes that hold this model as their text model. Never inherited.
     pub inside: Vec<Ident>,
+    /// Classes whose encoder of images this is. Never inherited.
+    pub encodes: Vec<Ident>,
     /// Config keys that the inner config of a model with encoders may leave out. Never inherited.
     pub defaults: IndexMap<String, GgufEntry>,
     /// Assumptions of this spec, in words, each with an expression that is true if it holds.
@@ -111,6 +113,8 @@ pub struct RopeDecl {
     pub behind: Option<Expr>,
     /// The axis of positions that each frequency counts, where positions have several.
     pub axes: Option<Expr>,
+    /// The numbers of the frequencies that pairs turn by, if not one after another.
+    pub order: Option<Expr>,
     /// True if a longrope table keeps its short factors in long sequences and scales otherwise.
     pub long_by_scale: bool,
     /// The whole entry.

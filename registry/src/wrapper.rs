@@ -97,6 +97,18 @@ pub(crate) fn roots(graph: &Graph) -> BTreeSet<String> {
     names.map(|segments| segments.take(2).collect::<Vec<_>>().join(".")).collect()
 }
 
+/// True if a tensor of a checkpoint belongs to no module of an encoder. Checkpoints may leave out the first word of all
+/// names.
+pub(crate) fn outside(encoder: &Graph, name: &str) -> bool {
+    let inside = |root: &str| {
+        name.strip_prefix(root).is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
+    };
+    let roots = roots(encoder);
+    !roots.iter().any(|root| {
+        inside(root) || root.split_once('.').is_some_and(|(_, without_first)| inside(without_first))
+    })
+}
+
 /// True if a tensor of a wrapper belongs to a model beside the text model. `roots` are those of the text
 /// model.
 pub(crate) fn beside(roots: &BTreeSet<String>, name: &str) -> bool {

@@ -265,6 +265,12 @@ impl<'a> Flow<'a> {
         Ok(flows)
     }
 
+    /// Returns the flow with its values rounded to a dtype.
+    pub(crate) fn rounded(self, dtype: registry::dtype::Dtype) -> Self {
+        let shape = self.shape.clone();
+        Self::made(shape, FlowNode::Computed { of: self, how: ValueStep::Round(dtype) })
+    }
+
     /// Undoes steps: returns the tensor of a given shape from which the steps make these flows.
     pub fn undo(
         steps: &[WeightStep],

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use registry::dtype::Dtype;
 use registry::graph::{Weight, WeightId};
 use registry::weight_map::{self, GatheredTensors, WeightRule, names_with_prefix};
 
@@ -125,6 +126,8 @@ pub struct CheckpointWeights {
     made: Vec<OnceLock<Vec<u8>>>,
     rules: Vec<WeightRule>,
     used: BTreeSet<String>,
+    /// The dtype that the reference loads each weight in, if it is known.
+    loaded: Vec<Dtype>,
 }
 
 impl CheckpointWeights {
@@ -155,7 +158,14 @@ impl CheckpointWeights {
             located.push(one);
         }
         let computed = located.iter().map(|_| OnceLock::new()).collect();
-        Ok(Self { checkpoint, found: located, made: computed, rules: rules.to_vec(), used })
+        Ok(Self { checkpoint, found: located, made: computed, rules: rules.to_vec(), used, loaded: Vec::new() })
+    }
+
+    /// Sets the dtypes that the reference loads the weights in, in which its class adds numbers to them.
+    #[must_use]
+    pub fn loaded_in(mut self, dtypes: Vec<Dtype>) -> Self {
+        self.loaded = dtypes;
+        self
     }
 
     /// Returns a weight, ready to be read. A weight that the weight map computes is cached.
@@ -170,7 +180,7 @@ impl CheckpointWeights {
             WeightLocation::Computed(recipe) => {
                 let held = &self.made[id.0];
                 if held.get().is_none() {
-                    let bytes = self.flow(recipe)?.bytes();
+                    let bytes = self.flow(id, recipe)?.bytes();
                     held.get_or_init(|| bytes);
                 }
                 held.get().map_or(&[][..], Vec::as_slice)
@@ -187,7 +197,7 @@ impl CheckpointWeights {
     /// If the id is not of the graph whose weights were wanted.
     pub fn read(&self, id: WeightId) -> Result<Option<Vec<f32>>, Error> {
         let WeightLocation::Computed(recipe) = &self.found[id.0].source else { return Ok(None) };
-        let flow = self.flow(recipe)?;
+        let flow = self.flow(id, recipe)?;
         flow.numeric().map_err(|why| self.broken(recipe, why))?;
         let mut numbers = vec![0.0; flow.len()];
         flow.read(0, &mut numbers);
@@ -207,7 +217,7 @@ impl CheckpointWeights {
     }
 
     /// Returns the lazy result of a recipe.
-    fn flow(&self, recipe: &WeightRecipe) -> Result<Flow<'_>, Error> {
+    fn flow(&self, id: WeightId, recipe: &WeightRecipe) -> Result<Flow<'_>, Error> {
         let WeightRecipe { rule, tensors, output } = recipe;
         if let Some(rule) = rule.map(|rule| &self.rules[rule]) {
             return flows::computed_flow(
@@ -216,6 +226,7 @@ impl CheckpointWeights {
                 rule,
                 tensors,
                 *output,
+                self.loaded.get(id.0).copied(),
             );
         }
         let name = tensors.first().map_or("", String::as_str);
@@ -319,7 +330,7 @@ fn find(
     }
     used.extend(gathered.names.iter().cloned());
     let GatheredTensors { names: tensors, output } = gathered;
-    let flow = flows::computed_flow(checkpoint, &weight.name, rule, &tensors, output)?;
+    let flow = flows::computed_flow(checkpoint, &weight.name, rule, &tensors, output, None)?;
     let dtype = flow.dtype().unwrap_or(FileDtype::F32);
     let shape = flow.shape().to_vec();
     if checkpoint.is_gguf() {

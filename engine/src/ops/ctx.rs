@@ -13,6 +13,7 @@ use crate::device::{DeviceBuffer, DeviceQueue};
 use crate::kernels::tokens::round_rows;
 use crate::masks::SequenceMask;
 use crate::states::{Memory, Slot};
+use crate::step_rows::PlacedRows;
 use crate::value::{DeviceValue, GraphValue};
 use crate::weights::{DeviceMatrix, SessionWeights, WeightMatrix};
 use crate::{Error, InputObserver};
@@ -60,6 +61,7 @@ pub struct Ctx<'a> {
     pub(crate) angles: &'a [Angles],
     pub(crate) device: Option<&'a DeviceQueue>,
     pub(crate) device_angles: &'a [DeviceAngles],
+    pub(crate) placed: PlacedRows<'a>,
     pub(crate) activation: Dtype,
     pub(crate) observer: Option<&'a dyn InputObserver>,
     pub(crate) library: bool,
@@ -89,6 +91,11 @@ impl<'a> Ctx<'a> {
     /// Returns the chunks of the step.
     pub fn chunks(&self) -> &'a [ChunkRows] {
         self.chunks
+    }
+
+    /// Returns the rows that were given positions, and these positions by axis.
+    pub(crate) fn placed(&self) -> PlacedRows<'a> {
+        self.placed
     }
 
     /// Returns the position of the first row of a sequence.

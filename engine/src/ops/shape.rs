@@ -11,6 +11,7 @@ pub(super) fn kernels(kernels: &mut Kernels) {
     kernels.prepared("concat", Concat::prepare);
     kernels.prepared("slice", Slice::prepare);
     kernels.prepared("copies", Copies::prepare);
+    kernels.prepared("join_rows", JoinRows::prepare);
     kernels.prepared("regroup", Regroup::prepare);
 }
 
@@ -20,6 +21,54 @@ pub(super) fn reshape(ctx: &mut Ctx<'_>) -> Result<(), Error> {
     let shape: Vec<usize> = [x.rows()].iter().chain(ctx.output_shape(0)?).copied().collect();
     let y = x.reshape(&shape)?;
     ctx.share(0, y)
+}
+
+/// Rows of a group side by side, at each of them.
+struct JoinRows {
+    /// Rows of a group.
+    count: usize,
+    /// Numbers of a row.
+    width: usize,
+    /// Rows before the first group.
+    skip: usize,
+}
+
+impl JoinRows {
+    fn prepare(args: &Args<'_>) -> Result<Self, Error> {
+        let width = args.width(0)?;
+        let count = args.count("n")?;
+        if count == 0 {
+            return Err(args.error("a group has at least one row"));
+        }
+        args.expect_output(count * width)?;
+        let skip = args.count_or_null("skip")?.unwrap_or(0);
+        Ok(Self { count, width, skip })
+    }
+}
+
+impl Kernel for JoinRows {
+    fn run(&self, ctx: &mut Ctx<'_>) -> Result<(), Error> {
+        let x = ctx.input(0)?;
+        let view = x.view();
+        let size = self.count * self.width;
+        let mut joined = vec![0.0; view.len() * self.count];
+        for chunk in ctx.chunks() {
+            if chunk.start > 0 || chunk.rows.end > x.rows() {
+                return Err(ctx.error("its sequence is fed in several chunks; expected one"));
+            }
+            let first = (chunk.rows.start + self.skip).min(chunk.rows.end);
+            let rows = &view[first * self.width..chunk.rows.end * self.width];
+            let places = joined[first * size..].chunks_exact_mut(size * self.count);
+            for (group, places) in rows.chunks_exact(size).zip(places) {
+                places.chunks_exact_mut(size).for_each(|place| place.copy_from_slice(group));
+            }
+        }
+        ctx.set(0, joined)
+    }
+
+    fn needs_whole_chunks(&self) -> bool {
+        true
+    }
 }
 
 /// Splits the last axis into pieces as long as the outputs' last axes.

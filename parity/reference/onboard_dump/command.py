@@ -47,6 +47,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--trace", metavar="FILE.json", help="write a record of what the class computes in one prefill and one step, from which `onboard add-model --derive` writes a spec, and no dump")
     parser.add_argument("--gelu-table", action="store_true", help="GELU by llama.cpp's table of f16, to tell whether that is all it does otherwise")
     parser.add_argument("--random-encoder", action="store_true", help="draw an encoder at random where the checkpoint has zeros, for prompts with images")
+    parser.add_argument("--encoder", action="store_true", help="dump the encoder of images as a model of its own, whose prompts are the images of --prompts")
     parser.add_argument("--layerwise", action="store_true", help="read one layer at a time, for a model that is larger than the memory: the same dump, more slowly")
     parser.add_argument("--layers", metavar="0,3,60", help="run these layers alone, with embedding, last norm and head: files that have only other layers may be absent")
     parser.add_argument("--resident", type=float, default=2.0, metavar="GB", help="with --layerwise: weights that are kept for the next use (default %(default)s)")
@@ -65,6 +66,8 @@ def refuse_contradictions(parser: argparse.ArgumentParser, args: argparse.Namesp
         parser.error("--trace writes a record alone, of a whole model in memory, so it takes neither -o, --judge, --layerwise, --layers nor --pieces")
     if args.out is None and not args.judge and args.trace is None:
         parser.error("-o DUMP is needed; only --judge and --trace write no dump without it")
+    if args.encoder and (args.judge or args.layerwise or args.pieces is not None or args.trace is not None):
+        parser.error("--encoder runs a whole encoder in memory, so it takes neither --judge, --trace, --layerwise, --layers nor --pieces")
     if args.judge and (args.layerwise or args.pieces is not None):
         parser.error("--judge perturbs the weights of a whole model in memory, so it takes neither --layerwise, --layers nor --pieces")
 

@@ -16,7 +16,7 @@ from .record import Recorded
 class Ensemble:
     """How far runs that differ by rounding alone are from the f32 run's prefill, by prompt: rows of logits and of each tap, and states."""
 
-    def __init__(self, prompts: list[dict], recorded: list[Recorded], widths: dict[int, int], only: tuple = ()):
+    def __init__(self, prompts: list[dict], recorded: list[Recorded], widths: dict[int, dict[int, int]], only: tuple = ()):
         """`only`: the beginnings of the names of members that are made, where not all are."""
         import torch
 

@@ -56,8 +56,8 @@ class Inputs:
 
     @property
     def has_head(self) -> bool:
-        """True if a head of the model is dumped too. With a choice of layers it is not."""
-        return self.choice is None
+        """True if a head of the model is dumped too. With a choice of layers, and with an encoder, it is not."""
+        return self.choice is None and not self.args.encoder
 
 
 def check_target(args, target: Path) -> None:

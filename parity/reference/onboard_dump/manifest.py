@@ -133,7 +133,7 @@ def manifest_of(inputs, results, listed: dict, states: list[dict], agrees: bool)
     chosen, raw, tensors = results.chosen, inputs.raw, inputs.tensors
     manifest = {
         "format": FORMAT,
-        "version": ROWS_VERSION if any({"given", "spans"} & prompt.keys() for prompt in chosen.prompts) else VERSION,
+        "version": ROWS_VERSION if inputs.args.encoder or any({"given", "spans"} & prompt.keys() for prompt in chosen.prompts) else VERSION,
         "producer": producer_of(inputs.args),
         "model": model_of(inputs, results.architecture),
         "checkpoint": {
@@ -141,6 +141,7 @@ def manifest_of(inputs, results, listed: dict, states: list[dict], agrees: bool)
             "tensors": tensors if len(tensors) <= MOST_TENSORS else {},
         },
         "pins": {"attn_implementation": "eager", "experts_implementation": "eager", "position_ids": "explicit", "kernels": inputs.kernels},
+        **({"encoder": True} if inputs.args.encoder else {}),
         "vocab": chosen.vocab,
         **({"input_vocab": chosen.known} if chosen.known > chosen.vocab else {}),
         "logprobs": {"kind": "full"} if chosen.topk is None else {"kind": "topk", "k": chosen.topk},

@@ -125,7 +125,7 @@ def barred_member(member: str, runner, audit: dict, why: str | None, tolerance: 
     return f"the reference's {words} differs from its prefill in f32 by {audit[key]:.1e} of the largest logit" if audit[key] > tolerance else None
 
 
-def member_forward(runner, taps, prompt: dict, widths: dict[int, int]) -> tuple:
+def member_forward(runner, taps, prompt: dict, widths: dict[int, dict[int, int]]) -> tuple:
     """The logits of all positions, and the rows of taps and the states after the prefill where the prompt has them."""
     tokens, rows, tapped = prompt["tokens"], rows_of(prompt), "prefill" in prompt["taps"]
     runner.begin(prompt)
@@ -135,7 +135,7 @@ def member_forward(runner, taps, prompt: dict, widths: dict[int, int]) -> tuple:
     return logits, found, states
 
 
-def member_work(runner, taps, prompts: list[dict], widths: dict[int, int], member: str) -> Work:
+def member_work(runner, taps, prompts: list[dict], widths: dict[int, dict[int, int]], member: str) -> Work:
     return Work(runner, {prompt["name"]: lambda prompt=prompt: member_forward(runner, taps, prompt, widths) for prompt in prompts}, member)
 
 

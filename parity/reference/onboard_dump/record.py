@@ -182,8 +182,8 @@ class Steps:
 def greedy_count(args, prompts: list[dict], facts: dict) -> tuple[dict, int]:
     """The prompt that greedy tokens follow, and their number."""
     text = [prompt for prompt in prompts if "given" not in prompt]
-    if not text:
-        # No token behind an image is known to have positions that count on.
+    if not text or args.encoder:
+        # No token behind an image is known to have positions that count on, and an encoder has no tokens.
         return prompts[0], 0
     main = next((prompt for prompt in text if prompt["taps"]), text[0])
     count = min(args.greedy, facts["limit"] - len(main["tokens"]))

@@ -8,6 +8,7 @@ from . import loading, nextn
 from .audit import audit_jobs, audit_run
 from .checkpoint import entries_of
 from .chosen import Chosen
+from .encoder import EncoderChosen, EncoderRunner, EncoderTaps
 from .ensemble import Ensemble
 from .failures import Fail, at, first_line, say
 from .images import Images, draw_encoder
@@ -47,12 +48,13 @@ class Run:
         self.store = None
         self.model, remarks = self.load()
         self.runner = self.make_runner()
-        if results.chosen is None:
+        if results.architecture is None:
             self.describe(remarks)
+        if results.chosen is None:
             results.chosen = Chosen(inputs, self.runner, results.notes)
         # Hooks that put rows in the place of embeddings come before those that record them.
         self.runner.images = Images(self.model, results.chosen.images, results.chosen.prompts)
-        self.taps = Taps(self.runner, None if results.chosen.topk is None else results.chosen.vocab)
+        self.taps = (EncoderTaps if inputs.args.encoder else Taps)(self.runner, None if results.chosen.topk is None else results.chosen.vocab)
         if inputs.parts is not None:
             self.runner.parts.taps = self.taps
         # Tensors are gathered apart per run, so that a run that fails half-way leaves nothing behind.
@@ -103,7 +105,10 @@ class Run:
         model.weight_store = self.store
         return model, remarks
 
-    def make_runner(self) -> Runner:
+    def make_runner(self) -> Runner | EncoderRunner:
+        if self.inputs.args.encoder:
+            self.results.chosen = self.results.chosen or EncoderChosen(self.inputs.args)
+            return EncoderRunner(self.model, self.results.chosen)
         parts = self.inputs.parts
         try:
             runner = Runner(self.model, None if parts is None else parts.of_run(self.name, self.results.patched, at, {"recorded": Recorded}))
@@ -232,16 +237,16 @@ class Run:
 
     def add_to_results(self) -> None:
         """Adds what this run gave, and its head."""
-        results, name = self.results, self.name
+        inputs, results, name = self.inputs, self.results, self.name
         if self.members is not None:
             results.members[name], results.spread[name] = self.members
-        if self.inputs.has_head:
+        if inputs.has_head:
             found, tensors, remarks = self.head["all"]
             if found is not None:
                 results.heads[name] = found | dict(notes=remarks)
                 results.head_tensors.update(tensors)
                 results.notes[:] = [note for note in results.notes if "this class does not read" not in note]
-        results.tensors.update(self.tensors)
+        results.tensors.update(self.tensors | (self.runner.tensors(name) if inputs.args.encoder else {}))
         results.runs.append(name)
         results.audit[name] = self.checked
         results.kinds.update(self.kinds)

@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 
-def conv_widths(model, layers: int) -> dict[int, int]:
-    """Kernel width of the depthwise convolution of each layer, where it has one; of that and a convolution by groups behind it, as far as both reach."""
+def conv_widths(model, layers: int) -> dict[int, dict[int, int]]:
+    """Kernel widths of the depthwise convolutions of each layer, by their channels; of one and a convolution by groups behind it, as far as both reach."""
     import torch
 
     widths = {}
@@ -12,10 +12,19 @@ def conv_widths(model, layers: int) -> dict[int, int]:
             for index, block in enumerate(module):
                 convolutions = [m for m in block.modules() if isinstance(m, torch.nn.Conv1d) and m.groups > 1]
                 behind = sum(m.kernel_size[0] - 1 for m in convolutions if m.groups < m.in_channels)
-                found = [m.kernel_size[0] + behind for m in convolutions if m.groups == m.in_channels]
-                if found:
-                    widths[index] = max(widths.get(index, 0), *found)
+                for convolution in convolutions:
+                    if convolution.groups == (channels := convolution.in_channels):
+                        by_channels = widths.setdefault(index, {})
+                        by_channels[channels] = max(by_channels.get(channels, 0), convolution.kernel_size[0] + behind)
     return widths
+
+
+def width_of(widths: dict[int, dict[int, int]], index: int, channels: int) -> int | None:
+    """The width of the convolution of a layer that has so many channels; the largest of the layer if none has, since a class may keep a part of what it convolves.
+    Caches behind those of all layers are of layers that run again."""
+    layers = [widths.get(index, {})] if index <= max(widths, default=0) else list(widths.values())
+    same = [by_channels[channels] for by_channels in layers if channels in by_channels]
+    return max(same or [width for by_channels in layers for width in by_channels.values()], default=None)
 
 
 def index_rows(layer):
@@ -39,7 +48,7 @@ def parts_of(layer) -> list[tuple[str, object]]:
     return [(part, tensor) for part, tensor in parts if tensor.numel() > 0]
 
 
-def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, str, object]]:
+def read_states(model, cache, widths: dict[int, dict[int, int]]) -> list[tuple[int, str, str, object]]:
     """(layer, kind, part, tensor) of everything the cache holds, without the batch axis."""
     import torch
 
@@ -68,9 +77,7 @@ def read_states(model, cache, widths: dict[int, int]) -> list[tuple[int, str, st
                 part = kind if slot == 0 else f"{kind}{slot}"
                 tensor = tensor[0]
                 # The oldest column of a cache as wide as the kernel is never read again.
-                # Caches behind those of all layers are of layers that run again.
-                width = widths.get(index) if index <= max(widths, default=0) else max(widths.values(), default=None)
-                if kind == "conv" and tensor.ndim == 2 and tensor.shape[-1] == width:
+                if kind == "conv" and tensor.ndim == 2 and tensor.shape[-1] == width_of(widths, index, tensor.shape[0]):
                     tensor = tensor[:, 1:]
                 found.append((index, kind, part, tensor.clone().contiguous()))
     # States that are attributes of modules; a convolution there keeps one column less than its width.

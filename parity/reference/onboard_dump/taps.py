@@ -37,19 +37,20 @@ class Taps:
         skip = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Dropout, torch.nn.Identity)
         part = text_part(runner.model)
         for path, module in runner.model.named_modules():
-            name = path
-            if part is not None:
-                # Modules of the text model go by the names that they have without a wrapper; what holds them is no tap.
-                outer, inner = part
-                if path != outer and not path.startswith(f"{outer}.") and path != "lm_head":
-                    continue
-                name = path if path == "lm_head" else (inner + path[len(outer) :]).removeprefix(".")
+            name = self.name_of(path, part)
             # Rotary tables depend on positions only, and are not values of the token stream.
             if name and not isinstance(module, skip) and not hasattr(module, "stood_for") and "rotary" not in type(module).__name__.lower():
                 self.modules[name] = module
                 self.handles.append(module.register_forward_hook(self.hook(name)))
                 self.handles.append(module.register_forward_pre_hook(self.choice(name), with_kwargs=True))
         self.too_wide = too_wide
+
+    def name_of(self, path: str, part: tuple[str, str] | None) -> str | None:
+        """The name of a module. Modules of the text model go by the names that they have without a wrapper; what holds them is no tap."""
+        if part is None or path == "lm_head":
+            return path
+        outer, inner = part
+        return (inner + path[len(outer) :]).removeprefix(".") if path == outer or path.startswith(f"{outer}.") else None
 
     def hook(self, name):
         def record(_module, _inputs, output):

@@ -11,7 +11,7 @@ from onboard_dump.record import Recorded
 from onboard_dump.units import Units
 from onboard_dump.work import Work
 
-ARGS = {"dtypes": ["f32", "bf16"], "tokens": "1,2,3,4,5,6", "prompts": None, "no_members": False, "no_taps": False, "greedy": 4, "layerwise": False}
+ARGS = {"dtypes": ["f32", "bf16"], "tokens": "1,2,3,4,5,6", "prompts": None, "no_members": False, "no_taps": False, "greedy": 4, "layerwise": False, "encoder": False}
 FACTS = {"windows": [], "limit": 100, "sizes": set(), "switch": None, "vocab": 50}
 KEYS = [("f32", "prompt", "main", "record"), ("f32", "greedy", "cached")]
 

@@ -104,7 +104,13 @@ class Recording(TensorCase):
             return states.conv_widths(torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.ModuleDict(convolutions)])}), 1)
 
         depthwise, grouped, dense = (torch.nn.Conv1d(6, 6, size, groups=groups) for size, groups in ((3, 6), (2, 3), (5, 1)))
-        self.assertEqual((widths(a=dense), widths(a=depthwise), widths(a=depthwise, b=grouped)), ({}, {0: 3}, {0: 4}))
+        self.assertEqual((widths(a=dense), widths(a=depthwise), widths(a=depthwise, b=grouped)), ({}, {0: {6: 3}}, {0: {6: 4}}))
+
+    def test_two_convolutions_of_a_layer_have_their_own_widths(self):
+        widths = {0: {6: 3, 4: 2}, 2: {6: 5}}
+        self.assertEqual([states.width_of(widths, 0, channels) for channels in (6, 4, 9)], [3, 2, 3])
+        # Of a layer without one, and of layers that run again.
+        self.assertEqual([states.width_of(widths, 1, 6), states.width_of(widths, 3, 6), states.width_of(widths, 3, 4)], [None, 5, 2])
 
     def test_tokens_that_a_layer_keeps_are_no_state(self):
         layer = types.SimpleNamespace(conv_states={0: torch.ones(1, 3, 2), 2: torch.ones(1, 2, dtype=torch.int64)})
@@ -161,7 +167,7 @@ class Recording(TensorCase):
 
     def test_caches_behind_those_of_the_layers_are_as_wide_as_theirs(self):
         layers = [types.SimpleNamespace(conv_states={0: torch.arange(6.0).reshape(1, 2, 3)}) for _ in range(2)]
-        found = states.read_states(Sums(), types.SimpleNamespace(layers=layers), {0: 3})
+        found = states.read_states(Sums(), types.SimpleNamespace(layers=layers), {0: {2: 3}})
         self.assertEqual([(layer, part, tensor.tolist()) for layer, _, part, tensor in found], [(n, "conv", [[1, 2], [4, 5]]) for n in range(2)])
 
     def test_choices_of_experts_that_run_twice_are_left_out(self):

@@ -65,7 +65,9 @@ fn of_run(
         reasons.push((Unproven::Ops, why.to_owned()));
     }
     let prefill_only = run.coverage.prefill.is_some() && run.coverage.decode.is_none();
-    if !features.steps || prefill_only {
+    // An encoder has a whole image at once, and nothing goes on from it.
+    let steps = !dump.manifest.encoder;
+    if steps && (!features.steps || prefill_only) {
         let why = if !features.steps {
             "the engine cannot continue a prompt"
         } else if !has_taps(dump, Phase::Decode) {
@@ -79,7 +81,7 @@ fn of_run(
     }
     reasons.extend(ops_of_one_phase(run));
     reasons.extend(skipped_ops(run));
-    if !model.graph.states.is_empty() {
+    if steps && !model.graph.states.is_empty() {
         let why = if features.states { "the dump has none" } else { "the engine shows none" };
         if !run.gates.iter().any(|gate: &Gate| {
             matches!(gate.subject, Subject::State { .. }) && gate.verdict != Verdict::Skip
@@ -192,6 +194,13 @@ pub(super) fn skip_unjudged(run: &mut RunReport) {
             || nearest.is_some_and(|gate| gate.verdict == Verdict::Skip)
         {
             phase.verdict = Verdict::Skip;
+        }
+    }
+    // Where whole runs of the reference say nothing of each other, the experts that they choose do not either.
+    if run.phases.iter().all(|phase| phase.verdict == Verdict::Skip) {
+        let whole = run.routers.iter_mut().filter(|row| row.mode == Mode::Cumulative);
+        for row in whole.filter(|row| row.verdict == Verdict::Fail) {
+            row.verdict = Verdict::Skip;
         }
     }
 }

@@ -42,6 +42,9 @@ pub struct Manifest {
     /// Pinned versions of the reference, for display.
     #[serde(default)]
     pub pins: BTreeMap<String, serde_json::Value>,
+    /// True if the dump is of an encoder of images: its prompts are images, and its rows stand in the place of logits.
+    #[serde(default)]
+    pub encoder: bool,
     /// Width of a row of log-probabilities.
     pub vocab: usize,
     /// Number of tokens that the model reads, if more than `vocab`.

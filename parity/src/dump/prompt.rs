@@ -294,7 +294,8 @@ pub fn check_prompts(prompts: &[Prompt], vocab: usize) -> Result<(), PromptError
         if count == 0 || count > LONGEST_PROMPT {
             return Err(PromptError::Length { name: shown_name, found: count });
         }
-        let last = if count == 1 { 1 } else { count - 1 };
+        // Nothing is left for decode where all tokens see each other.
+        let last = if count == 1 || prompt.prefix == count { count } else { count - 1 };
         if prompt.split == 0 || prompt.split > last {
             return Err(PromptError::Split { name: shown_name, found: prompt.split, last });
         }

@@ -48,7 +48,7 @@ impl ParamKind {
             Self::Tensor => "a tensor path".into(),
             Self::Dim => "an integer above 0".into(),
             Self::Int => "an integer".into(),
-            Self::Sizes => "an integer or a list of them".into(),
+            Self::Sizes => "an integer above 0, or a list of them".into(),
             Self::Shape => "a list of integers".into(),
             Self::Float => "a number".into(),
             Self::Numbers => "a list of numbers".into(),

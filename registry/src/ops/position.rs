@@ -16,6 +16,14 @@ pub(super) fn rules() -> Vec<OpRule> {
         .needs("n", ParamKind::Dim)
         .needs("d", ParamKind::Dim)
         .takes("offset", ParamKind::Int, crate::scalar::Scalar::Int(0));
+    let grid = tokens
+        .clone()
+        .needs("W", ParamKind::Module)
+        .needs("side", ParamKind::Dim)
+        .needs("d", ParamKind::Dim)
+        .word("mode", &["bilinear", "bicubic"])
+        .flag("align_corners", false)
+        .word("padding", &["border", "zeros"]);
     let sinusoid = tokens.needs("frequencies", ParamKind::Numbers).takes(
         "offset",
         ParamKind::Int,
@@ -34,6 +42,16 @@ pub(super) fn rules() -> Vec<OpRule> {
             .is_a(&[Trait::LooksUp, Trait::FromTokens, Trait::Positional])
             .gives("`[d]`")
             .notes("row `position + offset` of `W.weight [n + offset, d]`"),
+        OpRule::new("grid_embed", grid, infer_grid)
+            .is_a(&[Trait::LooksUp, Trait::FromTokens, Trait::Positional])
+            .gives("`[d]`")
+            .notes(
+                "learned positions of a square grid, `W.weight [side * side, d]`, resampled to the grid of an \
+                 image: the weighted sum of the 2 by 2 places around a row's own (`mode='bicubic'`: 4 by 4), \
+                 in f32, one rounding. The row and the column of each patch are given with the run. \
+                 `align_corners`: the corners of both grids are the same places; `padding='zeros'`: places \
+                 outside count nothing, in the stead of the border",
+            ),
         OpRule::new("sinusoid", sinusoid, infer_sinusoid)
             .is_a(&[Trait::FromTokens, Trait::Positional])
             .gives("`[2 * frequencies]`")
@@ -66,6 +84,16 @@ fn infer_embed(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let d = call.dim("d")?;
     let rows = n.saturating_add(offset(call)?);
     call.weight("weight", "W", "weight", &[rows, d])?;
+    call.tap("W");
+    call.output(vec![d], DtypeRule::Activation);
+    Ok(())
+}
+
+fn infer_grid(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    let _tokens = call.input("tokens")?;
+    let side = call.dim("side")?;
+    let d = call.dim("d")?;
+    call.weight("weight", "W", "weight", &[side.saturating_mul(side), d])?;
     call.tap("W");
     call.output(vec![d], DtypeRule::Activation);
     Ok(())

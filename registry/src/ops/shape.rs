@@ -14,6 +14,8 @@ pub const HEADS: &str = "heads";
 pub const MERGE: &str = "merge";
 
 pub(super) fn rules() -> Vec<OpRule> {
+    let join =
+        takes_x().needs("n", ParamKind::Dim).takes("skip", ParamKind::Int, Scalar::Int(0));
     vec![
         OpRule::new(HEADS, takes_x().needs("n", ParamKind::Dim), infer_heads)
             .gives("`[n, d]`")
@@ -40,6 +42,13 @@ pub(super) fn rules() -> Vec<OpRule> {
         OpRule::new("copies", takes_x().needs("n", ParamKind::Dim), infer_copies)
             .gives("`[n, ..]`")
             .notes("x n times, along a new first axis"),
+        OpRule::new("join_rows", join, infer_join)
+            .gives("`[n, ..]`")
+            .notes(
+                "all rows of the group of n rows that a row belongs to, along a new first axis. The first \
+                 `skip` rows of the sequence belong to no group, and get zeros. A sequence is fed in one \
+                 chunk",
+            ),
         OpRule::new("regroup", takes_x().needs("n", ParamKind::Dim), infer_regroup)
             .gives("like x")
             .notes(
@@ -68,6 +77,14 @@ fn infer_heads(call: &mut Infer<'_>) -> Result<(), EvalError> {
 
 /// The most numbers that copies of a row may have.
 const MAX_COPIED: usize = 1 << 24;
+
+fn infer_join(call: &mut Infer<'_>) -> Result<(), EvalError> {
+    if call.int("skip")? < 0 {
+        return Err(call.error("skip", "a number of rows is 0 or above").into());
+    }
+    call.drop_defaults(&["skip"]);
+    infer_copies(call)
+}
 
 fn infer_copies(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let x = call.input("x")?;

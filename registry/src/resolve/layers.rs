@@ -28,10 +28,22 @@ pub(super) struct LayerContext<'d> {
 }
 
 impl Resolver<'_> {
-    /// Runs the program from tokens to logits.
+    /// Returns the inputs of the program: tokens, and the patches of an encoder.
+    fn inputs(&mut self) -> BTreeMap<String, Binding> {
+        let mut locals = BTreeMap::from([("tokens".to_owned(), Binding::Value(ValueId(0)))]);
+        if !self.spec.encodes.is_empty() {
+            let patches = self.required("patch").map_or(Binding::Poison, |width| {
+                Binding::Value(self.builder.feed_patches(width))
+            });
+            locals.insert("patches".to_owned(), patches);
+        }
+        locals
+    }
+
+    /// Runs the program from tokens to logits, or from patches to the rows of an encoder.
     pub(super) fn model(&mut self, vocab: Option<usize>) {
         let each = LayerScalars::new();
-        let locals = BTreeMap::from([("tokens".to_owned(), Binding::Value(ValueId(0)))]);
+        let locals = self.inputs();
         let scope = Scope { locals, each: &each, prefix: "" };
         let spec = self.spec;
         let result = self.program(&spec.model, scope);
@@ -42,8 +54,9 @@ impl Resolver<'_> {
             {
                 let at = spec.model.result.first().map_or(&spec.model.at, |expr| &expr.at);
                 let shown = crate::graph::show(shape);
+                let rows = if spec.encodes.is_empty() { "logits" } else { "rows of `output` numbers" };
                 self.report.add(
-                    Finding::error(at, "`model` does not give logits")
+                    Finding::error(at, format!("`model` does not give {rows}"))
                         .label(format!("this is {shown}, expected [{vocab}]")),
                 );
             }

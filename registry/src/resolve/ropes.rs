@@ -82,6 +82,7 @@ fn table(
         kind: kind.to_owned(),
     };
     scheme.compute(&mut table)?;
+    order(decl, &mut table, env)?;
     table.axes = axes(decl, table.inv_freq.len(), env)?;
     check_finite(decl, &table, theta)?;
     // Of an odd number the reference turns one number more, at the frequencies of the odd number.
@@ -104,6 +105,31 @@ fn behind(decl: &RopeDecl, env: &dyn Env) -> Result<usize, EvalError> {
             .label(eval::expected("an integer, 0 or above", &value))
             .into()
     })
+}
+
+/// Puts the frequencies of a table in the order that the spec lists, in which one may stand several times.
+fn order(decl: &RopeDecl, table: &mut RopeTable, env: &dyn Env) -> Result<(), EvalError> {
+    let Some(expr) = &decl.order else { return Ok(()) };
+    if table.long.is_some() || table.dynamic.is_some() {
+        return Err(Finding::error(&expr.at, "frequencies that follow the length have no `order`").into());
+    }
+    let value = eval::eval_owned(expr, env)?;
+    let count = table.inv_freq.len();
+    let numbers: Option<Vec<usize>> = match &value {
+        Scalar::List(items) => {
+            items.iter().map(|item| item.as_usize().filter(|number| *number < count)).collect()
+        }
+        _ => None,
+    };
+    let Some(numbers) = numbers.filter(|numbers| !numbers.is_empty()) else {
+        let message = format!("this is no order of the frequencies of the table `{}`", table.name);
+        return Err(Finding::error(&expr.at, message)
+            .label(expected(&format!("a list of numbers from 0 to {}", count.saturating_sub(1)), &value))
+            .into());
+    };
+    table.dim = 2 * numbers.len();
+    table.inv_freq = numbers.iter().map(|number| table.inv_freq[*number]).collect();
+    Ok(())
 }
 
 /// Returns the axis of positions that each of `count` frequencies counts.

@@ -81,6 +81,7 @@ impl SpecDecoder {
         let name = self.required_word(tree, "name");
         let matches = self.words(tree, "matches");
         let inside = self.words(tree, "inside");
+        let encodes = self.words(tree, "encodes");
         let defaults = self.entries(tree, "defaults");
         let assumes = self.entries(tree, "assumes");
         let extends = tree.get("extends").and_then(|entry| self.word(&entry.value));
@@ -115,6 +116,7 @@ impl SpecDecoder {
             name: name?,
             matches,
             inside,
+            encodes,
             defaults,
             assumes,
             extends,
@@ -372,6 +374,7 @@ impl SpecDecoder {
         let context = map.get("context").map(|entry| self.expr(&entry.value));
         let behind = map.get("behind").map(|entry| self.expr(&entry.value));
         let axes = map.get("axes").map(|entry| self.expr(&entry.value));
+        let order = map.get("order").map(|entry| self.expr(&entry.value));
         let theta = map.get("theta").map(|entry| self.sources(&entry.value));
         let parameters = map.get("parameters").map(|entry| self.sources(&entry.value));
         let long = map.get("long").and_then(|entry| self.word(&entry.value));
@@ -392,6 +395,7 @@ impl SpecDecoder {
             context: context.flatten(),
             behind: behind.flatten(),
             axes: axes.flatten(),
+            order: order.flatten(),
             at: name.at.clone(),
             name,
         })

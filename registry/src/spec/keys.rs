@@ -97,6 +97,11 @@ pub(crate) static SPEC: KeyTable = KeyTable {
             "Values of `architectures[0]` of models that hold this one, with encoders beside it. Never inherited.",
         ),
         may(
+            "encodes",
+            KeyForm::Words,
+            "Values of `architectures[0]` of models whose encoder of images this spec describes. Never inherited.",
+        ),
+        may(
             "kinds",
             KeyForm::Words,
             "Further values of `model_type` of the config inside, besides the spec's name. Never inherited.",
@@ -126,7 +131,7 @@ pub(crate) static SPEC: KeyTable = KeyTable {
             "Programs with parameters: `mlp(x): |`.",
         ),
         may("layers", KeyForm::Table(&LAYERS), "The repeated part."),
-        must("model", KeyForm::Program, "From `tokens` to logits."),
+        must("model", KeyForm::Program, "From `tokens` to logits; of an encoder, from `patches` to rows."),
         may("ignore", KeyForm::Table(&IGNORE), "Weights and config keys to pass over."),
         may("kept", KeyForm::Table(&KEPT), "Weights that loading does not round."),
         may(
@@ -201,6 +206,11 @@ pub(crate) static ROPE: KeyTable = KeyTable {
             "axes",
             KeyForm::Expr,
             "The axis of positions that each frequency counts, a list; without it positions have one axis.",
+        ),
+        may(
+            "order",
+            KeyForm::Expr,
+            "The numbers of the frequencies that pairs turn by, a list; without it one after another.",
         ),
         may(
             "long",

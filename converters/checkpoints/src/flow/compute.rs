@@ -1,5 +1,7 @@
 //! Steps that change values. All of them compute in f32 and round once per step.
 
+use formats::numbers::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use registry::dtype::Dtype;
 use registry::weight_map::WeightStep;
 
 use super::Error;
@@ -14,6 +16,8 @@ pub(crate) enum ValueStep {
     Rows(Vec<(usize, f32)>, bool),
     NegExp,
     LogNeg,
+    /// To the nearest number of a dtype, as a class does when it loads a weight.
+    Round(Dtype),
 }
 
 impl ValueStep {
@@ -54,6 +58,13 @@ impl ValueStep {
             // Computed in f64 and rounded once: within half a unit in the last place.
             Self::NegExp => numbers.iter_mut().for_each(|n| *n = -(*n as f64).exp() as f32),
             Self::LogNeg => numbers.iter_mut().for_each(|n| *n = (-*n as f64).ln() as f32),
+            Self::Round(Dtype::Bf16) => {
+                numbers.iter_mut().for_each(|n| *n = bf16_to_f32(f32_to_bf16(*n)));
+            }
+            Self::Round(Dtype::F16) => {
+                numbers.iter_mut().for_each(|n| *n = f16_to_f32(f32_to_f16(*n)));
+            }
+            Self::Round(Dtype::F32) => {}
         }
     }
 }

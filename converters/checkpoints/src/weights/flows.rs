@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use registry::dtype::Dtype;
 use registry::gguf::IdleWeight;
 use registry::graph::Weight;
 use registry::weight_map::{WeightRule, WeightStep};
@@ -119,7 +120,7 @@ fn of_any_shape<'c>(
     let flow = match &rule {
         Some((number, gathered)) => {
             let rule = &rules[*number];
-            computed_flow(checkpoint, &weight.name, rule, &names, gathered.output)?
+            computed_flow(checkpoint, &weight.name, rule, &names, gathered.output, None)?
         }
         None => checkpoint.flow(&weight.name)?,
     };
@@ -160,17 +161,24 @@ fn in_blocks(rule: &WeightRule) -> bool {
     rule.steps.first() == Some(&WeightStep::Mxfp4)
 }
 
-/// Returns one output tensor of a rule, for `weight`. Values of any dtype can be moved unchanged.
+/// Returns one output tensor of a rule, for `weight`. Values of any dtype can be moved unchanged. `loaded`: the dtype to
+/// which the reference rounds a tensor before its class adds a number to it.
 pub(super) fn computed_flow<'c>(
     checkpoint: &'c Checkpoint,
     weight: &str,
     rule: &WeightRule,
     tensors: &[String],
     output: usize,
+    loaded: Option<Dtype>,
 ) -> Result<Flow<'c>, Error> {
     let mut flows = Vec::with_capacity(tensors.len());
+    let adds = rule.steps.iter().any(|step| matches!(step, WeightStep::Add(_)));
     for name in tensors {
-        flows.push(checkpoint.flow(name)?);
+        let flow = checkpoint.flow(name)?;
+        flows.push(match loaded.filter(|_| adds) {
+            Some(dtype) => flow.rounded(dtype),
+            None => flow,
+        });
     }
     let flows =
         Flow::run(&rule.steps, flows).map_err(|why| rule_error(checkpoint, weight, rule, why))?;
