@@ -54,8 +54,9 @@ class Images:
         for prompt in prompts:
             if prompt["name"] in wanted:
                 inputs, changes = wanted[prompt["name"]]
-                with changed(model.config, changes):
-                    self.observe(prompt, inputs)
+                with changed(model, changes):
+                    logits = self.observe(prompt, inputs)
+                self.compare(prompt, logits)
 
     def close(self) -> None:
         for handle in self.handles:
@@ -90,8 +91,8 @@ class Images:
 
     # ---------------------------------------------------------------- the forward with the encoder
 
-    def observe(self, prompt: dict, inputs: dict) -> None:
-        """Runs the class with its encoder, and keeps what entered the text model; `prompt` is told where it differs from text."""
+    def observe(self, prompt: dict, inputs: dict):
+        """Runs the class with its encoder, and keeps what entered the text model; `prompt` is told where it differs from text. Gives the logits."""
         import torch
 
         tokens = torch.tensor([prompt["tokens"]], dtype=torch.long)
@@ -99,7 +100,7 @@ class Images:
         seen = Seen(self.text, self.embedding)
         try:
             with torch.no_grad():
-                logits = self.model(input_ids=tokens, use_cache=False, **inputs).logits[0]
+                logits = self.model(input_ids=tokens, use_cache=False, **nested(inputs)).logits[0]
         finally:
             seen.close()
         if seen.embedded is None or seen.entered is None:
@@ -119,7 +120,14 @@ class Images:
         if any(prompt.get(key, value) != value for key, value in facts.items()):
             raise Fail(f"prompt {prompt['name']}: the class places rows otherwise in this dtype")
         prompt |= facts
-        with torch.no_grad(), self.during(prompt["name"], 0, length) as outer:
+        return logits
+
+    def compare(self, prompt: dict, logits) -> None:
+        """Runs the class without its encoder and with its own config, as all other forwards do: the logits have to be equal."""
+        import torch
+
+        tokens = torch.tensor([prompt["tokens"]], dtype=torch.long)
+        with torch.no_grad(), self.during(prompt["name"], 0, len(prompt["tokens"])) as outer:
             again = self.model(input_ids=tokens, use_cache=False, **outer).logits[0]
         if not torch.equal(again, logits):
             gap = (again.float() - logits.float()).abs().max().item()
@@ -136,12 +144,45 @@ class Images:
         return found
 
 
+class Parts(dict):
+    """Parts of an argument by name, as keys and as attributes: outputs of encoders are read in both ways, and have fields that are None."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.get(name)
+
+    def to_tuple(self) -> tuple:
+        return tuple(self.values())
+
+
+def nested(inputs: dict) -> dict:
+    """Arguments, of which names with dots are parts: `mm_encoder_outputs.image.pooler_output.0` is the first of a list in an object in a dict."""
+    found = Parts()
+    for name, value in inputs.items():
+        *path, last = name.split(".")
+        place = found
+        for part in path:
+            place = place.setdefault(part, Parts())
+        place[last] = value
+    return {name: listed(value) for name, value in found.items()}
+
+
+def listed(value):
+    """The same with lists in the place of parts whose names are numbers."""
+    if not isinstance(value, Parts):
+        return value
+    if all(name.isdecimal() for name in value):
+        return [listed(value[name]) for name in sorted(value, key=int)]
+    return Parts({name: listed(part) for name, part in value.items()})
+
+
 class Seen:
     """Watches one forward of a class with an encoder."""
 
     def __init__(self, text, embedding):
         self.embedded = self.entered = self.positions = None
-        self.arguments, self.masks = {}, []
+        self.arguments, self.masks, self.outputs = {}, [], []
         self.handles = [embedding.register_forward_hook(self.see_embedding), text.register_forward_pre_hook(self.see_text, with_kwargs=True)]
         for module in text.modules():
             if module is not text:
@@ -153,11 +194,13 @@ class Seen:
 
     def see_embedding(self, _module, _inputs, output):
         if self.entered is None:
-            self.embedded = output.detach().clone()
+            self.outputs.append(output.detach().clone())
 
     def see_text(self, _module, _args, kwargs):
         if (entered := kwargs.get("inputs_embeds")) is not None and self.entered is None:
             self.entered = entered.detach().clone()
+            # A class may also embed tokens that encode an image.
+            self.embedded = next((output for output in self.outputs if output.shape == entered.shape), None)
             self.arguments = {name: kwargs[name] for name in ("position_ids", ADDED_AT, ADDED) if kwargs.get(name) is not None}
 
     def see_module(self, module, args, kwargs):
@@ -196,16 +239,17 @@ class Seen:
 
 
 @contextlib.contextmanager
-def changed(config, changes: dict):
-    """Changes settings of a config while this lasts."""
-    kept = {name: getattr(config, name) for name in changes}
+def changed(model, changes: dict):
+    """Changes settings of a model's config while this lasts, also where its modules have copied them."""
+    copies = [(module, name) for module in model.modules() for name in changes if name in vars(module)]
+    kept = [(place, name, getattr(place, name)) for place, name in [*copies, *((model.config, name) for name in changes)]]
     try:
-        for name, value in changes.items():
-            setattr(config, name, value)
+        for place, name, _ in kept:
+            setattr(place, name, changes[name])
         yield
     finally:
-        for name, value in kept.items():
-            setattr(config, name, value)
+        for place, name, value in kept:
+            setattr(place, name, value)
 
 
 def draw_encoder(model) -> list[str]:

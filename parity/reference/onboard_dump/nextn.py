@@ -303,16 +303,15 @@ class HeadMeasure:
 
 
 def record(measure: HeadMeasure, model, files, run: str, prompts: list[dict], switch, topk, out: dict, notes: list[str]) -> dict | None:
-    """One run of the head over all prompts; gives its taps, states and audit, or None where the checkpoint has no head."""
-    place = places(model.config)
-    tensors = tensors_of(files, place) if place else {}
+    """One run of the head over all prompts; gives its taps, states and audit, or None where the checkpoint has no head or no prompt is for it."""
+    place, pairs, kinds = places(model.config), pairs_of(prompts), {}
+    tensors = tensors_of(files, place) if place and pairs else {}
     if not tensors:
         return None
     head = Head(model, loaded=True)
     if head.mtp is None:
         head.load(tensors, torch_dtype(run))
     head.share()
-    pairs, kinds = pairs_of(prompts), {}
     runner = HeadRunner(head, {prompt["name"]: head.hidden(prompt["tokens"])[:-1] for prompt in prompts if len(prompt["tokens"]) > 1})
     taps = Taps(runner, None)
     try:

@@ -7,7 +7,7 @@ import unittest
 import torch
 from onboard_dump.audit import chunk_sizes
 from onboard_dump.failures import Fail
-from onboard_dump.images import Given, Images, Seen, changed, draw_encoder
+from onboard_dump.images import Given, Images, Seen, changed, draw_encoder, nested
 from onboard_dump.masks import given_of, mask_of
 
 HIDDEN, PLACE = 4, 7
@@ -93,6 +93,26 @@ class ImagesTest(unittest.TestCase):
         with self.assertRaisesRegex(Fail, "more enters the text model of Wrapper"):
             observed(Wrapper(hidden_input=True), prompt())
 
+    def test_a_class_whose_tokens_count_by_its_config_is_refused(self):
+        class OfConfig(Wrapper):
+            def forward(self, input_ids, **more):
+                found = super().forward(input_ids, **more)
+                return types.SimpleNamespace(logits=found.logits + (input_ids == self.config.image_token_id).sum())
+
+        with self.assertRaisesRegex(Fail, "more enters the text model of OfConfig"):
+            observed(OfConfig(), prompt())
+
+    def test_tokens_that_encode_an_image_are_not_those_of_the_prompt(self):
+        class OfTokens(Wrapper):
+            def forward(self, input_ids, pixel_values=None, **more):
+                rows = None if pixel_values is None else self.language_model.embed_tokens(torch.tensor([[4, 6, 8]]))
+                self.encoder = torch.nn.Identity()
+                return super().forward(input_ids, pixel_values=None if rows is None else rows[0], **more)
+
+        told = prompt()
+        observed(OfTokens(), told)
+        self.assertEqual(told["given"], [1, 2, 4])
+
     def test_pixels_without_places_are_refused(self):
         told = prompt() | {"tokens": [1, 2, 5]}
         with self.assertRaisesRegex(Fail, "no embedding was replaced"):
@@ -123,11 +143,20 @@ class ImagesTest(unittest.TestCase):
         self.assertEqual(seen.positions_of(4), {"positions": [[1, 2, 3, 4]]})
         seen.close()
 
-    def test_settings_are_put_back(self):
-        config = types.SimpleNamespace(a=1)
-        with changed(config, {"a": 2}):
-            self.assertEqual(config.a, 2)
-        self.assertEqual(config.a, 1)
+    def test_settings_are_changed_where_they_were_copied_and_put_back(self):
+        model = Wrapper()
+        model.encoder.image_token_id = 3
+        with changed(model, {"image_token_id": 2}):
+            self.assertEqual((model.config.image_token_id, model.encoder.image_token_id), (2, 2))
+        self.assertEqual((model.config.image_token_id, model.encoder.image_token_id), (3, 3))
+
+    def test_names_with_dots_are_parts(self):
+        plain, rows = torch.zeros(1), [torch.ones(1), torch.ones(2)]
+        found = nested({"a": plain, "b.image.rows.1": rows[1], "b.image.rows.0": rows[0]})
+        self.assertIs(found["a"], plain)
+        self.assertIs(found["b"].get("image").rows[0], rows[0])
+        self.assertIs(found["b"]["image"].rows[1], rows[1])
+        self.assertIsNone(found["b"]["image"].hidden_states)
 
     def test_only_zeros_are_drawn(self):
         model = Wrapper()
