@@ -184,9 +184,12 @@ impl SequenceMask {
             );
             return Err(Error::Mask { slot, reason });
         }
-        if !self.spans.is_empty() && (self.prefix > 0 || !self.documents.is_empty()) {
+        // The windows of an image lie inside of it.
+        let outside = self.prefix > 0 && self.spans.iter().any(|(_, end)| *end > self.prefix);
+        if !self.spans.is_empty() && (outside || !self.documents.is_empty()) {
             let reason =
-                "tokens that see each other are in one sequence with a prefix or several documents; no reference has both"
+                "tokens that see each other are in one sequence with a prefix that ends before them, or with several \
+                 documents; no reference has both"
                     .to_owned();
             return Err(Error::Mask { slot, reason });
         }
@@ -222,8 +225,9 @@ pub fn refuse_prefix(model: &Model) -> Vec<Finding> {
 
 /// Returns the reasons that a model cannot be fed with spans of tokens that see each other.
 pub fn refuse_spans(model: &Model) -> Vec<Finding> {
-    let spans = Some(&Scalar::Str("spans".to_owned()));
-    if model.graph.nodes.iter().any(|node| node.argument("mask") == spans) {
+    let masks = ["spans", "within"].map(|word| Scalar::Str(word.to_owned()));
+    let spans = |mask: &Scalar| masks.contains(mask);
+    if model.graph.nodes.iter().any(|node| node.argument("mask").is_some_and(spans)) {
         return Vec::new();
     }
     vec![

@@ -343,14 +343,13 @@ impl NativeSession {
 
     /// Refuses a mask that the model does not have.
     fn allow(&self, slot: usize, mask: &ChunkMask<'_>) -> Result<(), Error> {
-        let refusals = match mask {
-            ChunkMask { prefix: 2.., .. } => &self.no_prefix,
-            ChunkMask { spans: [_, ..], .. } => &self.no_spans,
-            _ => &self.no_documents,
-        };
-        if mask.is_causal() || refusals.is_empty() {
-            return Ok(());
-        }
+        let kinds = [
+            (mask.prefix > 1, &self.no_prefix),
+            (!mask.spans.is_empty(), &self.no_spans),
+            (!mask.documents.is_empty(), &self.no_documents),
+        ];
+        let refused = kinds.into_iter().find(|(given, refusals)| *given && !refusals.is_empty());
+        let Some((_, refusals)) = refused else { return Ok(()) };
         Err(Error::Mask { slot, reason: Error::Refused(refusals.clone()).to_string() })
     }
 

@@ -414,11 +414,15 @@ impl Dump {
         Ok(all)
     }
 
+    /// Returns what the dump calls the rows that come with the tokens.
+    fn fed_rows(&self) -> &'static str {
+        if self.manifest.encoder { "patches" } else { "hidden" }
+    }
+
     /// Returns the hidden rows that a head takes in addition to the tokens of a prompt: one per token,
     /// `width` wide.
     pub fn hidden(&self, run: Dtype, prompt: &Prompt, width: usize) -> Result<Vec<f32>, Error> {
-        let rows = if self.manifest.encoder { "patches" } else { "hidden" };
-        let name = format!("{run}/{}/{rows}", prompt.name);
+        let name = format!("{run}/{}/{}", prompt.name, self.fed_rows());
         self.store.expect(&name, &[prompt.tokens.len(), width], false)?;
         Ok(self.store.read(&name)?.data)
     }
@@ -471,7 +475,7 @@ impl Dump {
         }
         for run in self.runs() {
             for prompt in &self.manifest.prompts {
-                expected_names.insert(format!("{run}/{}/hidden", prompt.name));
+                expected_names.insert(format!("{run}/{}/{}", prompt.name, self.fed_rows()));
                 self.check_given(run, prompt, &mut expected_names)?;
                 for phase in Phase::ALL {
                     self.check_phase(run, prompt, phase, &mut expected_names)?;

@@ -24,6 +24,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a trial stops where it is surprised")]
 
+mod encoders;
 mod images;
 mod models;
 mod mutants;

@@ -73,6 +73,8 @@ pub(super) enum BothWays {
     Prefix,
     /// Those of each span, as far back as the window reaches.
     Spans,
+    /// Those of each span, which sees nothing else.
+    Within,
 }
 
 impl AttendReach {
@@ -81,7 +83,12 @@ impl AttendReach {
         if self.both_ways == BothWays::Prefix && position < mask.prefix() {
             return 0..mask.prefix();
         }
-        let span = mask.span_of(position).filter(|_| self.both_ways == BothWays::Spans);
+        let span = mask.span_of(position);
+        if self.both_ways == BothWays::Within {
+            let (start, end) = span.unwrap_or((position, position + 1));
+            return start..end;
+        }
+        let span = span.filter(|_| self.both_ways == BothWays::Spans);
         // Windows and chunks are counted within the document.
         let document = mask.document_of(position);
         let oldest = self.window.map_or(0, |window| window.oldest(position - document));
@@ -198,6 +205,7 @@ impl Attend {
                         ("causal", BothWays::No),
                         ("prefix", BothWays::Prefix),
                         ("spans", BothWays::Spans),
+                        ("within", BothWays::Within),
                     ],
                 )?,
             },
@@ -547,6 +555,18 @@ mod tests {
 
     use super::{AttendReach, AttendWindow, BothWays};
     use crate::masks::{ChunkMask, SequenceMask};
+
+    #[test]
+    fn rows_within_a_span_see_that_span_alone() {
+        let mut mask = SequenceMask::default();
+        let chunk = ChunkMask { prefix: 6, documents: &[], spans: &[(0, 2), (2, 5)] };
+        mask.add(0, 0, 6, &chunk).unwrap();
+        let reach = AttendReach { window: None, both_ways: BothWays::Within };
+        let seen: Vec<_> = (0..6).map(|position| reach.seen(&mask, position)).collect();
+        assert_eq!(seen, [0..2, 0..2, 2..5, 2..5, 2..5, 5..6]);
+        let whole = AttendReach { window: None, both_ways: BothWays::Prefix };
+        assert_eq!(whole.seen(&mask, 3), 0..6);
+    }
 
     /// Decides on one query and one key, as the mask functions of transformers do.
     fn sees(reach: AttendReach, mask: ChunkMask<'_>, query: usize, key: usize) -> bool {

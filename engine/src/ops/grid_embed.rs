@@ -24,7 +24,14 @@ impl GridEmbed {
         }
         let resampling = Resampling {
             side,
-            cubic: args.one_of("mode", &[("bilinear", false), ("bicubic", true)])?,
+            filter: args.one_of(
+                "mode",
+                &[
+                    ("bilinear", Filter::Linear),
+                    ("bicubic", Filter::Cubic),
+                    ("antialias", Filter::Covering),
+                ],
+            )?,
             align_corners: args.flag("align_corners")?,
             zeros_outside: args.one_of("padding", &[("border", false), ("zeros", true)])?,
         };
@@ -76,10 +83,21 @@ fn extent(positions: &[u32]) -> usize {
     positions.iter().max().map_or(1, |last| *last as usize + 1)
 }
 
+/// The weights of places by their distance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filter {
+    /// Of the two next to a position.
+    Linear,
+    /// Of the four next to it.
+    Cubic,
+    /// Of all that a position covers where it is wider than a place, as far as it covers them.
+    Covering,
+}
+
 /// The way in which places of a grid of `side` are found for an axis of another length.
 struct Resampling {
     side: usize,
-    cubic: bool,
+    filter: Filter,
     align_corners: bool,
     zeros_outside: bool,
 }
@@ -94,18 +112,34 @@ impl Resampling {
         } else {
             (position + 0.5) * side / length as f32 - 0.5
         };
+        if self.filter == Filter::Covering {
+            return self.covered(place, (side / length as f32).max(1.0));
+        }
         let floor = place.floor();
-        let offsets = if self.cubic { -1..=2 } else { 0..=1 };
+        let offsets = if self.filter == Filter::Cubic { -1..=2 } else { 0..=1 };
         let last = self.side as i64 - 1;
         offsets
             .map(|offset: i32| {
                 let raw = floor as i64 + i64::from(offset);
                 let outside = self.zeros_outside && !(0..=last).contains(&raw);
                 let distance = (place - floor - offset as f32).abs();
-                let weight = if self.cubic { cubic(distance) } else { (1.0 - distance).max(0.0) };
+                let weight = match self.filter {
+                    Filter::Cubic => cubic(distance),
+                    _ => (1.0 - distance).max(0.0),
+                };
                 (raw.clamp(0, last) as usize, if outside { 0.0 } else { weight })
             })
             .collect()
+    }
+}
+
+impl Resampling {
+    /// Returns the places that a position covers as far as `reach` on each side, with weights that sum to 1.
+    fn covered(&self, place: f32, reach: f32) -> Vec<(usize, f32)> {
+        let weight = |source: usize| (1.0 - (source as f32 - place).abs() / reach).max(0.0);
+        let sum: f32 = (0..self.side).map(weight).sum();
+        let shares = (0..self.side).map(|source| (source, weight(source) / sum));
+        shares.filter(|(_, share)| *share > 0.0).collect()
     }
 }
 
@@ -124,7 +158,7 @@ mod tests {
     use super::*;
 
     fn linear(align_corners: bool) -> Resampling {
-        Resampling { side: 4, cubic: false, align_corners, zeros_outside: false }
+        Resampling { side: 4, filter: Filter::Linear, align_corners, zeros_outside: false }
     }
 
     #[test]
@@ -147,11 +181,21 @@ mod tests {
 
     #[test]
     fn weights_of_a_cubic_sum_to_one() {
-        let cubic = Resampling { cubic: true, ..linear(false) };
+        let cubic = Resampling { filter: Filter::Cubic, ..linear(false) };
         for position in 0..9 {
             let sum: f32 = cubic.taps(position, 9).iter().map(|(_, weight)| weight).sum();
             assert!((sum - 1.0).abs() < 1e-6, "{sum}");
         }
         assert_eq!(cubic.taps(2, 4)[1], (2, 1.0));
+    }
+
+    #[test]
+    fn a_patch_that_covers_two_places_takes_their_neighbours_too() {
+        let covering = Resampling { filter: Filter::Covering, ..linear(false) };
+        // The centre lies between places 0 and 1, and reaches two places on each side.
+        assert_eq!(covering.taps(0, 2), [(0, 0.42857143), (1, 0.42857143), (2, 0.14285715)]);
+        // More patches than places: as bilinear, but weights of the border sum to 1 there.
+        assert_eq!(covering.taps(0, 8), [(0, 1.0)]);
+        assert_eq!(covering.taps(1, 8), [(0, 0.75), (1, 0.25)]);
     }
 }

@@ -21,9 +21,9 @@ class EncoderChosen:
 
     def __init__(self, args):
         self.prompts = encoder_prompts(args)
-        # By prompt: the arguments of the class, and the row of the class that each row is. `group`: so many rows come out as one.
+        # By prompt: the arguments of the class, and what its rows are.
         self.inputs = {prompt["name"]: prompt.pop("inputs")[0] for prompt in self.prompts}
-        self.orders = {prompt["name"]: prompt.pop("order") for prompt in self.prompts}
+        self.orders = {prompt["name"]: Order(prompt) for prompt in self.prompts}
         self.known = 1 + max(max(prompt["tokens"]) for prompt in self.prompts)
         self.images, self.vocab = {}, None
 
@@ -31,6 +31,28 @@ class EncoderChosen:
         """Learns the width of a row from the first model."""
         if self.vocab is None:
             self.vocab = runner.forward(None, prompt=self.prompts[0])[0].shape[-1]
+
+
+class Order:
+    """The rows of the class that the rows of a prompt are."""
+
+    def __init__(self, prompt: dict):
+        """Takes what says so out of the prompt."""
+        count = len(prompt["tokens"])
+        # Of patches, and of what comes out of modules behind the first: some classes put rows into another order themselves.
+        self.patches = prompt.pop("order", None) or list(range(count))
+        self.inner = prompt.pop("inner", None) or self.patches
+        # So many rows come out as one, and the row that comes out of the class for each group.
+        self.group, self.groups = prompt.pop("group", 1), prompt.pop("groups", None)
+
+    def spread(self, rows, prompt: dict):
+        """The rows of groups, each at all rows of its group; zeros in a row that belongs to none."""
+        import torch
+
+        if len(prompt["rows"]) != rows.shape[0] * self.group:
+            raise Fail(f"prompt {prompt['name']}: {rows.shape[0]} rows come out, and `rows` has {len(prompt['rows'])} in groups of {self.group}")
+        first = rows.new_zeros((len(prompt["tokens"]) - len(prompt["rows"]), *rows.shape[1:]))
+        return torch.cat([first, rows.repeat_interleave(self.group, 0)]).contiguous()
 
 
 def encoder_prompts(args) -> list[dict]:
@@ -48,9 +70,9 @@ def encoder_prompts(args) -> list[dict]:
             raise Fail(f"{where}: an image has `tokens`, the place of each of its rows, and `inputs`, a safetensors file")
         count = len(tokens)
         prompts.append({
-            "name": str(prompt.get("name", f"image{number}")), "tokens": tokens, "split": count, "prefix": count, "taps": ["prefill"],
-            "rows": prompt.get("rows", list(range(count))), "group": prompt.get("group", 1), "order": prompt.get("order", list(range(count))), "inputs": given_inputs(where, {"inputs": prompt["inputs"]}, Path(args.prompts).parent),
-        } | ({"positions": prompt["positions"]} if "positions" in prompt else {}))
+            "name": str(prompt.get("name", f"image{number}")), "tokens": tokens, "split": count, "prefix": count, "taps": ["prefill"], "rows": prompt.get("rows", list(range(count))),
+            "inputs": given_inputs(where, {"inputs": prompt["inputs"]}, Path(args.prompts).parent),
+        } | {key: prompt[key] for key in ("positions", "spans", "order", "inner", "group", "groups") if key in prompt})
     if not prompts:
         raise Fail("no prompts given")
     return prompts
@@ -63,10 +85,12 @@ class EncoderRunner:
     takes_positions = False
 
     def __init__(self, model, chosen: EncoderChosen):
-        # `patches`: what the first matrix was given, by prompt. `now`: the prompt of the last call.
-        self.model, self.chosen, self.patches, self.now = model, chosen, {}, None
-        if not hasattr(model, "get_image_features"):
+        # `patches`: what the first matrix was given, by prompt. `now`: the prompt of the last call. `first`: the module of that matrix.
+        self.model, self.chosen, self.patches, self.now, self.first = model, chosen, {}, None, None
+        holders = [module for module in (model, getattr(model, "model", None)) if hasattr(module, "get_image_features")]
+        if not holders:
             raise Fail(f"the class {type(model).__name__} has no `get_image_features`, which runs its encoder")
+        self.encode = holders[0].get_image_features
 
     def begin(self, prompt: dict) -> None:
         """Called before a prompt is run again."""
@@ -86,14 +110,16 @@ class EncoderRunner:
         seen = FirstInput(self.model)
         try:
             with torch.no_grad():
-                features = joined(self.model.get_image_features(**inputs))
+                features = joined(self.encode(**inputs))
         finally:
             seen.close()
         count = len(prompt["tokens"])
         if prompt["name"] not in self.patches:
             # Those of the run itself, which comes before the members of its ensemble.
-            self.patches[prompt["name"]] = behind_first(seen.patches(), count)[self.chosen.orders[prompt["name"]]].contiguous()
-        return spread(features, prompt), None
+            self.patches[prompt["name"]] = behind_first(seen.patches(), count)[self.chosen.orders[prompt["name"]].patches].contiguous()
+            self.first = seen.module
+        order = self.chosen.orders[prompt["name"]]
+        return order.spread(features if order.groups is None else features[order.groups], prompt), None
 
     def tensors(self, run: str) -> dict:
         """The patches of all prompts, for the dump."""
@@ -171,23 +197,21 @@ class EncoderTaps(Taps):
     def probe(self, _runner, _tokens) -> None:
         """The rows of an image are known by their number."""
 
-    def rows(self, _name, tensor, count):
+    def rows(self, name, tensor, count):
         prompt = self.runner.now
+        order = self.runner.chosen.orders[prompt["name"]]
+        rows = order.patches if self.runner.first in self.modules[name].modules() and not self.has_layers(name) else order.inner
         for expected in dict.fromkeys((count, count - 1)):
             if (found := by_row(tensor, expected)) is not None:
-                return behind_first(found, count)[self.runner.chosen.orders[prompt["name"]]].contiguous()
-        found = by_row(tensor, len(prompt["rows"]) // prompt["group"])
-        return None if found is None else spread(found, prompt)
+                return behind_first(found, count)[rows].contiguous()
+        found = by_row(tensor, len(prompt["rows"]) // order.group)
+        return None if found is None else order.spread(found, prompt)
 
+    def has_layers(self, name: str) -> bool:
+        """True for a module that holds layers, and so comes behind the first matrix."""
+        import torch
 
-def spread(rows, prompt: dict):
-    """The rows of groups, each at all rows of its group; zeros in a row that belongs to none."""
-    import torch
-
-    if len(prompt["rows"]) != rows.shape[0] * prompt["group"]:
-        raise Fail(f"prompt {prompt['name']}: {rows.shape[0]} rows come out, and `rows` has {len(prompt['rows'])} in groups of {prompt['group']}")
-    first = rows.new_zeros((len(prompt["tokens"]) - len(prompt["rows"]), *rows.shape[1:]))
-    return torch.cat([first, rows.repeat_interleave(prompt["group"], 0)]).contiguous()
+        return any(isinstance(module, torch.nn.ModuleList) for module in self.modules[name].modules())
 
 
 def by_row(tensor, count: int):

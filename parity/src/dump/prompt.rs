@@ -184,7 +184,9 @@ impl Prompt {
         }
         let ranges_ascend = self.spans.windows(2).all(|pair| pair[0].1 <= pair[1].0);
         let inside = self.spans.iter().all(|(start, end)| start < end && *end <= self.split);
-        let alone = self.spans.is_empty() || (self.prefix == 0 && self.documents.is_empty());
+        // The windows of an image lie inside of it.
+        let in_prefix = self.prefix == 0 || self.spans.iter().all(|(_, end)| *end <= self.prefix);
+        let alone = self.spans.is_empty() || (in_prefix && self.documents.is_empty());
         if !ranges_ascend || !inside || !alone {
             let spans = format!("{:?}", self.spans);
             return Err(PromptError::Spans { name: name(), spans, split: self.split });
@@ -347,8 +349,8 @@ mod tests {
             (json!({ "spans": [[0, 2], [1, 3]] }), "expected ascending ranges"),
             (json!({ "spans": [[2, 4]] }), "that end at 3 (its `split`) at most"),
             (
-                json!({ "spans": [[0, 2]], "prefix": 2 }),
-                "in a prompt without `prefix` and `documents`",
+                json!({ "spans": [[0, 2]], "prefix": 1 }),
+                "in a prompt without `documents`, inside its `prefix` if it has one",
             ),
             (
                 json!({ "beside": 1 }),

@@ -6,6 +6,9 @@ use crate::eval::EvalError;
 use crate::graph::{StateKind, StatePart, show};
 use crate::scalar::Scalar;
 
+/// Words of `mask`: which tokens behind a query it sees.
+const MASKS: [&str; 4] = ["causal", "prefix", "spans", "within"];
+
 pub(super) fn rules() -> Vec<OpRule> {
     let rope = Signature::new()
         .needs("x", ParamKind::Value)
@@ -45,7 +48,7 @@ pub(super) fn rules() -> Vec<OpRule> {
             .notes(
                 "causal, grouped; `mask='prefix'`: the tokens of the run's prefix see each other, \
                  whatever the window; `mask='spans'`: those of each span that a run gives see each other, as far back as the \
-                 window reaches; `chunked`: positions are in chunks of `window`, and a query sees \
+                 window reaches; `mask='within'`: a row of a span sees that span alone; `chunked`: positions are in chunks of `window`, and a query sees \
                  its own; scores rounded, then times scale rounded, (softcap rounded step by \
                  step), softmax f32, probabilities rounded, result rounded. `alibi`: a slope per \
                  head, times the key's position, is added. `scores`: `once` rounds after scale and \
@@ -89,7 +92,7 @@ fn scored(signature: Signature) -> Signature {
         .flag("salience_bias", false)
         .may("keep", ParamKind::Dim)
         .flag("chunked", false)
-        .word("mask", &["causal", "prefix", "spans"])
+        .word("mask", &MASKS)
 }
 
 /// Adds the parameters of selected keys to a signature.
@@ -202,7 +205,7 @@ fn selection(call: &mut Infer<'_>, k: &Input) -> Result<(), EvalError> {
     let given = ["window", "alibi", "salience", "sinks", "relative", "query_sinks"]
         .into_iter()
         .find(|name| call.given(name));
-    let prefix = (matches!(call.word("mask"), Some("prefix" | "spans"))).then_some("mask");
+    let prefix = (call.word("mask") != Some("causal")).then_some("mask");
     let paired = (call.word("values") == Some("paired")).then_some("values");
     if let Some(name) = given.or(prefix).or(paired) {
         return Err(call
@@ -221,7 +224,7 @@ fn query_scores(call: &mut Infer<'_>, q: &Input) -> Result<(), EvalError> {
         if relative.shape.len() != 2 || relative.shape[0] != q.shape[0] {
             return Err(call.misfit("each query head has a row of numbers", q, &relative).into());
         }
-        let prefix = (matches!(call.word("mask"), Some("prefix" | "spans"))).then_some("mask");
+        let prefix = (call.word("mask") != Some("causal")).then_some("mask");
         let once = (call.word("scores") == Some("once")).then_some("scores");
         let alibi = call.given("alibi").then_some("alibi");
         if let Some(name) = alibi.or(prefix).or(once) {
@@ -319,14 +322,14 @@ fn attention_result(
         if !call.given("keep") {
             return Err(call.error("salience", "how many keys to `keep` is not said").into());
         }
-        if matches!(call.word("mask"), Some("prefix" | "spans")) {
+        if call.word("mask") != Some("causal") {
             return Err(call
                 .error("mask", "keys with a salience have no bidirectional prefix and no spans")
                 .help("no known model has both; write `mask='causal'`")
                 .into());
         }
     }
-    if call.word("mask") == Some("spans") && call.flag("chunked") {
+    if matches!(call.word("mask"), Some("spans" | "within")) && call.flag("chunked") {
         return Err(call
             .error("mask", "tokens that see each other do not stay in chunks of positions")
             .help("no known model has both; write `mask='causal'`, or leave out `chunked`")

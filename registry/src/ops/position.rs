@@ -21,7 +21,7 @@ pub(super) fn rules() -> Vec<OpRule> {
         .needs("W", ParamKind::Module)
         .needs("side", ParamKind::Dim)
         .needs("d", ParamKind::Dim)
-        .word("mode", &["bilinear", "bicubic"])
+        .word("mode", &["bilinear", "bicubic", "antialias"])
         .flag("align_corners", false)
         .word("padding", &["border", "zeros"]);
     let sinusoid = tokens.needs("frequencies", ParamKind::Numbers).takes(
@@ -47,8 +47,8 @@ pub(super) fn rules() -> Vec<OpRule> {
             .gives("`[d]`")
             .notes(
                 "learned positions of a square grid, `W.weight [side * side, d]`, resampled to the grid of an \
-                 image: the weighted sum of the 2 by 2 places around a row's own (`mode='bicubic'`: 4 by 4), \
-                 in f32, one rounding. The row and the column of each patch are given with the run. \
+                 image: the weighted sum of the 2 by 2 places around a row's own (`mode='bicubic'`: 4 by 4; \
+                 `'antialias'`: bilinear over all places that a patch covers), in f32, one rounding. The row and the column of each patch are given with the run. \
                  `align_corners`: the corners of both grids are the same places; `padding='zeros'`: places \
                  outside count nothing, in the stead of the border",
             ),

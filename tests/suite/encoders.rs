@@ -1,0 +1,68 @@
+//! Runs `parity check` on encoders of images, which are models of their own. Faults in what a spec says of them are found.
+
+use libtest_mimic::Trial;
+
+use crate::tool::{fixture, json, parity, run};
+use crate::trials;
+
+/// Changes of an encoder, and its fixture; a check ends with a difference.
+const FAULTS: &[(&str, &str)] = &[
+    // Rows and columns of patches take each other's place.
+    ("qwen2_vl", "rope={main: {axes: '[1 - i // (head_dim // 4) for i in range(head_dim // 2)]'}}"),
+    ("mistral3", "rope={main: {axes: '[1 - i // (head_dim // 4) for i in range(head_dim // 2)]'}}"),
+    // Frequencies one after another, where every second one belongs to an axis.
+    ("mistral3", "rope={main: {order: '[i for i in range(head_dim // 2)]'}}"),
+    ("qwen2_vl", "rope.main.theta='= 100000.0'"),
+    ("llava", "dims.behind=-1"),
+    ("llava", "dims.act='gelu'"),
+    ("gemma3", "dims.eps=1e-3"),
+    ("paligemma", "dims.act='gelu'"),
+    ("internvl", "dims.kind_of_norm='rms_norm'"),
+    ("glm4v", "dims.act='gelu'"),
+];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut all = trials::each("encoders", names(), agrees_with_its_reference);
+    let faults: Vec<String> =
+        FAULTS.iter().map(|(name, change)| format!("{name} with {change}")).collect();
+    all.extend(trials::each("encoders::faults", faults, a_fault_is_found));
+    all.push(trials::one("encoders::kinds", encoders_and_texts_are_not_mixed_up));
+    all
+}
+
+/// Returns the fixtures of encoders.
+fn names() -> Vec<String> {
+    let entries = fs_err::read_dir(fixture("encoders")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+fn agrees_with_its_reference(name: &str) {
+    let report = json(&run(parity().args(["check", &place(name), "--json"])).code(0).out);
+    assert_eq!(report["verdict"], "pass", "{name}");
+    assert_eq!(report["limits"].as_array().unwrap().len(), 0, "{name}: {}", report["limits"]);
+    let runs = report["runs"].as_array().unwrap().iter();
+    let dtypes: Vec<&str> = runs.map(|run| run["dtype"].as_str().unwrap()).collect();
+    assert_eq!(dtypes, ["f32", "bf16", "f16"]);
+}
+
+fn a_fault_is_found(fault: &str) {
+    let known = FAULTS.iter().find(|(name, change)| fault == format!("{name} with {change}"));
+    let (name, change) = known.unwrap();
+    let ran = run(parity().args(["check", &place(name), "--set", change])).code(1);
+    assert!(ran.out.contains("first divergence: "), "{}", ran.out);
+}
+
+/// The dump chooses the encoder or the text model; another choice is refused.
+fn encoders_and_texts_are_not_mixed_up() {
+    let ran = run(parity().args(["check", "fixtures/llava", "--encoder"])).code(2);
+    assert!(ran.err.contains("is the dump of a text model, and `llava_encoder` describes an encoder of images"), "{}", ran.err);
+    let ran = run(parity().args(["check", "fixtures/lfm2", "--encoder"])).code(2);
+    assert!(ran.err.contains("no spec describes the encoder of images of `Lfm2ForCausalLM`"), "{}", ran.err);
+}
+
+fn place(name: &str) -> String {
+    format!("fixtures/encoders/{name}")
+}
