@@ -214,12 +214,16 @@ impl ParityCheckArgs {
         }
         let (path, dump) = open_part(&target.dir, self.reference.as_deref())?;
         anyhow::ensure!(
-            dump.manifest.encoder == target.model.graph.encoder,
+            dump.manifest.encoder == target.model.graph.encoder.is_some(),
             "`{}` is the dump of {}, and `{}` describes {}",
             path.display(),
             if dump.manifest.encoder { "an encoder of images" } else { "a text model" },
             target.model.name,
-            if target.model.graph.encoder { "an encoder of images" } else { "a text model" }
+            if target.model.graph.encoder.is_some() {
+                "an encoder of images"
+            } else {
+                "a text model"
+            }
         );
         target.model = parity::of_layers(target.model, &dump).map_err(check_error)?;
         let checkpoint = target.checkpoint()?;

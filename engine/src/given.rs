@@ -140,7 +140,7 @@ impl GivenLimits {
 
 /// Returns the reasons that a model cannot be given rows in the place of embeddings.
 pub fn refuse_rows(model: &Model) -> Vec<Finding> {
-    if model.graph.encoder {
+    if model.graph.encoder.is_some() {
         // It has patches, and positions of its own for its rotary tables.
         return Vec::new();
     }
@@ -161,7 +161,7 @@ pub fn refuse_rows(model: &Model) -> Vec<Finding> {
 fn refuse_positions(model: &Model) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     // Ops that count the rows of an image count them whatever the axes of its rotary tables are.
-    let counting = model.graph.nodes.iter().filter(|_| !model.graph.encoder);
+    let counting = model.graph.nodes.iter().filter(|_| model.graph.encoder.is_none());
     for node in counting {
         if node.op.is(Trait::Positional) || node.argument("alibi").is_some() {
             let message =

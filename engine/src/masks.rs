@@ -205,7 +205,7 @@ fn are_spans(spans: &[(usize, usize)], length: usize) -> bool {
 
 /// Returns the reasons that a model cannot be fed with a bidirectional prefix.
 pub fn refuse_prefix(model: &Model) -> Vec<Finding> {
-    if model.graph.fed.is_some() && !model.graph.encoder {
+    if model.graph.fed.is_some() && model.graph.encoder.is_none() {
         return vec![Finding::unplaced(
             "a head that reads hidden rows has no bidirectional prefix: no reference runs one",
         )];

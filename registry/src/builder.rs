@@ -11,6 +11,7 @@ use crate::graph::{
     EqualDtypes, FeedInput, Graph, Layer, Node, RopeId, State, StateId, StateKind, Value, ValueId,
     Weight, WeightId,
 };
+use crate::image::ImageLayout;
 use crate::listing::beginning;
 use crate::op::Trait;
 use crate::rope::RopeTable;
@@ -290,15 +291,15 @@ impl Builder {
     }
 
     /// Adds the patches that an encoder is fed.
-    pub(super) fn feed_patches(&mut self, width: usize) -> ValueId {
-        self.graph.encoder = true;
+    pub(super) fn feed_patches(&mut self, width: usize, layout: ImageLayout) -> ValueId {
+        self.graph.encoder = Some(layout);
         self.feed("patches", vec![width], 0)
     }
 
     /// Sets the output. All rows of an encoder exist up to its end, where groups of rows are joined.
     pub(super) fn set_output(&mut self, id: ValueId) {
         self.graph.output = Some(id);
-        if self.graph.encoder {
+        if self.graph.encoder.is_some() {
             self.graph.head = self.graph.nodes.len();
         }
     }

@@ -13,7 +13,7 @@ use crate::text::MappedText;
 use crate::yaml::{self, YamlEntry, YamlMap, YamlNode, YamlValue};
 
 /// Sections that merge by name; any other key of a spec replaces.
-const MERGED: [&str; 11] = [
+const MERGED: [&str; 12] = [
     "assumes",
     "dims",
     "rope",
@@ -23,6 +23,7 @@ const MERGED: [&str; 11] = [
     "ignore",
     "kept",
     "nextn",
+    "image",
     "gguf",
     "quant",
 ];

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::diag::Span;
 use crate::dtype::DtypeRule;
+use crate::image::ImageLayout;
 use crate::op::{Op, Trait};
 use crate::scalar::Scalar;
 
@@ -277,9 +278,9 @@ pub struct Graph {
     pub equal_dtypes: Vec<EqualDtypes>,
     /// The input besides tokens; none for a model that reads tokens alone.
     pub fed: Option<FeedInput>,
-    /// True for an encoder of images: the input besides tokens are patches, and all rows of an image are fed in one
-    /// chunk.
-    pub encoder: bool,
+    /// The rows of an image, for an encoder of images: the input besides tokens are patches, and all rows of an image
+    /// are fed in one chunk.
+    pub encoder: Option<ImageLayout>,
     /// The logits; the rows of an encoder.
     pub output: Option<ValueId>,
     /// Nodes from here on see only the rows whose logits are wanted

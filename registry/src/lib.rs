@@ -37,6 +37,7 @@ pub mod gguf;
 pub mod gguf_head;
 pub mod gguf_match;
 pub mod graph;
+pub mod image;
 pub mod layer_choice;
 mod layer_part;
 pub mod library;

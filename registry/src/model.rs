@@ -113,7 +113,7 @@ impl Model {
     /// belongs to an encoder.
     pub fn passes_over(&self, name: &str) -> bool {
         self.is_listed(name)
-            || (self.graph.encoder && outside(&self.graph, name))
+            || (self.graph.encoder.is_some() && outside(&self.graph, name))
             || self.is_beside(name)
             || is_buffer(name)
             || (self.wrapped.is_some()

@@ -163,7 +163,7 @@ fn report_unread(spec: &Spec, config: &Config, report: &mut FindingSet) {
 /// Adds the rules of tensors whose names begin otherwise than those of the spec.
 fn add_rules_of_names(spec: &Spec, config: &Config, model: &mut Model) {
     let at = crate::diag::Span { source: Arc::clone(&spec.source), start: 0, end: 0 };
-    if config.is_wrapped() && !model.graph.encoder {
+    if config.is_wrapped() && model.graph.encoder.is_none() {
         model.rules = crate::wrapper::rules(std::mem::take(&mut model.rules), &at);
         model.wrapped = Some(crate::wrapper::roots(&model.graph));
     }

@@ -55,6 +55,8 @@ pub struct Spec {
     pub weights: Vec<WeightRuleDecl>,
     /// The head that predicts one token more.
     pub nextn: Option<NextnDecl>,
+    /// The rows of an encoder that an image becomes.
+    pub image: ImageDecl,
     /// The model as a GGUF file; none if the spec says nothing of it.
     pub gguf: Option<GgufDecl>,
     /// The weights that a quantized checkpoint keeps unquantized; none if the spec does not say.
@@ -280,6 +282,21 @@ pub struct WeightRuleDecl {
     pub steps: Vec<Expr>,
     /// The whole rule.
     pub at: Span,
+}
+
+/// The `image:` section: the rows of an encoder that an image becomes.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ImageDecl {
+    /// Pixels of a side of a patch; none if a processor gives patches.
+    pub side: Option<Expr>,
+    /// Patches of a side of a block.
+    pub block: Option<Expr>,
+    /// Blocks of a side of a window.
+    pub window: Option<Expr>,
+    /// Rows before those of the patches.
+    pub skip: Option<Expr>,
+    /// `lines` or `blocks`: the order of patches that a processor gives.
+    pub order: Option<Ident>,
 }
 
 /// The `quant:` section: patterns of modules by their meaning, in words.

@@ -58,9 +58,19 @@ fn a_fault_is_found(fault: &str) {
 /// The dump chooses the encoder or the text model; another choice is refused.
 fn encoders_and_texts_are_not_mixed_up() {
     let ran = run(parity().args(["check", "fixtures/llava", "--encoder"])).code(2);
-    assert!(ran.err.contains("is the dump of a text model, and `llava_encoder` describes an encoder of images"), "{}", ran.err);
+    assert!(
+        ran.err.contains(
+            "is the dump of a text model, and `llava_encoder` describes an encoder of images"
+        ),
+        "{}",
+        ran.err
+    );
     let ran = run(parity().args(["check", "fixtures/lfm2", "--encoder"])).code(2);
-    assert!(ran.err.contains("no spec describes the encoder of images of `Lfm2ForCausalLM`"), "{}", ran.err);
+    assert!(
+        ran.err.contains("no spec describes the encoder of images of `Lfm2ForCausalLM`"),
+        "{}",
+        ran.err
+    );
 }
 
 fn place(name: &str) -> String {

@@ -1,4 +1,4 @@
-//! Runs the text cases of `tests/suite`, hostile models, every fixture (`models.rs`, `wrappers.rs`, `images.rs`) and
+//! Runs the text cases of `tests/suite`, hostile models, every fixture (`models.rs`, `wrappers.rs`, `images.rs`, `encoders.rs`) and
 //! every mutant (`mutants.rs`), a trial for each.
 //!
 //! A text case is a command line, its files, and its expected output:
@@ -48,6 +48,7 @@ fn main() {
     let mut trials = models::trials();
     trials.extend(mutants::trials());
     trials.extend(wrappers::trials());
+    trials.extend(encoders::trials());
     trials.extend(images::trials());
     for path in files(&root.join("tests/suite")) {
         let name = path.strip_prefix(root.join("tests/suite")).expect("it was found there");

@@ -158,7 +158,14 @@ impl CheckpointWeights {
             located.push(one);
         }
         let computed = located.iter().map(|_| OnceLock::new()).collect();
-        Ok(Self { checkpoint, found: located, made: computed, rules: rules.to_vec(), used, loaded: Vec::new() })
+        Ok(Self {
+            checkpoint,
+            found: located,
+            made: computed,
+            rules: rules.to_vec(),
+            used,
+            loaded: Vec::new(),
+        })
     }
 
     /// Sets the dtypes that the reference loads the weights in, in which its class adds numbers to them.

@@ -50,7 +50,9 @@ impl Kernel for GridEmbed {
         let mut placed = 0;
         for (rows, axes) in ctx.placed() {
             let &[down, across, ..] = *axes else {
-                return Err(ctx.error("the patches have positions in one axis; it needs their rows and columns"));
+                return Err(ctx.error(
+                    "the patches have positions in one axis; it needs their rows and columns",
+                ));
             };
             placed += rows.len();
             let [height, columns] = [down, across].map(extent);
@@ -59,7 +61,10 @@ impl Kernel for GridEmbed {
                 let across = self.resampling.taps(*x, columns);
                 for (place_down, weight_down) in self.resampling.taps(*y, height) {
                     for (place_across, weight_across) in &across {
-                        weight.widen_row(place_down * self.resampling.side + place_across, &mut learned);
+                        weight.widen_row(
+                            place_down * self.resampling.side + place_across,
+                            &mut learned,
+                        );
                         let share = weight_down * weight_across;
                         sum.iter_mut().zip(&learned).for_each(|(sum, x)| *sum += x * share);
                     }
@@ -68,7 +73,9 @@ impl Kernel for GridEmbed {
             }
         }
         if placed != ctx.tokens().len() {
-            return Err(ctx.error("some rows were given no positions; it needs the row and column of each patch"));
+            return Err(ctx.error(
+                "some rows were given no positions; it needs the row and column of each patch",
+            ));
         }
         ctx.set(0, data)
     }

@@ -94,7 +94,6 @@ fn infer_grid(call: &mut Infer<'_>) -> Result<(), EvalError> {
     let side = call.dim("side")?;
     let d = call.dim("d")?;
     call.weight("weight", "W", "weight", &[side.saturating_mul(side), d])?;
-    call.tap("W");
     call.output(vec![d], DtypeRule::Activation);
     Ok(())
 }

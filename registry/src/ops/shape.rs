@@ -14,8 +14,7 @@ pub const HEADS: &str = "heads";
 pub const MERGE: &str = "merge";
 
 pub(super) fn rules() -> Vec<OpRule> {
-    let join =
-        takes_x().needs("n", ParamKind::Dim).takes("skip", ParamKind::Int, Scalar::Int(0));
+    let join = takes_x().needs("n", ParamKind::Dim).takes("skip", ParamKind::Int, Scalar::Int(0));
     vec![
         OpRule::new(HEADS, takes_x().needs("n", ParamKind::Dim), infer_heads)
             .gives("`[n, d]`")

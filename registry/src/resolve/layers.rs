@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use crate::diag::{Finding, Span};
 use crate::eval::{self, EvalError, expected};
 use crate::graph::ValueId;
+use crate::image::ImageLayout;
 use crate::scalar::Scalar;
 use crate::spec::{LayerScalarDecl, LayersDecl};
 use crate::suggest;
@@ -32,12 +33,44 @@ impl Resolver<'_> {
     fn inputs(&mut self) -> BTreeMap<String, Binding> {
         let mut locals = BTreeMap::from([("tokens".to_owned(), Binding::Value(ValueId(0)))]);
         if !self.spec.encodes.is_empty() {
-            let patches = self.required("patch").map_or(Binding::Poison, |width| {
-                Binding::Value(self.builder.feed_patches(width))
-            });
+            let layout = self.image_layout();
+            let layout = self.report.ok_or_report(layout);
+            let patches = match (self.required("patch"), layout) {
+                (Some(width), Some(layout)) => {
+                    Binding::Value(self.builder.feed_patches(width, layout))
+                }
+                _ => Binding::Poison,
+            };
             locals.insert("patches".to_owned(), patches);
         }
         locals
+    }
+
+    /// Returns the rows that an image becomes.
+    fn image_layout(&mut self) -> Result<ImageLayout, EvalError> {
+        let decl = &self.spec.image;
+        let plain = ImageLayout::default();
+        Ok(ImageLayout {
+            side: self.image_size(decl.side.as_ref(), 1)?,
+            block: self.image_size(decl.block.as_ref(), 1)?.unwrap_or(plain.block),
+            window: self.image_size(decl.window.as_ref(), 1)?,
+            skip: self.image_size(decl.skip.as_ref(), 0)?.unwrap_or(plain.skip),
+            in_blocks: decl.order.as_ref().is_some_and(|word| word.name == "blocks"),
+        })
+    }
+
+    fn image_size(&self, expr: Option<&Expr>, least: usize) -> Result<Option<usize>, EvalError> {
+        const MOST: usize = 1 << 16;
+        let Some(expr) = expr else { return Ok(None) };
+        let each = LayerScalars::new();
+        let scope = Scope { locals: BTreeMap::new(), each: &each, prefix: "" };
+        let value = eval::eval_owned(expr, &self.env(&scope))?;
+        let size = value.as_usize().filter(|size| (least..=MOST).contains(size));
+        size.map(Some).ok_or_else(|| {
+            Finding::error(&expr.at, "this is no number of pixels, patches or rows")
+                .label(expected(&format!("{least} to {MOST}"), &value))
+                .into()
+        })
     }
 
     /// Runs the program from tokens to logits, or from patches to the rows of an encoder.
@@ -54,7 +87,8 @@ impl Resolver<'_> {
             {
                 let at = spec.model.result.first().map_or(&spec.model.at, |expr| &expr.at);
                 let shown = crate::graph::show(shape);
-                let rows = if spec.encodes.is_empty() { "logits" } else { "rows of `output` numbers" };
+                let rows =
+                    if spec.encodes.is_empty() { "logits" } else { "rows of `output` numbers" };
                 self.report.add(
                     Finding::error(at, format!("`model` does not give {rows}"))
                         .label(format!("this is {shown}, expected [{vocab}]")),

@@ -59,6 +59,9 @@ pub(super) fn of(spec: &Spec) -> Mentions {
     }
     spec.assumes.values().for_each(|entry| mentions.expr(&entry.value));
     spec.weights.iter().flat_map(|rule| &rule.steps).for_each(|step| mentions.expr(step));
+    let image = &spec.image;
+    let sizes = [&image.side, &image.block, &image.window, &image.skip];
+    sizes.into_iter().flatten().for_each(|expr| mentions.expr(expr));
     if let Some(gguf) = &spec.gguf {
         for source in gguf.arch.iter().chain(&gguf.pre) {
             // A bare word is a text here, not a key.
@@ -114,7 +117,7 @@ impl Mentions {
 }
 
 /// Dims that mean something without being named.
-const KNOWN: &[&str] = &["hidden", "layers", "vocab", "input_vocab", "context"];
+const KNOWN: &[&str] = &["hidden", "layers", "vocab", "input_vocab", "context", "patch", "output"];
 
 /// Warns of what the spec's own file declares and nothing names. What is inherited, or comes
 /// from a shared file, need not be used.

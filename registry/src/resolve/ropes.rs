@@ -111,7 +111,9 @@ fn behind(decl: &RopeDecl, env: &dyn Env) -> Result<usize, EvalError> {
 fn order(decl: &RopeDecl, table: &mut RopeTable, env: &dyn Env) -> Result<(), EvalError> {
     let Some(expr) = &decl.order else { return Ok(()) };
     if table.long.is_some() || table.dynamic.is_some() {
-        return Err(Finding::error(&expr.at, "frequencies that follow the length have no `order`").into());
+        return Err(
+            Finding::error(&expr.at, "frequencies that follow the length have no `order`").into()
+        );
     }
     let value = eval::eval_owned(expr, env)?;
     let count = table.inv_freq.len();
@@ -124,7 +126,10 @@ fn order(decl: &RopeDecl, table: &mut RopeTable, env: &dyn Env) -> Result<(), Ev
     let Some(numbers) = numbers.filter(|numbers| !numbers.is_empty()) else {
         let message = format!("this is no order of the frequencies of the table `{}`", table.name);
         return Err(Finding::error(&expr.at, message)
-            .label(expected(&format!("a list of numbers from 0 to {}", count.saturating_sub(1)), &value))
+            .label(expected(
+                &format!("a list of numbers from 0 to {}", count.saturating_sub(1)),
+                &value,
+            ))
             .into());
     };
     table.dim = 2 * numbers.len();

@@ -18,6 +18,7 @@ use crate::text::MappedText;
 use crate::yaml::{YamlEntry, YamlMap, YamlNode, YamlValue};
 
 mod gguf;
+mod image;
 mod nextn;
 mod quant;
 
@@ -105,6 +106,7 @@ impl SpecDecoder {
         let unrounded = tree.get("kept").map(|entry| self.kept(entry)).unwrap_or_default();
         let weights = self.weights(tree);
         let nextn = tree.get("nextn").and_then(|entry| self.nextn(entry));
+        let image = tree.get("image").and_then(|entry| self.image(entry)).unwrap_or_default();
         let gguf = tree.get("gguf").and_then(|entry| self.gguf(entry));
         let quant = tree.get("quant").and_then(|entry| self.quant(entry));
         let reference = tree.get("reference").and_then(|entry| self.word(&entry.value));
@@ -131,6 +133,7 @@ impl SpecDecoder {
             kept: unrounded,
             weights,
             nextn,
+            image,
             gguf,
             quant,
             reference,

@@ -131,7 +131,11 @@ pub(crate) static SPEC: KeyTable = KeyTable {
             "Programs with parameters: `mlp(x): |`.",
         ),
         may("layers", KeyForm::Table(&LAYERS), "The repeated part."),
-        must("model", KeyForm::Program, "From `tokens` to logits; of an encoder, from `patches` to rows."),
+        must(
+            "model",
+            KeyForm::Program,
+            "From `tokens` to logits; of an encoder, from `patches` to rows.",
+        ),
         may("ignore", KeyForm::Table(&IGNORE), "Weights and config keys to pass over."),
         may("kept", KeyForm::Table(&KEPT), "Weights that loading does not round."),
         may(
@@ -140,6 +144,7 @@ pub(crate) static SPEC: KeyTable = KeyTable {
             "Names of tensors in the checkpoint, for those that differ.",
         ),
         may("nextn", KeyForm::Table(&NEXTN), "The head that predicts one token more."),
+        may("image", KeyForm::Table(&IMAGE), "The rows of an encoder that an image becomes."),
         may("gguf", KeyForm::Table(&GGUF), "The model as a GGUF file."),
         may(
             "quant",
@@ -347,6 +352,31 @@ pub(crate) static QUANT: KeyTable = KeyTable {
             "together",
             KeyForm::Names(&KeyForm::Word),
             "Modules that engines fuse, which share a scale: `*.{q_proj|k_proj|v_proj}`.",
+        ),
+    ],
+    others: None,
+    inherits: true,
+};
+
+pub(crate) static IMAGE: KeyTable = KeyTable {
+    what: "`image`",
+    keys: &[
+        may(
+            "side",
+            KeyForm::Expr,
+            "Pixels of a side of the squares that a picture is cut into; without it the processor gives patches.",
+        ),
+        may("block", KeyForm::Expr, "Patches of a side of a block; blocks come one after another."),
+        may(
+            "window",
+            KeyForm::Expr,
+            "Blocks of a side of a window; windows come one after another.",
+        ),
+        may("skip", KeyForm::Expr, "Rows before those of the patches."),
+        may(
+            "order",
+            KeyForm::Word,
+            "The order of patches that a processor gives: `lines`, or `blocks`.",
         ),
     ],
     others: None,

@@ -38,11 +38,15 @@ fn expr(text: &str) -> crate::syntax::Expr {
 
 /// Resolves a declaration as specs write it, over a config whose keys are also names.
 fn run(config: &str) -> (Result<RopeTable, String>, Vec<String>) {
-    run_with(None, config)
+    run_with(None, None, config)
 }
 
-/// Resolves such a declaration with axes.
-fn run_with(axes: Option<&str>, config: &str) -> (Result<RopeTable, String>, Vec<String>) {
+/// Resolves such a declaration with axes and an order of the frequencies.
+fn run_with(
+    axes: Option<&str>,
+    order: Option<&str>,
+    config: &str,
+) -> (Result<RopeTable, String>, Vec<String>) {
     let decl = RopeDecl {
         name: key("main"),
         dim: expr("head_dim"),
@@ -58,6 +62,7 @@ fn run_with(axes: Option<&str>, config: &str) -> (Result<RopeTable, String>, Vec
         context: Some(expr("context")),
         behind: None,
         axes: axes.map(expr),
+        order: order.map(expr),
         long_by_scale: config.contains("long_mscale"),
         at: key("main").at,
     };
@@ -112,10 +117,10 @@ fn frequencies_are_the_references() {
 #[test]
 fn each_frequency_has_an_axis() {
     let config = r#"{"head_dim": 8, "context": 32, "rope_theta": 100.0}"#;
-    let axes = |text: &str| run_with(Some(text), config).0.map(|table| table.axes);
+    let axes = |text: &str| run_with(Some(text), None, config).0.map(|table| table.axes);
     assert_eq!(axes("[i % 3 for i in range(head_dim // 2)]"), Ok(vec![0, 1, 2, 0]));
     assert_eq!(run(config).0.unwrap().axis_count(), 1);
-    let table = run_with(Some("[0 if i < 3 else 2 for i in range(4)]"), config).0.unwrap();
+    let table = run_with(Some("[0 if i < 3 else 2 for i in range(4)]"), None, config).0.unwrap();
     assert_eq!(table.axis_count(), 3);
     for wrong in ["range(3)", "[8 - i for i in range(4)]", "[0.5 for i in range(4)]"] {
         let told = axes(wrong).unwrap_err();
@@ -192,4 +197,20 @@ fn faults_are_named() {
         r#"{"head_dim": 4, "context": 64, "rope_theta": 1e4, "rope_scaling": {"rope_type": "default", "alpha": 3}}"#,
     );
     assert_eq!(warnings.len(), 1);
+}
+
+#[test]
+fn frequencies_stand_in_the_listed_order() {
+    let config = r#"{"head_dim": 8, "context": 64, "rope_theta": 1e4}"#;
+    let ordered = |text: &str| run_with(None, Some(text), config).0;
+    let plain = run(config).0.unwrap().inv_freq;
+    let table = ordered("[i % 2 for i in range(4)]").unwrap();
+    assert_eq!((table.dim, table.inv_freq), (8, vec![plain[0], plain[1], plain[0], plain[1]]));
+    assert_eq!(ordered("[3]").unwrap().dim, 2);
+    for wrong in ["[4]", "range(0)", "3", "[0.5]"] {
+        let told = ordered(wrong).unwrap_err();
+        assert!(told.contains("this is no order of the frequencies of the table `main`"), "{told}");
+    }
+    let told = ordered("[0 for i in range(8)]").unwrap_err();
+    assert!(told.contains("would rotate 16 numbers"), "{told}");
 }
