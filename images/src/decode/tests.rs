@@ -1,0 +1,55 @@
+use std::path::PathBuf;
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::*;
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+fn json(name: &str) -> Value {
+    serde_json::from_slice(&fs_err::read(data(name)).unwrap()).unwrap()
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn other_formats_are_named_by_their_first_bytes() {
+    let error = decode(b"GIF89a", &Limits::default()).unwrap_err();
+    assert_eq!(error, DecodeError::UnknownFormat { start: "47494638".to_owned() });
+}
+
+/// Returns the largest difference of a picture from Pillow's, in levels.
+fn difference(name: &str, picture: &Picture, entry: &Value) -> u8 {
+    assert_eq!(entry["height"], picture.height(), "{name}");
+    assert_eq!(entry["width"], picture.width(), "{name}");
+    if digest(picture.bytes()) == entry["hash"] {
+        return 0;
+    }
+    let stored = data("pictures").join(format!("{name}.truth.png"));
+    let stored = read(&stored, &Limits::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(digest(stored.bytes()), entry["hash"], "{name}");
+    let pairs = picture.bytes().iter().zip(stored.bytes());
+    pairs.map(|(ours, theirs)| ours.abs_diff(*theirs)).max().unwrap()
+}
+
+/// JPEG differs: `zune-jpeg` has another inverse transform and interpolates chroma otherwise than libjpeg.
+#[test]
+fn pictures_are_those_of_pillow() {
+    let truth = json("decoded.json");
+    let entries = truth["decoded"].as_object().unwrap();
+    assert_eq!(entries.len(), 60);
+    let mut largest = 0;
+    for (name, entry) in entries {
+        let picture = read(&data("pictures").join(name), &Limits::default());
+        let picture = picture.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let levels = difference(name, &picture, entry);
+        assert!(levels == 0 || name.ends_with(".jpg"), "{name}: {levels} levels");
+        largest = largest.max(levels);
+    }
+    assert_eq!(largest, 4, "docs/images.md states the number");
+}
