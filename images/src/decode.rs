@@ -46,13 +46,17 @@ pub enum DecodeError {
         reason: String,
     },
     /// The first bytes are of no known format.
-    #[error("the file begins with {start}, expected a PNG, JPEG or WebP file; convert it to one of these")]
+    #[error(
+        "the file begins with {start}, expected a PNG, JPEG or WebP file; convert it to one of these"
+    )]
     UnknownFormat {
         /// The first bytes, in hexadecimal digits.
         start: String,
     },
     /// The file is longer than the limit.
-    #[error("the file has {bytes} bytes, expected at most {limit}; make the picture smaller, or raise `Limits::bytes`")]
+    #[error(
+        "the file has {bytes} bytes, expected at most {limit}; make the picture smaller, or raise `Limits::bytes`"
+    )]
     TooLong {
         /// Bytes of the file.
         bytes: usize,
@@ -60,7 +64,9 @@ pub enum DecodeError {
         limit: usize,
     },
     /// The header claims more pixels than the limit.
-    #[error("the {format} header says {width} x {height} pixels, expected from 1 to {limit} pixels; make the picture smaller, or raise `Limits::pixels`")]
+    #[error(
+        "the {format} header says {width} x {height} pixels, expected from 1 to {limit} pixels; make the picture smaller, or raise `Limits::pixels`"
+    )]
     TooLarge {
         /// Name of the format.
         format: &'static str,
@@ -72,7 +78,9 @@ pub enum DecodeError {
         limit: usize,
     },
     /// The contents are broken or cut off.
-    #[error("the {format} data is broken: {reason}; expected a whole file, so fetch or write it again")]
+    #[error(
+        "the {format} data is broken: {reason}; expected a whole file, so fetch or write it again"
+    )]
     Broken {
         /// Name of the format.
         format: &'static str,
@@ -118,10 +126,9 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Picture, DecodeError> {
         Some(Format::Png) => lossless::png(bytes, limits),
         Some(Format::Jpeg) => jpeg::jpeg(bytes, limits),
         Some(Format::WebP) => lossless::webp(bytes, limits),
-        None => {
-            let start = bytes.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-            Err(DecodeError::UnknownFormat { start })
-        }
+        None => Err(DecodeError::UnknownFormat {
+            start: format!("{:02x?}", &bytes[..bytes.len().min(4)]),
+        }),
     }
 }
 

@@ -16,7 +16,7 @@
 //! let picture = read(&file, &Limits::default())?;
 //! let prepared = processor.prepare(&[picture])?;
 //! let pixels = &prepared.outputs["pixel_values"];
-//! assert_eq!(pixels.shape, [66, 1176]);
+//! assert_eq!(pixels.shape, [72, 1176]);
 //! assert_eq!(prepared.prompts[0].count("<|image_pad|>"), 18);
 //! # Ok(())
 //! # }

@@ -60,13 +60,17 @@ pub enum OpenError {
     #[error("{}", render_one(.0, RenderStyle::Plain))]
     Setting(Box<Finding>),
     /// The files name no class.
-    #[error("`{path}` has no `image_processor_type`, expected the name of a class; write the class that transformers uses for this checkpoint")]
+    #[error(
+        "`{path}` has no `image_processor_type`, expected the name of a class; write the class that transformers uses for this checkpoint"
+    )]
     NoClass {
         /// The file.
         path: String,
     },
     /// No sheet serves the class of image processors.
-    #[error("`image_processor_type` of `{path}` is `{class}`, which no file of `images/processors` serves; {help}")]
+    #[error(
+        "`image_processor_type` of `{path}` is `{class}`, which no file of `images/processors` serves; {help}"
+    )]
     UnknownClass {
         /// The file.
         path: String,
@@ -76,13 +80,17 @@ pub enum OpenError {
         help: String,
     },
     /// No sheet serves the class of whole processors.
-    #[error("`processor_class` is `{class}`, whose placeholders no file of `images/processors` describes; add it under `prompts` of one, or open with `pixels_only`")]
+    #[error(
+        "`processor_class` is `{class}`, whose placeholders no file of `images/processors` describes; add it under `prompts` of one, or open with `pixels_only`"
+    )]
     UnknownPrompt {
         /// The class.
         class: String,
     },
     /// The class has no such back end.
-    #[error("the class `{class}` exists with torchvision alone, and the back end `pil` is asked for; open it with the back end `torchvision`")]
+    #[error(
+        "the class `{class}` exists with torchvision alone, and the back end `pil` is asked for; open it with the back end `torchvision`"
+    )]
     NoBackEnd {
         /// The class.
         class: String,
@@ -91,7 +99,10 @@ pub enum OpenError {
 
 /// A reason that a picture cannot be prepared.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("picture {picture} of {height} x {width} pixels cannot be prepared\n{}", render_one(finding, RenderStyle::Plain))]
+#[error(
+    "picture {picture} of {height} x {width} pixels cannot be prepared\n{}",
+    render_one(finding, RenderStyle::Plain)
+)]
 pub struct PrepareError {
     /// Number of the picture, from zero.
     pub picture: usize,
@@ -208,9 +219,10 @@ fn prompt_setting(files: &ProcessorFiles, class: &str) -> Result<PromptSetting, 
     let Some(rule) = Sheet::prompt_of(class) else {
         return Err(OpenError::UnknownPrompt { class: class.to_owned() });
     };
-    let tokens = rule.tokens.iter().map(|(name, word)| {
-        (name.clone(), files.token(name).unwrap_or(word).to_owned())
-    });
+    let tokens = rule
+        .tokens
+        .iter()
+        .map(|(name, word)| (name.clone(), files.token(name).unwrap_or(word).to_owned()));
     let settings = with_defaults(&files.whole, &rule.settings);
     Ok(PromptSetting {
         rule,
@@ -218,4 +230,3 @@ fn prompt_setting(files: &ProcessorFiles, class: &str) -> Result<PromptSetting, 
         settings: Scalar::Map(settings.into_iter().collect()),
     })
 }
-

@@ -23,8 +23,8 @@ mod prompt;
 mod scale;
 
 pub(crate) use outputs::{RunPicture, assemble};
-pub(crate) use prompt::write as write_prompt;
 pub use outputs::{Tensor, Values};
+pub(crate) use prompt::write as write_prompt;
 pub use prompt::{Prompt, PromptPiece};
 
 /// Steps of evaluation for one picture.
@@ -90,16 +90,13 @@ pub(crate) struct Scope {
 
 impl Env for Scope {
     fn lookup(&self, name: &Ident) -> EvalResult<'_> {
-        match self.names.get(&name.name) {
-            Some(value) => Ok(Cow::Borrowed(value)),
-            None => {
-                let message = format!("there is no value `{}` here", name.name);
-                let mut finding = Finding::error(&name.at, message);
-                let names = self.names.keys().map(String::as_str);
-                finding.help = suggest::help(&name.name, names);
-                Err(finding.into())
-            }
+        if let Some(value) = self.names.get(&name.name) {
+            return Ok(Cow::Borrowed(value));
         }
+        let message = format!("there is no value `{}` here", name.name);
+        let mut finding = Finding::error(&name.at, message);
+        finding.help = suggest::help(&name.name, self.names.keys().map(String::as_str));
+        Err(finding.into())
     }
 
     fn config(&self) -> &Config {

@@ -68,10 +68,11 @@ impl ProcessorFiles {
 
     /// Returns the class of the image processor, in the name without `Fast` and `Pil`.
     pub(crate) fn image_class(&self) -> Option<String> {
-        let class = text(&self.images, "image_processor_type").map(str::to_owned).or_else(|| {
-            let older = text(&self.images, "feature_extractor_type")?;
-            Some(older.replace("FeatureExtractor", "ImageProcessor"))
-        })?;
+        let class =
+            text(&self.images, "image_processor_type").map(str::to_owned).or_else(|| {
+                let older = text(&self.images, "feature_extractor_type")?;
+                Some(older.replace("FeatureExtractor", "ImageProcessor"))
+            })?;
         let plain = class.strip_suffix("Fast").or_else(|| class.strip_suffix("Pil"));
         Some(plain.unwrap_or(&class).to_owned())
     }
@@ -126,8 +127,10 @@ impl ProcessorFiles {
     fn no_size(&self, key: &str, value: &Scalar) -> Finding {
         let place = self.images_path.display();
         let message = format!("`{key}` of `{place}` holds {}, expected a size", value.kind());
-        Finding::unplaced(message)
-            .help(format!("write a number, two numbers, or an object with some of {}", FIELDS.join(", ")))
+        Finding::unplaced(message).help(format!(
+            "write a number, two numbers, or an object with some of {}",
+            FIELDS.join(", ")
+        ))
     }
 }
 
@@ -136,11 +139,13 @@ pub(crate) fn with_defaults(
     entries: &[(String, Scalar)],
     defaults: &IndexMap<String, Scalar>,
 ) -> IndexMap<String, Scalar> {
-    let choose = |(key, default): (&String, &Scalar)| {
-        let stated = value(entries, key).filter(|value| **value != Scalar::Null);
-        (key.clone(), stated.unwrap_or(default).clone())
-    };
-    defaults.iter().map(choose).collect()
+    let mut values = defaults.clone();
+    for (key, setting) in &mut values {
+        if let Some(stated) = value(entries, key).filter(|stated| **stated != Scalar::Null) {
+            *setting = stated.clone();
+        }
+    }
+    values
 }
 
 /// Reads a size as an object with all fields, nulls where the file has none.

@@ -267,9 +267,7 @@ impl Sheet {
     /// Returns the files that the program embeds. Tests read each of them, so none is left out.
     pub fn all() -> &'static [Self] {
         static SHEETS: OnceLock<Vec<Sheet>> = OnceLock::new();
-        SHEETS.get_or_init(|| {
-            sources().filter_map(|source| Self::read(&source).ok()).collect()
-        })
+        SHEETS.get_or_init(|| sources().filter_map(|source| Self::read(&source).ok()).collect())
     }
 
     /// Returns the file that serves a class of image processors.
@@ -286,7 +284,10 @@ impl Sheet {
 
 /// Returns the texts of the files.
 fn sources() -> impl Iterator<Item = Arc<SourceText>> {
-    let text = |(path, text): &(&str, &str)| SourceText { path: (*path).to_owned(), text: (*text).to_owned() };
+    let text = |(path, text): &(&str, &str)| SourceText {
+        path: (*path).to_owned(),
+        text: (*text).to_owned(),
+    };
     PROCESSORS.iter().map(text).map(Arc::new)
 }
 

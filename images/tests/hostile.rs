@@ -1,5 +1,7 @@
 //! Image files that are cut off, changed or made to fill memory: an error or a picture, never a panic.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::path::Path;
 
 use onboard_images::decode::{DecodeError, Limits, decode};
@@ -73,7 +75,8 @@ fn changed_files_are_errors_or_pictures() {
 
 #[test]
 fn files_that_are_cut_off_are_errors() {
-    for name in SOUND {
+    // The first frame of an animation may be whole.
+    for name in SOUND.into_iter().filter(|name| !name.starts_with("animated")) {
         let bytes = sound(name);
         for length in [bytes.len() / 3, bytes.len() * 2 / 3] {
             assert!(decode(&bytes[..length], &limits()).is_err(), "{name} of {length} bytes");

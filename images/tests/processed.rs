@@ -1,5 +1,8 @@
 //! Every kind of processor, on pictures that transformers' classes were run on.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use onboard_images::decode::{Limits, read};
@@ -23,7 +26,9 @@ fn bytes(values: &Values) -> Vec<u8> {
 }
 
 fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    let digest = Sha256::digest(bytes);
+    let start = digest[..16].try_into().expect("sixteen bytes");
+    format!("{:032x}", u128::from_be_bytes(start))
 }
 
 /// Returns twelve numbers of a result, those that the truth lists.
@@ -56,7 +61,7 @@ fn collapsed(prompt: &Prompt) -> String {
                 times += 1;
                 at += word.len();
             }
-            output.push_str(&format!("{word}*{times} "));
+            write!(output, "{word}*{times} ").unwrap();
         } else {
             let letter = tail.chars().next().unwrap();
             output.push(letter);
@@ -91,8 +96,11 @@ fn differences(name: &str, run: &Value) -> Vec<String> {
     let mut differences = Vec::new();
     let expected = run["outputs"].as_object().unwrap();
     let names: Vec<&String> = prepared.outputs.keys().collect();
-    if expected.keys().any(|key| !prepared.outputs.contains_key(key)) || names.len() != expected.len() {
-        differences.push(format!("{place}: {names:?} for {:?}", expected.keys().collect::<Vec<_>>()));
+    if expected.keys().any(|key| !prepared.outputs.contains_key(key))
+        || names.len() != expected.len()
+    {
+        differences
+            .push(format!("{place}: {names:?} for {:?}", expected.keys().collect::<Vec<_>>()));
     }
     for (key, entry) in expected {
         let Some(tensor) = prepared.outputs.get(key) else { continue };
@@ -100,7 +108,11 @@ fn differences(name: &str, run: &Value) -> Vec<String> {
         if Value::Array(shape) != entry["shape"] {
             differences.push(format!("{place} {key}: {:?} for {}", tensor.shape, entry["shape"]));
         } else if digest(&bytes(&tensor.values)) != entry["hash"] {
-            differences.push(format!("{place} {key}: {:?} for {}", sample(tensor), entry["values"]));
+            differences.push(format!(
+                "{place} {key}: {:?} for {}",
+                sample(tensor),
+                entry["values"]
+            ));
         }
     }
     let texts: Vec<Value> = prepared.prompts.iter().map(collapsed).map(Value::from).collect();

@@ -1,5 +1,7 @@
 //! Configurations that cannot be opened or run, and pictures that a class refuses.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::path::Path;
 
 use onboard_images::{BackEnd, OpenError, Picture, Processor, ProcessorOptions};
@@ -18,7 +20,10 @@ fn grey(height: usize, width: usize) -> Picture {
 
 #[test]
 fn unknown_classes_are_named_with_the_nearest() {
-    let error = opened(r#"{ "image_processor_type": "Qwen2VLImageProcesor" }"#, ProcessorOptions::default());
+    let error = opened(
+        r#"{ "image_processor_type": "Qwen2VLImageProcesor" }"#,
+        ProcessorOptions::default(),
+    );
     let text = error.unwrap_err().to_string();
     assert!(text.contains("`Qwen2VLImageProcesor`"), "{text}");
     assert!(text.contains("the nearest name is `Qwen2VLImageProcessor`"), "{text}");
@@ -58,7 +63,8 @@ fn pictures_beyond_the_rules_are_refused() {
     let processor = opened(LIMITED, ProcessorOptions::default()).unwrap();
     let error = processor.prepare(&[grey(2, 401)]).unwrap_err().to_string();
     assert!(error.contains("more than 200 times"), "{error}");
-    let text = r#"{ "image_processor_type": "CLIPImageProcessor", "size": 100000, "crop_size": 224 }"#;
+    let text =
+        r#"{ "image_processor_type": "CLIPImageProcessor", "size": 100000, "crop_size": 224 }"#;
     let error = opened(text, ProcessorOptions::default()).unwrap().prepare(&[grey(3, 4)]);
     let error = error.unwrap_err().to_string();
     assert!(error.contains("a frame cannot have 100000 x 133333 pixels"), "{error}");

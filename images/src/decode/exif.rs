@@ -28,7 +28,10 @@ impl TiffBytes<'_> {
 /// Returns the orientation from 1 to 8; 1 if the data has none.
 pub(super) fn orientation(exif: &[u8]) -> u8 {
     let bytes = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
-    entry(bytes).and_then(|value| u8::try_from(value).ok()).filter(|n| (1..=8).contains(n)).unwrap_or(1)
+    entry(bytes)
+        .and_then(|value| u8::try_from(value).ok())
+        .filter(|n| (1..=8).contains(n))
+        .unwrap_or(1)
 }
 
 fn entry(bytes: &[u8]) -> Option<u16> {

@@ -23,7 +23,8 @@ pub(super) fn jpeg(bytes: &[u8], limits: &Limits) -> Result<Picture, DecodeError
         .jpeg_set_max_scans(MAX_SCANS);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
     decoder.decode_headers().map_err(|error| DecodeError::broken(FORMAT, error))?;
-    let info = decoder.info().ok_or_else(|| DecodeError::broken(FORMAT, "there is no frame header"))?;
+    let info =
+        decoder.info().ok_or_else(|| DecodeError::broken(FORMAT, "there is no frame header"))?;
     let width = usize::from(info.width);
     let height = usize::from(info.height);
     check_size(FORMAT, width, height, limits)?;
@@ -50,12 +51,13 @@ pub(super) fn jpeg(bytes: &[u8], limits: &Limits) -> Result<Picture, DecodeError
     Ok(picture.oriented(orientation))
 }
 
-/// Converts a pixel of inverted CMYK to RGB with Pillow's rounding (`cmyk2rgb` in Convert.c).
+/// Converts a pixel of inverted CMYK to RGB.
 fn inverted_ink(ink: &[u8]) -> [u8; CHANNELS] {
-    let paper = i32::from(ink[3]);
-    let channel = |stored: u8| {
-        let product = i32::from(255 - stored) * paper + 128;
-        (paper - ((product + (product >> 8)) >> 8)).clamp(0, 255) as u8
-    };
-    [channel(ink[0]), channel(ink[1]), channel(ink[2])]
+    [0, 1, 2].map(|channel| on_paper(ink[channel], ink[3]))
+}
+
+/// Returns the light that an ink leaves, with Pillow's rounding (`cmyk2rgb` in Convert.c). Both are stored inverted.
+fn on_paper(stored: u8, paper: u8) -> u8 {
+    let product = i32::from(255 - stored) * i32::from(paper) + 128;
+    (i32::from(paper) - ((product + (product >> 8)) >> 8)).clamp(0, 255) as u8
 }

@@ -69,7 +69,9 @@ fn picture(
     let mut pixels = Vec::with_capacity(width * height * CHANNELS);
     let each = read.chunks_exact(usize::from(color.bytes_per_pixel()));
     match color {
-        ColorType::L8 | ColorType::La8 => pixels.extend(each.flat_map(|pixel| [pixel[0]; CHANNELS])),
+        ColorType::L8 | ColorType::La8 => {
+            pixels.extend(each.flat_map(|pixel| [pixel[0]; CHANNELS]));
+        }
         ColorType::Rgb8 => pixels = read,
         ColorType::Rgba8 => pixels.extend(each.flat_map(|pixel| [pixel[0], pixel[1], pixel[2]])),
         ColorType::L16 | ColorType::La16 if is_grey || color == ColorType::L16 => {

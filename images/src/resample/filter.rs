@@ -60,7 +60,11 @@ impl Filter {
         let x = distance.abs();
         match self {
             Self::Nearest | Self::Box => {
-                if distance > -0.5 && distance <= 0.5 { 1.0 } else { 0.0 }
+                if distance > -0.5 && distance <= 0.5 {
+                    1.0
+                } else {
+                    0.0
+                }
             }
             Self::Bilinear => (1.0 - x).max(0.0),
             Self::Hamming if x == 0.0 => 1.0,
@@ -71,9 +75,10 @@ impl Filter {
             }
             Self::Bicubic if x < 1.0 => ((-0.5 + 2.0) * x - (-0.5 + 3.0)) * x * x + 1.0,
             Self::Bicubic if x < 2.0 => (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5,
-            Self::Bicubic => 0.0,
-            Self::Lanczos if (-3.0..3.0).contains(&distance) => sinc(distance) * sinc(distance / 3.0),
-            Self::Lanczos => 0.0,
+            Self::Lanczos if (-3.0..3.0).contains(&distance) => {
+                sinc(distance) * sinc(distance / 3.0)
+            }
+            Self::Bicubic | Self::Lanczos => 0.0,
         }
     }
 }

@@ -19,21 +19,22 @@ pub(super) fn resize(picture: &Picture, height: usize, width: usize, back_end: B
 
 /// Returns the input of each output along one axis.
 fn places(input: usize, output: usize, back_end: BackEnd) -> Vec<usize> {
+    let mut places = Vec::with_capacity(output);
     match back_end {
         BackEnd::Torchvision => {
             let scale = input as f32 / output as f32;
-            let place = |n: usize| ((n as f32 + 0.5) * scale).floor() as usize;
-            (0..output).map(|n| place(n).min(input - 1)).collect()
+            for n in 0..output {
+                places.push((((n as f32 + 0.5) * scale).floor() as usize).min(input - 1));
+            }
         }
         BackEnd::Pil => {
             let step = input as f64 / output as f64;
-            let mut places = Vec::with_capacity(output);
             let mut center = step * 0.5;
             for _ in 0..output {
                 places.push((center as usize).min(input - 1));
                 center += step;
             }
-            places
         }
     }
+    places
 }

@@ -26,7 +26,8 @@ impl Windows {
         let support = filter.support() * stretch;
         // Pillow multiplies by the inverse of the stretch, ATen too.
         let inverse = 1.0 / stretch;
-        let mut windows = Self { starts: Vec::new(), ends: Vec::new(), weights: Vec::new(), bits: PIL_BITS };
+        let mut windows =
+            Self { starts: Vec::new(), ends: Vec::new(), weights: Vec::new(), bits: PIL_BITS };
         let mut exact = Vec::new();
         let mut largest: f64 = 0.0;
         for n in 0..output {
@@ -86,7 +87,9 @@ impl Windows {
 /// Returns the bits after the point with which the largest weight fits in 16 bits.
 fn torch_bits(largest: f64) -> u32 {
     let mut bits = 0;
-    while bits < TORCH_BITS && ((0.5 + largest * f64::from(1_u32 << (bits + 1))) as i64) < TORCH_LIMIT {
+    while bits < TORCH_BITS
+        && ((0.5 + largest * f64::from(1_u32 << (bits + 1))) as i64) < TORCH_LIMIT
+    {
         bits += 1;
     }
     bits.max(1)

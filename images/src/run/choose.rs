@@ -13,7 +13,12 @@ const MAX_TILES: usize = 4096;
 
 impl Scope {
     /// Makes a choice for a frame and gives names to the result.
-    pub(super) fn choose(&mut self, choice: &Choice, frame: &Frame, at: &Span) -> Result<(), Finding> {
+    pub(super) fn choose(
+        &mut self,
+        choice: &Choice,
+        frame: &Frame,
+        at: &Span,
+    ) -> Result<(), Finding> {
         let sides = Sides { height: frame.height, width: frame.width };
         match choice {
             Choice::Ratio { least, most, area } => {
@@ -83,14 +88,18 @@ fn nearest_ratio(frame: Sides, least: usize, most: usize, area: usize) -> Sides 
     best
 }
 
-/// Reads a list of heights and widths.
-fn resolutions(list: &Scalar, expr: &Expr) -> Result<Vec<Sides>, Finding> {
-    let pair = |item: &Scalar| match item {
+/// Reads a height and a width.
+fn pair(item: &Scalar) -> Option<Sides> {
+    match item {
         Scalar::List(sides) if sides.len() == 2 => {
             Some(Sides { height: sides[0].as_usize()?, width: sides[1].as_usize()? })
         }
         _ => None,
-    };
+    }
+}
+
+/// Reads a list of heights and widths.
+fn resolutions(list: &Scalar, expr: &Expr) -> Result<Vec<Sides>, Finding> {
     let Scalar::List(items) = list else {
         let label = format!("found {}, expected a list of pairs", list.kind());
         return Err(Finding::error(&expr.at, "these are no resolutions").label(label));
@@ -129,10 +138,8 @@ fn canvases(most: usize, side: usize) -> Vec<Sides> {
         for rows in (1..=tiles).filter(|rows| tiles % rows == 0) {
             let columns = tiles / rows;
             let ratio = rows as f64 / columns as f64;
-            let canvas = Sides {
-                height: rows.saturating_mul(side),
-                width: columns.saturating_mul(side),
-            };
+            let canvas =
+                Sides { height: rows.saturating_mul(side), width: columns.saturating_mul(side) };
             match ratios.iter_mut().find(|(other, _)| *other == ratio) {
                 Some((_, list)) => list.push(canvas),
                 None => ratios.push((ratio, vec![canvas])),
@@ -142,14 +149,17 @@ fn canvases(most: usize, side: usize) -> Vec<Sides> {
     ratios.into_iter().flat_map(|(_, list)| list).collect()
 }
 
+/// Returns the factor with which a frame fits a canvas, in single precision.
+fn canvas_factor(frame: Sides, canvas: Sides) -> f32 {
+    let across = canvas.width as f32 / frame.width as f32;
+    let down = canvas.height as f32 / frame.height as f32;
+    if down > across { across } else { down }
+}
+
 /// Returns the canvas that enlarges a frame least, or most if `largest`; if all are too small, the one that reduces
 /// least. The factors have single precision, as tensors of the class.
 fn best_canvas(frame: Sides, canvases: &[Sides], largest: bool) -> Option<Sides> {
-    let factor = |canvas: &Sides| {
-        let across = canvas.width as f32 / frame.width as f32;
-        let down = canvas.height as f32 / frame.height as f32;
-        if down > across { across } else { down }
-    };
+    let factor = |canvas: &Sides| canvas_factor(frame, *canvas);
     let enlarging = canvases.iter().map(factor).filter(|factor| *factor >= 1.0);
     let chosen = if largest { enlarging.reduce(f32::max) } else { enlarging.reduce(f32::min) };
     let chosen = chosen.or_else(|| canvases.iter().map(factor).reduce(f32::max))?;

@@ -22,7 +22,8 @@ impl Scope {
             if self.holds(step.when.as_ref())? {
                 frames = self.step(step, frames)?;
                 if frames.len() > self.limits.frames {
-                    let label = format!("found {}, expected at most {}", frames.len(), self.limits.frames);
+                    let label =
+                        format!("found {}, expected at most {}", frames.len(), self.limits.frames);
                     return Err(Finding::error(&step.at, "there are too many frames").label(label));
                 }
             }
@@ -90,7 +91,9 @@ impl Scope {
                 let sides = geometry::resized(sides, size, &name.at)?;
                 self.resized(picture(&frame, at)?, sides, at)
             }
-            Step::Pad(extent, place, fill) => self.padded(picture(&frame, at)?, extent, *place, fill.as_ref()),
+            Step::Pad(extent, place, fill) => {
+                self.padded(picture(&frame, at)?, extent, *place, fill.as_ref())
+            }
             Step::Crop(name) => self.cropped(picture(&frame, at)?, name),
             Step::Scale(rounding) => {
                 let table = self.levels(*rounding, at)?;
@@ -98,7 +101,7 @@ impl Scope {
                 let shape = vec![CHANNELS, frame.height, frame.width];
                 Ok(Frame { pixels: FramePixels::Numbers(values, shape), ..frame })
             }
-            Step::Patches(layout) => self.patch(frame, layout),
+            Step::Patches(layout) => self.patch(&frame, layout),
             _ => Ok(frame),
         }
     }
@@ -113,8 +116,7 @@ impl Scope {
     fn bounded(&self, sides: Sides, at: &Span) -> Result<Sides, Finding> {
         let pixels = sides.height.saturating_mul(sides.width);
         if pixels == 0 || pixels > self.limits.pixels {
-            let message =
-                format!("a frame cannot have {} x {} pixels", sides.height, sides.width);
+            let message = format!("a frame cannot have {} x {} pixels", sides.height, sides.width);
             return Err(Finding::error(at, message)
                 .label(format!("expected 1 to {} pixels", self.limits.pixels))
                 .help("give a picture with a milder ratio, or other sizes in the configuration"));
@@ -134,19 +136,28 @@ impl Scope {
             Finding::error(at, "`resample` is no filter")
                 .label(format!("found {}, expected 0 to 5", super::shown(number)))
         })?;
-        if self.back_end == BackEnd::Torchvision && matches!(filter, Filter::Box | Filter::Hamming) {
+        if self.back_end == BackEnd::Torchvision && matches!(filter, Filter::Box | Filter::Hamming)
+        {
             let message = format!("torchvision has no filter `{}`", filter.name());
-            return Err(Finding::error(at, message).help("open the processor with the back end `pil`"));
+            return Err(
+                Finding::error(at, message).help("open the processor with the back end `pil`")
+            );
         }
         Ok(resize(picture, sides.height, sides.width, filter, self.back_end).into())
     }
 
-    fn cut(&self, picture: &Picture, extent: &Extent, pieces: &mut Vec<Frame>) -> Result<(), Finding> {
+    fn cut(
+        &self,
+        picture: &Picture,
+        extent: &Extent,
+        pieces: &mut Vec<Frame>,
+    ) -> Result<(), Finding> {
         let sides = self.extent(extent)?;
         let rows = picture.height().div_ceil(sides.height);
         let columns = picture.width().div_ceil(sides.width);
         if rows.saturating_mul(columns) > self.limits.frames {
-            let label = format!("found {rows} x {columns}, expected at most {}", self.limits.frames);
+            let label =
+                format!("found {rows} x {columns}, expected at most {}", self.limits.frames);
             return Err(Finding::error(&extent.height.at, "there are too many frames").label(label));
         }
         for row in 0..rows {
@@ -205,6 +216,14 @@ impl Scope {
         })
     }
 
+    /// Returns the part of a border that is above or to the left of a frame.
+    fn border(&self, pixels: usize) -> usize {
+        match self.back_end {
+            BackEnd::Torchvision => pixels / 2,
+            BackEnd::Pil => pixels.div_ceil(2),
+        }
+    }
+
     /// Takes the centre of a frame, widened with black where it is too small. The two back ends put the odd row or
     /// column of that border on different sides.
     fn cropped(&self, picture: &Picture, name: &Ident) -> Result<Frame, Finding> {
@@ -219,15 +238,11 @@ impl Scope {
             width: sides.width.max(picture.width()),
         };
         let wider = self.bounded(wider, &name.at)?;
-        let border = |outer: usize, inner: usize| match self.back_end {
-            BackEnd::Torchvision => (outer - inner) / 2,
-            BackEnd::Pil => (outer - inner).div_ceil(2),
-        };
         let mut canvas = Picture::filled(wider.height, wider.width, [0; CHANNELS]);
         canvas.paste(
             picture,
-            border(wider.height, picture.height()),
-            border(wider.width, picture.width()),
+            self.border(wider.height - picture.height()),
+            self.border(wider.width - picture.width()),
         );
         let top = (wider.height - sides.height) / 2;
         let left = (wider.width - sides.width) / 2;
@@ -239,7 +254,9 @@ impl Scope {
 fn picture<'f>(frame: &'f Frame, at: &Span) -> Result<&'f Picture, Finding> {
     match &frame.pixels {
         FramePixels::Bytes(picture) => Ok(picture),
-        FramePixels::Numbers(..) => Err(Finding::error(at, "this step works on bytes")
-            .help("write the step before `scale`")),
+        FramePixels::Numbers(..) => {
+            Err(Finding::error(at, "this step works on bytes")
+                .help("write the step before `scale`"))
+        }
     }
 }

@@ -94,8 +94,9 @@ fn push_all(scope: &Scope, exprs: &[Expr], values: &mut Vec<i64>) -> Result<(), 
 fn numbers<'f>(frame: &'f Frame, at: &Span) -> Result<(&'f [f32], &'f [usize]), Finding> {
     match &frame.pixels {
         FramePixels::Numbers(values, shape) => Ok((values, shape)),
-        FramePixels::Bytes(_) => Err(Finding::error(at, "a result is made of numbers")
-            .help("write the step `scale`")),
+        FramePixels::Bytes(_) => {
+            Err(Finding::error(at, "a result is made of numbers").help("write the step `scale`"))
+        }
     }
 }
 
@@ -163,7 +164,8 @@ impl Arrangement {
         let count = shape.iter().fold(1, |product: usize, side| product.saturating_mul(*side));
         if count > scope.limits.numbers {
             let label = format!("found {count}, expected at most {}", scope.limits.numbers);
-            return Err(Finding::error(at, "the result has too many numbers").label(label)
+            return Err(Finding::error(at, "the result has too many numbers")
+                .label(label)
                 .help("give fewer or smaller pictures"));
         }
         let slots = (layout.shape == FrameShape::Pictures).then_some(most);

@@ -13,9 +13,39 @@ struct AxisWalk {
     stride: usize,
 }
 
+/// Sides of patches, patches in a block, and repetitions.
+struct PatchBlocks {
+    height: usize,
+    width: usize,
+    merge: usize,
+    time: usize,
+}
+
+impl PatchBlocks {
+    fn walk(&self, axis: PatchAxis, frame: &Frame) -> AxisWalk {
+        let (length, stride) = match axis {
+            PatchAxis::BlockRow => {
+                let block = self.merge * self.height;
+                (frame.height / block, block * frame.width)
+            }
+            PatchAxis::BlockColumn => {
+                let block = self.merge * self.width;
+                (frame.width / block, block)
+            }
+            PatchAxis::Row => (self.merge, self.height * frame.width),
+            PatchAxis::Column => (self.merge, self.width),
+            PatchAxis::Channel => (CHANNELS, frame.height * frame.width),
+            PatchAxis::Time => (self.time, 0),
+            PatchAxis::Y => (self.height, frame.width),
+            PatchAxis::X => (self.width, 1),
+        };
+        AxisWalk { length, stride }
+    }
+}
+
 impl Scope {
     /// Divides a frame of numbers into patches, and gives names to the counts.
-    pub(super) fn patch(&mut self, frame: Frame, layout: &PatchLayout) -> Result<Frame, Finding> {
+    pub(super) fn patch(&mut self, frame: &Frame, layout: &PatchLayout) -> Result<Frame, Finding> {
         let at = &layout.height.at;
         let FramePixels::Numbers(values, _) = &frame.pixels else {
             return Err(Finding::error(at, "patches are cut from numbers")
@@ -45,28 +75,21 @@ impl Scope {
         let count = values.len().saturating_mul(time);
         if time == 0 || count > self.limits.numbers {
             let label = format!("found {count} numbers, expected 1 to {}", self.limits.numbers);
-            return Err(Finding::error(at, "the patches have too many numbers, or none").label(label));
+            return Err(
+                Finding::error(at, "the patches have too many numbers, or none").label(label)
+            );
         }
-        let walk = |axis: &PatchAxis| match axis {
-            PatchAxis::BlockRow => (rows / merge, merge * height * frame.width),
-            PatchAxis::BlockColumn => (columns / merge, merge * width),
-            PatchAxis::Row => (merge, height * frame.width),
-            PatchAxis::Column => (merge, width),
-            PatchAxis::Channel => (CHANNELS, frame.height * frame.width),
-            PatchAxis::Time => (time, 0),
-            PatchAxis::Y => (height, frame.width),
-            PatchAxis::X => (width, 1),
-        };
-        let axes: Vec<AxisWalk> = layout
-            .order
-            .iter()
-            .map(walk)
-            .map(|(length, stride)| AxisWalk { length, stride })
-            .collect();
+        let blocks = PatchBlocks { height, width, merge, time };
+        let axes: Vec<AxisWalk> =
+            layout.order.iter().map(|axis| blocks.walk(*axis, frame)).collect();
         let mut output = Vec::with_capacity(count);
         copy(values, 0, &axes, &mut output);
         let shape = vec![rows * columns, CHANNELS * time * height * width];
-        Ok(Frame { pixels: FramePixels::Numbers(output, shape), ..frame })
+        Ok(Frame {
+            height: frame.height,
+            width: frame.width,
+            pixels: FramePixels::Numbers(output, shape),
+        })
     }
 }
 

@@ -25,7 +25,8 @@ impl Scope {
         let mut table = [[0.0; 256]; CHANNELS];
         for (channel, levels) in table.iter_mut().enumerate() {
             let mean = normalises.then(|| self.channel("image_mean", channel, at)).transpose()?;
-            let deviation = normalises.then(|| self.channel("image_std", channel, at)).transpose()?;
+            let deviation =
+                normalises.then(|| self.channel("image_std", channel, at)).transpose()?;
             let norm = mean.zip(deviation);
             for (byte, level) in levels.iter_mut().enumerate() {
                 *level = match (rounding, self.back_end) {

@@ -28,7 +28,8 @@ pub(super) const OUTPUT: [&str; 9] =
     ["when", "frames", "mask", "rows", "largest", "number", "numbers", "each", "batch"];
 pub(super) const PROMPT: [&str; 7] =
     ["about", "classes", "tokens", "settings", "call", "replaces", "parts"];
-pub(super) const PART: [&str; 8] = ["when", "let", "times", "token", "text", "for", "below", "parts"];
+pub(super) const PART: [&str; 8] =
+    ["when", "let", "times", "token", "text", "for", "below", "parts"];
 
 pub(super) const SIDES: [(&str, Side); 2] = [("square", Side::Square), ("edge", Side::Edge)];
 pub(super) const PLACES: [(&str, PadPlace); 2] =

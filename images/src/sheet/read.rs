@@ -76,7 +76,13 @@ impl SheetReader {
     }
 
     /// Reads the expression behind a key that `what` must have.
-    pub(super) fn needed(&mut self, map: &YamlMap, key: &str, at: &YamlNode, what: &str) -> Option<Expr> {
+    pub(super) fn needed(
+        &mut self,
+        map: &YamlMap,
+        key: &str,
+        at: &YamlNode,
+        what: &str,
+    ) -> Option<Expr> {
         if !map.contains_key(key) {
             self.tree.findings.push(Finding::error(&at.at, format!("{what} needs `{key}`")));
         }
@@ -122,7 +128,8 @@ impl SheetReader {
             YamlValue::Null => Some(Scalar::Null),
             YamlValue::Quoted(text) => Some(Scalar::Str(text.value().to_owned())),
             YamlValue::List(items) => {
-                let values: Vec<Scalar> = items.iter().filter_map(|item| self.value(item)).collect();
+                let values: Vec<Scalar> =
+                    items.iter().filter_map(|item| self.value(item)).collect();
                 Some(Scalar::List(values))
             }
             YamlValue::Map(map) => {

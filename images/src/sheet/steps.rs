@@ -19,7 +19,9 @@ impl SheetReader {
     fn guarded(&mut self, node: &YamlNode) -> Option<GuardedStep> {
         let map = self.tree.map(node, "a step", &keys::STEP)?;
         let when = self.expr(map, "when");
-        let mut kinds = map.keys().filter(|key| !matches!(key.as_str(), "when" | "about" | "because" | "place" | "fill"));
+        let mut kinds = map
+            .keys()
+            .filter(|key| !matches!(key.as_str(), "when" | "about" | "because" | "place" | "fill"));
         let kind = kinds.next().cloned();
         if let Some(second) = kinds.next() {
             let message = format!("a step has one kind, and this one has `{second}` too");
@@ -103,20 +105,19 @@ impl SheetReader {
 
     fn patches(&mut self, node: &YamlNode) -> Option<PatchLayout> {
         let map = self.tree.map(node, "a division into patches", &keys::PATCHES)?;
-        let names = map.get("order").map(|entry| self.tree.strings(&entry.value)).unwrap_or_default();
+        let names =
+            map.get("order").map(|entry| self.tree.strings(&entry.value)).unwrap_or_default();
         let mut order: Vec<PatchAxis> = Vec::new();
+        for name in &names {
+            let known = keys::AXES.iter().find(|(word, _)| word == name);
+            order.extend(known.map(|(_, axis)| *axis));
+        }
         for (word, axis) in keys::AXES {
-            if names.iter().filter(|name| *name == word).count() != 1 {
+            if order.iter().filter(|other| **other == axis).count() != 1 {
                 let message = format!("`order` has to name `{word}` once");
                 self.tree.findings.push(Finding::error(&node.at, message));
             }
-            order.push(axis);
         }
-        let place = |axis: &PatchAxis| {
-            let word = keys::AXES.iter().find(|(_, other)| other == axis).map(|(word, _)| *word);
-            names.iter().position(|name| Some(name.as_str()) == word)
-        };
-        order.sort_by_key(place);
         if names.len() != AXIS_COUNT {
             let message = format!("`order` names {} axes, expected {AXIS_COUNT}", names.len());
             self.tree.findings.push(Finding::error(&node.at, message));
