@@ -186,6 +186,8 @@ pub(crate) enum OutputKind {
     Numbers(Vec<Expr>),
     /// Numbers for each frame.
     Each(Vec<Expr>),
+    /// Column and row of every patch of a frame, and -1 behind them up to a number of rows.
+    Positions { rows: Expr, columns: Expr, count: Expr },
 }
 
 /// Arrangement of frames in one result.

@@ -4,6 +4,10 @@
 const ORIENTATION: u16 = 0x0112;
 /// Type of a number of 16 bits.
 const SHORT: u16 = 3;
+/// Type of a number of 32 bits.
+const LONG: u16 = 4;
+/// Name of the orientation in XMP data.
+const XMP: &[u8] = b"tiff:Orientation";
 /// Most entries of a directory that are looked at.
 const MAX_ENTRIES: u16 = 4096;
 
@@ -25,16 +29,29 @@ impl TiffBytes<'_> {
     }
 }
 
-/// Returns the orientation from 1 to 8; 1 if the data has none.
-pub(super) fn orientation(exif: &[u8]) -> u8 {
-    let bytes = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
-    entry(bytes)
-        .and_then(|value| u8::try_from(value).ok())
-        .filter(|n| (1..=8).contains(n))
-        .unwrap_or(1)
+/// Returns the orientation from 1 to 8, of EXIF data or else of XMP data; 1 if neither has one.
+pub(super) fn orientation(exif: Option<&[u8]>, xmp: Option<&[u8]>) -> u8 {
+    let stated = exif.and_then(|data| entry(data.strip_prefix(b"Exif\0\0").unwrap_or(data)));
+    let stated = stated.or_else(|| xmp.and_then(xmp_entry));
+    let number = stated.and_then(|number| u8::try_from(number).ok());
+    number.filter(|number| (1..=8).contains(number)).unwrap_or(1)
 }
 
-fn entry(bytes: &[u8]) -> Option<u16> {
+/// Returns the digit behind `tiff:Orientation`, as an attribute or as an element.
+fn xmp_entry(xmp: &[u8]) -> Option<u32> {
+    let mut tail = xmp;
+    while let Some(at) = tail.windows(XMP.len()).position(|name| name == XMP) {
+        tail = &tail[at + XMP.len()..];
+        let value = tail.strip_prefix(b"=\"").or_else(|| tail.strip_prefix(b">"));
+        if let Some(digit) = value.and_then(|value| value.first()).filter(|c| c.is_ascii_digit()) {
+            return Some(u32::from(digit - b'0'));
+        }
+    }
+    None
+}
+
+/// Returns the number of the orientation in the first directory.
+fn entry(bytes: &[u8]) -> Option<u32> {
     let big = match bytes.get(..4)? {
         b"MM\0*" => true,
         b"II*\0" => false,
@@ -45,8 +62,12 @@ fn entry(bytes: &[u8]) -> Option<u16> {
     let count = tiff.short(directory)?.min(MAX_ENTRIES);
     for n in 0..usize::from(count) {
         let at = directory.checked_add(2 + 12 * n)?;
-        if tiff.short(at)? == ORIENTATION && tiff.short(at + 2)? == SHORT {
-            return tiff.short(at + 8);
+        if tiff.short(at)? == ORIENTATION {
+            return match tiff.short(at + 2)? {
+                SHORT => tiff.short(at + 8).map(u32::from),
+                LONG => tiff.long(at + 8),
+                _ => None,
+            };
         }
     }
     None

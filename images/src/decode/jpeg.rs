@@ -28,7 +28,8 @@ pub(super) fn jpeg(bytes: &[u8], limits: &Limits) -> Result<Picture, DecodeError
     let width = usize::from(info.width);
     let height = usize::from(info.height);
     check_size(FORMAT, width, height, limits)?;
-    let orientation = decoder.exif().map_or(1, |data| exif::orientation(data));
+    let exif = decoder.exif().map(Vec::as_slice);
+    let orientation = exif::orientation(exif, decoder.xmp().map(Vec::as_slice));
     let space = match decoder.input_colorspace() {
         Some(ColorSpace::Luma) => ColorSpace::Luma,
         Some(ColorSpace::CMYK | ColorSpace::YCCK) => ColorSpace::CMYK,

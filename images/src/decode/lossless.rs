@@ -61,8 +61,9 @@ fn picture(
     let height = height as usize;
     check_size(format, width, height, limits)?;
     let broken = |error| DecodeError::broken(format, error);
-    let orientation = decoder.exif_metadata().map_err(broken)?;
-    let orientation = orientation.map_or(1, |data| exif::orientation(&data));
+    let exif = decoder.exif_metadata().map_err(broken)?;
+    let xmp = decoder.xmp_metadata().map_err(broken)?;
+    let orientation = exif::orientation(exif.as_deref(), xmp.as_deref());
     let color = decoder.color_type();
     let mut read = vec![0; width * height * usize::from(color.bytes_per_pixel())];
     decoder.read_image(&mut read).map_err(broken)?;

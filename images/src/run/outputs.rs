@@ -71,6 +71,22 @@ pub(crate) fn assemble(
             let shape = vec![count, exprs.len()];
             Ok(Some(Tensor { shape, values: Values::Int(values) }))
         }
+        OutputKind::Positions { rows, columns, count } => {
+            let mut values = Vec::new();
+            let mut frames = 0;
+            let mut length = 0;
+            for picture in pictures.iter_mut() {
+                for frame in &picture.frames {
+                    picture.scope.look_at(Some(frame));
+                    length = picture.scope.size(count)?;
+                    push_positions(&picture.scope, [rows, columns], length, &mut values)?;
+                    frames += 1;
+                }
+                picture.scope.look_at(picture.frames.first());
+            }
+            let shape = vec![frames, length, 2];
+            Ok(Some(Tensor { shape, values: Values::Int(values) }))
+        }
         OutputKind::Frames(layout) => {
             let arrangement = Arrangement::of(layout, pictures, &output.at)?;
             let mut values = vec![0.0; arrangement.count];
@@ -87,6 +103,29 @@ fn push_all(scope: &Scope, exprs: &[Expr], values: &mut Vec<i64>) -> Result<(), 
     for expr in exprs {
         values.push(scope.integer(expr)?);
     }
+    Ok(())
+}
+
+/// Appends column and row of each patch of a frame, and -1 up to a count.
+fn push_positions(
+    scope: &Scope,
+    [rows, columns]: [&Expr; 2],
+    count: usize,
+    values: &mut Vec<i64>,
+) -> Result<(), Finding> {
+    let height = scope.size(rows)?;
+    let width = scope.size(columns)?;
+    let patches = height.saturating_mul(width);
+    let all = count.saturating_mul(2).saturating_add(values.len());
+    if patches > count || all > scope.limits.numbers {
+        let label = format!("found {height} x {width} of {count}");
+        return Err(Finding::error(&rows.at, "there are too many patches").label(label));
+    }
+    for patch in 0..patches {
+        values.push((patch % width) as i64);
+        values.push((patch / width) as i64);
+    }
+    values.resize(all, -1);
     Ok(())
 }
 

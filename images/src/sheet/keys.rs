@@ -24,8 +24,19 @@ pub(super) const CHOICE: [&str; 3] = ["ratio", "resolution", "canvas"];
 pub(super) const RATIO: [&str; 3] = ["least", "most", "area"];
 pub(super) const CANVAS: [&str; 3] = ["most", "side", "largest"];
 pub(super) const PATCHES: [&str; 5] = ["height", "width", "merge", "time", "order"];
-pub(super) const OUTPUT: [&str; 9] =
-    ["when", "frames", "mask", "rows", "largest", "number", "numbers", "each", "batch"];
+pub(super) const OUTPUT: [&str; 10] = [
+    "when",
+    "frames",
+    "mask",
+    "rows",
+    "largest",
+    "number",
+    "numbers",
+    "each",
+    "batch",
+    "positions",
+];
+pub(super) const POSITIONS: [&str; 3] = ["rows", "columns", "count"];
 pub(super) const PROMPT: [&str; 7] =
     ["about", "classes", "tokens", "settings", "call", "replaces", "parts"];
 pub(super) const PART: [&str; 8] =

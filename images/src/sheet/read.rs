@@ -162,13 +162,21 @@ impl SheetReader {
             OutputKind::Numbers(self.exprs(map, "numbers"))
         } else if map.contains_key("each") {
             OutputKind::Each(self.exprs(map, "each"))
+        } else if let Some(entry) = map.get("positions") {
+            let what = "a result of positions";
+            let inner = self.tree.map(&entry.value, what, &keys::POSITIONS)?;
+            OutputKind::Positions {
+                rows: self.needed(inner, "rows", &entry.value, what)?,
+                columns: self.needed(inner, "columns", &entry.value, what)?,
+                count: self.needed(inner, "count", &entry.value, what)?,
+            }
         } else if map.contains_key("mask") {
             OutputKind::Mask(self.frames(map, "mask")?)
         } else if map.contains_key("frames") {
             OutputKind::Frames(self.frames(map, "frames")?)
         } else {
             let finding = Finding::error(&node.at, "a result needs a kind");
-            let help = "write `frames`, `mask`, `number`, `numbers` or `each`";
+            let help = "write `frames`, `mask`, `positions`, `number`, `numbers` or `each`";
             self.tree.findings.push(finding.help(help));
             return None;
         };
