@@ -183,6 +183,13 @@ impl Processor {
 
     /// Makes the frames of a picture.
     fn run(&self, picture: &Picture) -> Result<RunPicture, Finding> {
+        let longest = picture.height().max(picture.width());
+        if longest > self.options.limits.side {
+            let message = format!("a side of the picture has {longest} pixels");
+            let help =
+                format!("give a picture whose sides have at most {}", self.options.limits.side);
+            return Err(Finding::unplaced(message).help(help));
+        }
         let settings = self.settings.iter().map(|(key, value)| (key.clone(), value.clone()));
         let mut scope = Scope::new(settings, picture, self.options.back_end, self.options.limits);
         let whole = self.prompt.as_ref().map_or(Scalar::Null, |prompt| prompt.settings.clone());

@@ -1,6 +1,7 @@
 //! Runs the steps of a sheet on one picture.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use registry::config::Config;
@@ -37,6 +38,10 @@ const SHOWN: usize = 80;
 pub struct FrameLimits {
     /// Most pixels of one frame.
     pub pixels: usize,
+    /// Longest side of a frame, also of a picture: weights of resampling need memory for every pixel of it.
+    pub side: usize,
+    /// Most pixels of all frames that are made of a picture on its way.
+    pub all_pixels: usize,
     /// Most frames of one picture.
     pub frames: usize,
     /// Most numbers in one result.
@@ -47,7 +52,14 @@ pub struct FrameLimits {
 
 impl Default for FrameLimits {
     fn default() -> Self {
-        Self { pixels: 1 << 26, frames: 1024, numbers: 1 << 29, tokens: 1 << 20 }
+        Self {
+            pixels: 1 << 26,
+            side: 1 << 18,
+            all_pixels: 1 << 28,
+            frames: 1024,
+            numbers: 1 << 29,
+            tokens: 1 << 20,
+        }
     }
 }
 
@@ -84,6 +96,8 @@ pub(crate) struct Scope {
     names: BTreeMap<String, Scalar>,
     config: Config,
     fuel: Fuel,
+    /// Pixels of all frames so far.
+    pixels: Cell<usize>,
     pub(crate) back_end: BackEnd,
     pub(crate) limits: FrameLimits,
 }
@@ -120,6 +134,7 @@ impl Scope {
             names: settings.into_iter().collect(),
             config: Config::of("settings", Scalar::Map(Vec::new())),
             fuel: Fuel::new(FUEL),
+            pixels: Cell::new(0),
             back_end,
             limits,
         };

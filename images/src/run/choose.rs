@@ -9,7 +9,7 @@ use super::{Frame, Scope};
 use crate::sheet::Choice;
 
 /// Most tiles of a grid, so that a search ends.
-const MAX_TILES: usize = 4096;
+const MAX_TILES: usize = 1024;
 
 impl Scope {
     /// Makes a choice for a frame and gives names to the result.

@@ -113,13 +113,26 @@ impl Scope {
         self.bounded(Sides { height, width }, &extent.height.at)
     }
 
+    /// Checks the sides of a frame that a step makes, and counts its pixels.
     fn bounded(&self, sides: Sides, at: &Span) -> Result<Sides, Finding> {
+        let limits = &self.limits;
         let pixels = sides.height.saturating_mul(sides.width);
-        if pixels == 0 || pixels > self.limits.pixels {
+        let longest = sides.height.max(sides.width);
+        if pixels == 0 || pixels > limits.pixels || longest > limits.side {
             let message = format!("a frame cannot have {} x {} pixels", sides.height, sides.width);
             return Err(Finding::error(at, message)
-                .label(format!("expected 1 to {} pixels", self.limits.pixels))
+                .label(format!(
+                    "expected 1 to {} pixels, in sides of at most {}",
+                    limits.pixels, limits.side
+                ))
                 .help("give a picture with a milder ratio, or other sizes in the configuration"));
+        }
+        self.pixels.set(self.pixels.get().saturating_add(pixels));
+        if self.pixels.get() > limits.all_pixels {
+            let label = format!("expected at most {} pixels in all", limits.all_pixels);
+            return Err(Finding::error(at, "the frames of the picture are too large together")
+                .label(label)
+                .help("write other sizes in the configuration"));
         }
         Ok(sides)
     }
