@@ -7,7 +7,7 @@
 //! * CMYK of JPEG is taken as inverted, as Adobe writes it;
 //! * of an animation the first frame is read.
 //!
-//! A file is refused by its header if it claims more than [`Limits`] allow, before anything is decoded.
+//! A file is refused by its header if it claims more than [`DecodeLimits`] allow, before anything is decoded.
 
 use std::path::Path;
 
@@ -21,14 +21,14 @@ mod lossless;
 
 /// Bounds of one image file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct DecodeLimits {
     /// Most bytes of a file.
     pub bytes: usize,
     /// Most pixels of a picture. The default is the number from which Pillow warns of a decompression bomb.
     pub pixels: usize,
 }
 
-impl Default for Limits {
+impl Default for DecodeLimits {
     fn default() -> Self {
         Self { bytes: 64 << 20, pixels: 89_478_485 }
     }
@@ -55,7 +55,7 @@ pub enum DecodeError {
     },
     /// The file is longer than the limit.
     #[error(
-        "the file has {bytes} bytes, expected at most {limit}; make the picture smaller, or raise `Limits::bytes`"
+        "the file has {bytes} bytes, expected at most {limit}; make the picture smaller, or raise `DecodeLimits::bytes`"
     )]
     TooLong {
         /// Bytes of the file.
@@ -65,7 +65,7 @@ pub enum DecodeError {
     },
     /// The header claims more pixels than the limit.
     #[error(
-        "the {format} header says {width} x {height} pixels, expected from 1 to {limit} pixels; make the picture smaller, or raise `Limits::pixels`"
+        "the {format} header says {width} x {height} pixels, expected from 1 to {limit} pixels; make the picture smaller, or raise `DecodeLimits::pixels`"
     )]
     TooLarge {
         /// Name of the format.
@@ -97,13 +97,13 @@ impl DecodeError {
 
 /// Formats by their first bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Format {
+enum ImageFormat {
     Png,
     Jpeg,
     WebP,
 }
 
-impl Format {
+impl ImageFormat {
     fn of(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
             Some(Self::Png)
@@ -118,14 +118,14 @@ impl Format {
 }
 
 /// Decodes the bytes of an image file.
-pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Picture, DecodeError> {
+pub fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<Picture, DecodeError> {
     if bytes.len() > limits.bytes {
         return Err(DecodeError::TooLong { bytes: bytes.len(), limit: limits.bytes });
     }
-    match Format::of(bytes) {
-        Some(Format::Png) => lossless::png(bytes, limits),
-        Some(Format::Jpeg) => jpeg::jpeg(bytes, limits),
-        Some(Format::WebP) => lossless::webp(bytes, limits),
+    match ImageFormat::of(bytes) {
+        Some(ImageFormat::Png) => lossless::png(bytes, limits),
+        Some(ImageFormat::Jpeg) => jpeg::jpeg(bytes, limits),
+        Some(ImageFormat::WebP) => lossless::webp(bytes, limits),
         None => Err(DecodeError::UnknownFormat {
             start: format!("{:02x?}", &bytes[..bytes.len().min(4)]),
         }),
@@ -133,7 +133,7 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Picture, DecodeError> {
 }
 
 /// Reads and decodes an image file.
-pub fn read(path: &Path, limits: &Limits) -> Result<Picture, DecodeError> {
+pub fn read(path: &Path, limits: &DecodeLimits) -> Result<Picture, DecodeError> {
     let limit = FileLimit { kind: "an image", bytes: limits.bytes as u64 };
     let bytes = registry::file::read(path, limit).map_err(|error| DecodeError::Unreadable {
         path: path.display().to_string(),
@@ -147,7 +147,7 @@ fn check_size(
     format: &'static str,
     width: usize,
     height: usize,
-    limits: &Limits,
+    limits: &DecodeLimits,
 ) -> Result<(), DecodeError> {
     let pixels = width.saturating_mul(height);
     if pixels == 0 || pixels > limits.pixels {

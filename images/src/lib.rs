@@ -6,14 +6,14 @@
 //!
 //! ```
 //! use onboard_images::Processor;
-//! use onboard_images::decode::{Limits, read};
+//! use onboard_images::decode::{DecodeLimits, read};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
 //! # let folder = data.join("processors/example");
 //! # let file = data.join("pictures/rgb_wide.png");
 //! let processor = Processor::open(&folder)?;
-//! let picture = read(&file, &Limits::default())?;
+//! let picture = read(&file, &DecodeLimits::default())?;
 //! let prepared = processor.prepare(&[picture])?;
 //! let pixels = &prepared.outputs["pixel_values"];
 //! assert_eq!(pixels.shape, [72, 1176]);
@@ -31,6 +31,6 @@ mod settings;
 pub mod sheet;
 
 pub use picture::Picture;
-pub use processor::{OpenError, PrepareError, Prepared, Processor, ProcessorOptions};
+pub use processor::{OpenError, PrepareError, PreparedPictures, Processor, ProcessorOptions};
 pub use resample::BackEnd;
-pub use run::{FrameLimits, Prompt, PromptPiece, Tensor, Values};
+pub use run::{FrameLimits, ImagePrompt, PromptPiece, Tensor, Values};

@@ -10,9 +10,12 @@ use registry::suggest;
 
 use crate::picture::Picture;
 use crate::resample::BackEnd;
-use crate::run::{Frame, FrameLimits, Prompt, RunPicture, Scope, Tensor, assemble, write_prompt};
+use crate::run::{
+    FrameLimits, ImagePrompt, PictureFrame, PictureScope, RunPicture, Tensor, assemble,
+    write_prompt,
+};
 use crate::settings::{ProcessorFiles, with_defaults};
-use crate::sheet::{PromptRule, Sheet};
+use crate::sheet::{ProcessorSheet, PromptRule};
 
 /// Choices of opening a processor.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,7 +32,7 @@ pub struct ProcessorOptions {
 /// The image processor of a checkpoint, with the class around it that writes placeholders.
 #[derive(Debug)]
 pub struct Processor {
-    sheet: &'static Sheet,
+    sheet: &'static ProcessorSheet,
     settings: IndexMap<String, Scalar>,
     prompt: Option<PromptSetting>,
     unread: Vec<String>,
@@ -44,13 +47,13 @@ struct PromptSetting {
     settings: Scalar,
 }
 
-/// What a model gets of pictures.
+/// Results of pictures for a model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Prepared {
+pub struct PreparedPictures {
     /// Results by name, as the class returns them.
     pub outputs: IndexMap<String, Tensor>,
     /// The text of each picture's placeholder; empty if the checkpoint has no class that writes one.
-    pub prompts: Vec<Prompt>,
+    pub prompts: Vec<ImagePrompt>,
 }
 
 /// Reasons that a folder's processor cannot be opened.
@@ -129,13 +132,14 @@ impl Processor {
         let files = ProcessorFiles::read(folder.as_ref()).map_err(setting)?;
         let path = files.images_path.display().to_string();
         let Some(class) = files.image_class() else { return Err(OpenError::NoClass { path }) };
-        let Some(sheet) = Sheet::of_images(&class) else {
+        let Some(sheet) = ProcessorSheet::of_images(&class) else {
             return Err(unknown_class(path, class));
         };
-        if sheet.torchvision_only && options.back_end == BackEnd::Pil {
+        if sheet.torchvision_only && options.back_end.is_pil() {
             return Err(OpenError::NoBackEnd { class });
         }
-        let mut settings = files.settings(sheet).map_err(setting)?;
+        let mut settings = files.settings(sheet, &class).map_err(setting)?;
+        settings.insert("image_class".to_owned(), Scalar::Str(class));
         let prompt = match files.whole_class().filter(|_| !options.pixels_only) {
             Some(class) => Some(prompt_setting(&files, class)?),
             None => None,
@@ -157,7 +161,7 @@ impl Processor {
     }
 
     /// Prepares the pictures of one prompt, in order.
-    pub fn prepare(&self, pictures: &[Picture]) -> Result<Prepared, PrepareError> {
+    pub fn prepare(&self, pictures: &[Picture]) -> Result<PreparedPictures, PrepareError> {
         let mut ready = Vec::with_capacity(pictures.len());
         for (n, picture) in pictures.iter().enumerate() {
             let run = self.run(picture).map_err(|finding| failed(n, picture, finding))?;
@@ -178,7 +182,7 @@ impl Processor {
                 prompts.push(prompt.map_err(|finding| failed(n, &pictures[n], finding))?);
             }
         }
-        Ok(Prepared { outputs, prompts })
+        Ok(PreparedPictures { outputs, prompts })
     }
 
     /// Makes the frames of a picture.
@@ -191,20 +195,21 @@ impl Processor {
             return Err(Finding::unplaced(message).help(help));
         }
         let settings = self.settings.iter().map(|(key, value)| (key.clone(), value.clone()));
-        let mut scope = Scope::new(settings, picture, self.options.back_end, self.options.limits);
+        let mut scope =
+            PictureScope::new(settings, picture, self.options.back_end, self.options.limits);
         let whole = self.prompt.as_ref().map_or(Scalar::Null, |prompt| prompt.settings.clone());
         scope.set("processor", whole);
-        let frames = scope.steps(&self.sheet.steps, vec![Frame::from(picture.clone())])?;
+        let frames = scope.steps(&self.sheet.steps, vec![PictureFrame::from(picture.clone())])?;
         Ok(RunPicture { frames, scope })
     }
 }
 
 impl PromptSetting {
-    fn prompt(&self, scope: &mut Scope) -> Result<Prompt, Finding> {
+    fn prompt(&self, scope: &mut PictureScope) -> Result<ImagePrompt, Finding> {
         let mut pieces = Vec::new();
         write_prompt(scope, &self.rule.parts, &self.tokens, &mut pieces)?;
         let placeholder = self.tokens.get(&self.rule.replaces).cloned().unwrap_or_default();
-        Ok(Prompt { placeholder, pieces })
+        Ok(ImagePrompt { placeholder, pieces })
     }
 }
 
@@ -214,7 +219,7 @@ fn failed(number: usize, picture: &Picture, finding: Finding) -> PrepareError {
 }
 
 fn unknown_class(path: String, class: String) -> OpenError {
-    let known = Sheet::all().iter().flat_map(|sheet| &sheet.images).map(String::as_str);
+    let known = ProcessorSheet::all().iter().flat_map(|sheet| &sheet.images).map(String::as_str);
     let near = suggest::closest(&class, known);
     let near = near.map_or_else(String::new, |near| format!(" (the nearest name is `{near}`)"));
     let help = format!("write one, or add the class to the file of an equal one{near}");
@@ -223,7 +228,7 @@ fn unknown_class(path: String, class: String) -> OpenError {
 
 /// Reads the tokens and settings of a class of whole processors.
 fn prompt_setting(files: &ProcessorFiles, class: &str) -> Result<PromptSetting, OpenError> {
-    let Some(rule) = Sheet::prompt_of(class) else {
+    let Some(rule) = ProcessorSheet::prompt_of(class) else {
         return Err(OpenError::UnknownPrompt { class: class.to_owned() });
     };
     let tokens = rule

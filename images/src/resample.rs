@@ -16,7 +16,7 @@ mod filter;
 mod nearest;
 mod weights;
 
-pub use filter::Filter;
+pub use filter::ResampleFilter;
 use weights::Windows;
 
 /// Library whose arithmetic a processor follows.
@@ -25,16 +25,23 @@ pub enum BackEnd {
     /// Torch and torchvision, which `AutoImageProcessor` takes where torchvision is installed.
     #[default]
     Torchvision,
-    /// Pillow and NumPy, which it takes elsewhere.
+    /// Pillow and NumPy, which it takes elsewhere. Pillow is of release 13 or later.
     Pil,
+    /// Pillow of release 12 or earlier, which resizes along rows first always.
+    OlderPil,
 }
 
 impl BackEnd {
+    /// True for each release of Pillow.
+    pub fn is_pil(self) -> bool {
+        self != Self::Torchvision
+    }
+
     /// Returns the name that transformers gives to the back end.
     pub fn name(self) -> &'static str {
         match self {
             Self::Torchvision => "torchvision",
-            Self::Pil => "pil",
+            Self::Pil | Self::OlderPil => "pil",
         }
     }
 }
@@ -44,13 +51,13 @@ pub(crate) fn resize(
     picture: &Picture,
     height: usize,
     width: usize,
-    filter: Filter,
+    filter: ResampleFilter,
     back_end: BackEnd,
 ) -> Picture {
     if picture.height() == height && picture.width() == width {
         return picture.clone();
     }
-    if filter == Filter::Nearest {
+    if filter == ResampleFilter::Nearest {
         return nearest::resize(picture, height, width, back_end);
     }
     let rows = (picture.height() != height)

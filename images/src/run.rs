@@ -26,7 +26,7 @@ mod scale;
 pub(crate) use outputs::{RunPicture, assemble};
 pub use outputs::{Tensor, Values};
 pub(crate) use prompt::write as write_prompt;
-pub use prompt::{Prompt, PromptPiece};
+pub use prompt::{ImagePrompt, PromptPiece};
 
 /// Steps of evaluation for one picture.
 const FUEL: u64 = 1_000_000;
@@ -65,7 +65,7 @@ impl Default for FrameLimits {
 
 /// A piece of a picture on its way to numbers.
 #[derive(Debug, Clone)]
-pub(crate) struct Frame {
+pub(crate) struct PictureFrame {
     /// Rows of pixels, also of a frame that is patches by now.
     pub(crate) height: usize,
     /// Columns of pixels.
@@ -81,7 +81,7 @@ pub(crate) enum FramePixels {
     Numbers(Vec<f32>, Vec<usize>),
 }
 
-impl From<Picture> for Frame {
+impl From<Picture> for PictureFrame {
     fn from(picture: Picture) -> Self {
         Self {
             height: picture.height(),
@@ -92,7 +92,7 @@ impl From<Picture> for Frame {
 }
 
 /// Names and values around the expressions of one picture.
-pub(crate) struct Scope {
+pub(crate) struct PictureScope {
     names: BTreeMap<String, Scalar>,
     config: Config,
     fuel: Fuel,
@@ -102,7 +102,7 @@ pub(crate) struct Scope {
     pub(crate) limits: FrameLimits,
 }
 
-impl Env for Scope {
+impl Env for PictureScope {
     fn lookup(&self, name: &Ident) -> EvalResult<'_> {
         if let Some(value) = self.names.get(&name.name) {
             return Ok(Cow::Borrowed(value));
@@ -122,7 +122,7 @@ impl Env for Scope {
     }
 }
 
-impl Scope {
+impl PictureScope {
     /// Creates the scope of a picture around settings.
     pub(crate) fn new(
         settings: impl IntoIterator<Item = (String, Scalar)>,
@@ -154,7 +154,7 @@ impl Scope {
     }
 
     /// Gives the names `height` and `width` to the sides of a frame.
-    pub(crate) fn look_at(&mut self, frame: Option<&Frame>) {
+    pub(crate) fn look_at(&mut self, frame: Option<&PictureFrame>) {
         if let Some(frame) = frame {
             self.count("height", frame.height);
             self.count("width", frame.width);

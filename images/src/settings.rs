@@ -7,7 +7,7 @@ use registry::config::Config;
 use registry::diag::Finding;
 use registry::scalar::Scalar;
 
-use crate::sheet::{Sheet, Side};
+use crate::sheet::{ProcessorSheet, SizeSide};
 
 /// Configuration of an image processor.
 pub(crate) const IMAGE_FILE: &str = "preprocessor_config.json";
@@ -95,7 +95,7 @@ impl ProcessorFiles {
     }
 
     /// Returns the keys of the image processor that the sheet does not know.
-    pub(crate) fn unread(&self, sheet: &Sheet) -> Vec<String> {
+    pub(crate) fn unread(&self, sheet: &ProcessorSheet) -> Vec<String> {
         let keys = self.images.iter().map(|(key, _)| key);
         let unread = keys.filter(|key| {
             !NEUTRAL.contains(&key.as_str())
@@ -106,13 +106,17 @@ impl ProcessorFiles {
     }
 
     /// Returns the settings of the image processor: the file's values, and the class's for absent keys and nulls.
-    pub(crate) fn settings(&self, sheet: &Sheet) -> Result<IndexMap<String, Scalar>, Finding> {
-        let mut settings = with_defaults(&self.images, &sheet.settings);
+    pub(crate) fn settings(
+        &self,
+        sheet: &ProcessorSheet,
+        class: &str,
+    ) -> Result<IndexMap<String, Scalar>, Finding> {
+        let mut settings = with_defaults(&self.images, &sheet.settings_of(class));
         let square = value(&self.images, "default_to_square");
         for (key, side) in &sheet.sizes {
             let side = match square {
-                Some(Scalar::Bool(true)) if key == "size" => Side::Square,
-                Some(Scalar::Bool(false)) if key == "size" => Side::Edge,
+                Some(Scalar::Bool(true)) if key == "size" => SizeSide::Square,
+                Some(Scalar::Bool(false)) if key == "size" => SizeSide::Edge,
                 _ => *side,
             };
             if let Some(value) = settings.get_mut(key)
@@ -149,12 +153,12 @@ pub(crate) fn with_defaults(
 }
 
 /// Reads a size as an object with all fields, nulls where the file has none.
-fn size(value: &Scalar, side: Side) -> Option<Scalar> {
+fn size(value: &Scalar, side: SizeSide) -> Option<Scalar> {
     let entries = match (value, side) {
-        (Scalar::Int(_) | Scalar::Float(_), Side::Square) => {
+        (Scalar::Int(_) | Scalar::Float(_), SizeSide::Square) => {
             vec![("height".to_owned(), value.clone()), ("width".to_owned(), value.clone())]
         }
-        (Scalar::Int(_) | Scalar::Float(_), Side::Edge) => {
+        (Scalar::Int(_) | Scalar::Float(_), SizeSide::Edge) => {
             vec![("shortest_edge".to_owned(), value.clone())]
         }
         (Scalar::List(sides), _) if sides.len() == 2 => {

@@ -20,15 +20,17 @@ mod steps;
 
 /// A kind of image processor.
 #[derive(Debug)]
-pub struct Sheet {
+pub struct ProcessorSheet {
     /// Name of the file without its end.
     pub name: String,
     /// Classes of image processors that the file serves, in the names without `Fast` and `Pil`.
     pub images: Vec<String>,
     /// Keys of `preprocessor_config.json` and the values of the class.
     pub settings: IndexMap<String, Scalar>,
+    /// Values of classes that differ from `settings` in nothing else.
+    pub values: IndexMap<String, IndexMap<String, Scalar>>,
     /// Keys that hold sizes, with the side that a single number gives.
-    pub sizes: IndexMap<String, Side>,
+    pub sizes: IndexMap<String, SizeSide>,
     /// Keys that change nothing.
     pub ignored: Vec<String>,
     /// True if the class exists with torchvision alone.
@@ -36,14 +38,14 @@ pub struct Sheet {
     /// Steps from a picture to its frames.
     pub(crate) steps: Vec<GuardedStep>,
     /// Results by name.
-    pub(crate) outputs: IndexMap<String, Output>,
+    pub(crate) outputs: IndexMap<String, ResultRule>,
     /// Rules of placeholders.
     pub prompts: Vec<PromptRule>,
 }
 
 /// The meaning of a single number in the place of a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum SizeSide {
     /// Height and width.
     Square,
     /// The shortest edge.
@@ -89,7 +91,7 @@ pub(crate) enum Step {
     /// Takes the centre of every frame by a setting that holds a size.
     Crop(Ident),
     /// Rescales and normalises every frame.
-    Scale(Rounding),
+    Scale(PixelRounding),
     /// Cuts every frame into rows of numbers.
     Patches(PatchLayout),
 }
@@ -105,7 +107,7 @@ pub(crate) enum PadPlace {
 
 /// Dtype of rescaling and normalising.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rounding {
+pub(crate) enum PixelRounding {
     Float32,
     BFloat16,
 }
@@ -116,7 +118,7 @@ pub(crate) enum Choice {
     /// The grid of tiles whose ratio is nearest: gives `tile_rows` and `tile_columns`.
     Ratio {
         least: Expr,
-        most: Expr,
+        limit: Expr,
         /// Pixels of a tile.
         area: Expr,
     },
@@ -124,7 +126,7 @@ pub(crate) enum Choice {
     Resolution(Expr),
     /// The canvas of square tiles that needs least scaling: gives `target_height` and `target_width`.
     Canvas {
-        most: Expr,
+        limit: Expr,
         side: Expr,
         /// True to enlarge as far as possible.
         largest: Expr,
@@ -167,7 +169,7 @@ pub(crate) struct PatchLayout {
 
 /// A result.
 #[derive(Debug)]
-pub(crate) struct Output {
+pub(crate) struct ResultRule {
     pub(crate) when: Option<Expr>,
     pub(crate) at: Span,
     pub(crate) kind: OutputKind,
@@ -260,7 +262,7 @@ pub(crate) enum TextPiece {
     Hole(Expr),
 }
 
-impl Sheet {
+impl ProcessorSheet {
     /// Reads a file, or returns everything that is wrong with it.
     pub fn read(source: &Arc<SourceText>) -> Result<Self, Vec<Finding>> {
         read::read(source)
@@ -268,8 +270,21 @@ impl Sheet {
 
     /// Returns the files that the program embeds. Tests read each of them, so none is left out.
     pub fn all() -> &'static [Self] {
-        static SHEETS: OnceLock<Vec<Sheet>> = OnceLock::new();
+        static SHEETS: OnceLock<Vec<ProcessorSheet>> = OnceLock::new();
         SHEETS.get_or_init(|| sources().filter_map(|source| Self::read(&source).ok()).collect())
+    }
+
+    /// Returns the values of a class.
+    pub fn settings_of(&self, class: &str) -> IndexMap<String, Scalar> {
+        let mut settings = self.settings.clone();
+        settings.extend(
+            self.values
+                .get(class)
+                .into_iter()
+                .flatten()
+                .map(|(key, value)| (key.clone(), value.clone())),
+        );
+        settings
     }
 
     /// Returns the file that serves a class of image processors.

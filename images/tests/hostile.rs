@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use onboard_images::decode::{DecodeError, Limits, decode};
+use onboard_images::decode::{DecodeError, DecodeLimits, decode};
 
 const SEED: u64 = 117;
 /// Sound files of every decoder.
@@ -24,9 +24,9 @@ fn sound(name: &str) -> Vec<u8> {
     fs_err::read(folder.join(name)).unwrap()
 }
 
-/// Limits that keep the memory of a test small.
-fn limits() -> Limits {
-    Limits { pixels: 1 << 20, ..Limits::default() }
+/// DecodeLimits that keep the memory of a test small.
+fn limits() -> DecodeLimits {
+    DecodeLimits { pixels: 1 << 20, ..DecodeLimits::default() }
 }
 
 /// Returns eight changed forms of each sound file.
@@ -112,14 +112,14 @@ fn webp_bomb() -> Vec<u8> {
 #[test]
 fn bombs_are_refused_by_their_headers() {
     for bytes in [jpeg_bomb(), png_bomb(), webp_bomb()] {
-        let error = decode(&bytes, &Limits::default()).unwrap_err();
+        let error = decode(&bytes, &DecodeLimits::default()).unwrap_err();
         assert!(matches!(error, DecodeError::TooLarge { .. }), "{error}");
     }
 }
 
 #[test]
 fn long_files_are_refused() {
-    let limits = Limits { bytes: 100, ..Limits::default() };
+    let limits = DecodeLimits { bytes: 100, ..DecodeLimits::default() };
     let error = decode(&sound("rgb_odd.png"), &limits).unwrap_err();
     assert!(matches!(error, DecodeError::TooLong { limit: 100, .. }), "{error}");
 }

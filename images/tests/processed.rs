@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use onboard_images::decode::{Limits, read};
-use onboard_images::{BackEnd, Picture, Processor, ProcessorOptions, Prompt, Tensor, Values};
+use onboard_images::decode::{DecodeLimits, read};
+use onboard_images::{BackEnd, ImagePrompt, Picture, Processor, ProcessorOptions, Tensor, Values};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -43,7 +43,7 @@ fn sample(tensor: &Tensor) -> Vec<f64> {
 }
 
 /// Writes a prompt with repeated words between brackets once, as the truth does.
-fn collapsed(prompt: &Prompt) -> String {
+fn collapsed(prompt: &ImagePrompt) -> String {
     let text = prompt.to_string();
     let mut output = String::new();
     let mut at = 0;
@@ -74,7 +74,7 @@ fn collapsed(prompt: &Prompt) -> String {
 fn pictures(run: &Value) -> Vec<Picture> {
     let names = run["pictures"].as_array().unwrap().iter().map(|name| name.as_str().unwrap());
     let files = names.map(|name| data("pictures").join(format!("{name}.png")));
-    files.map(|file| read(&file, &Limits::default()).unwrap()).collect()
+    files.map(|file| read(&file, &DecodeLimits::default()).unwrap()).collect()
 }
 
 /// Compares one run; returns what differs.

@@ -11,7 +11,7 @@ const SEED: u64 = 118;
 /// Changed configurations of each folder.
 const CHANGES: usize = 12;
 
-/// Limits that keep the memory of a test small.
+/// DecodeLimits that keep the memory of a test small.
 const LIMITS: FrameLimits = FrameLimits {
     pixels: 1 << 20,
     side: 1 << 12,

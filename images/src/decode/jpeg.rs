@@ -5,7 +5,7 @@ use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
-use super::{DecodeError, Limits, check_size, exif};
+use super::{DecodeError, DecodeLimits, check_size, exif};
 use crate::picture::{CHANNELS, Picture};
 
 const FORMAT: &str = "JPEG";
@@ -15,7 +15,7 @@ const MAX_SIDE: usize = 65_535;
 const MAX_SCANS: usize = 100;
 
 /// Decodes a JPEG file.
-pub(super) fn jpeg(bytes: &[u8], limits: &Limits) -> Result<Picture, DecodeError> {
+pub(super) fn jpeg(bytes: &[u8], limits: &DecodeLimits) -> Result<Picture, DecodeError> {
     let options = DecoderOptions::default()
         .set_max_width(MAX_SIDE)
         .set_max_height(MAX_SIDE)

@@ -6,7 +6,7 @@ use image::codecs::png::PngDecoder;
 use image::codecs::webp::WebPDecoder;
 use image::{ColorType, ImageDecoder};
 
-use super::{DecodeError, Limits, check_size, exif};
+use super::{DecodeError, DecodeLimits, check_size, exif};
 use crate::picture::{CHANNELS, Picture};
 
 /// Bytes that a decoder may allocate beside the pixels: profiles, texts and tables.
@@ -18,7 +18,7 @@ const PNG_WIDTH: usize = 16;
 const PNG_COLOUR: usize = 25;
 
 /// Decodes a PNG file; of an animation the default image.
-pub(super) fn png(bytes: &[u8], limits: &Limits) -> Result<Picture, DecodeError> {
+pub(super) fn png(bytes: &[u8], limits: &DecodeLimits) -> Result<Picture, DecodeError> {
     if let (Some(width), Some(height)) = (side(bytes, PNG_WIDTH), side(bytes, PNG_WIDTH + 4)) {
         check_size("PNG", width, height, limits)?;
     }
@@ -34,14 +34,14 @@ fn side(bytes: &[u8], at: usize) -> Option<usize> {
 }
 
 /// Decodes a WebP file; of an animation the first frame.
-pub(super) fn webp(bytes: &[u8], limits: &Limits) -> Result<Picture, DecodeError> {
+pub(super) fn webp(bytes: &[u8], limits: &DecodeLimits) -> Result<Picture, DecodeError> {
     let decoder = WebPDecoder::new(Cursor::new(bytes));
     let mut decoder = decoder.map_err(|error| DecodeError::broken("WebP", error))?;
     decoder.set_limits(bounds(limits)).map_err(|error| DecodeError::broken("WebP", error))?;
     picture("WebP", decoder, limits, false)
 }
 
-fn bounds(limits: &Limits) -> image::Limits {
+fn bounds(limits: &DecodeLimits) -> image::Limits {
     let mut bounds = image::Limits::no_limits();
     // Pixels of 16 bits and four channels.
     bounds.max_alloc = Some((limits.pixels as u64).saturating_mul(8).saturating_add(EXTRA));
@@ -53,7 +53,7 @@ fn bounds(limits: &Limits) -> image::Limits {
 fn picture(
     format: &'static str,
     mut decoder: impl ImageDecoder,
-    limits: &Limits,
+    limits: &DecodeLimits,
     is_grey: bool,
 ) -> Result<Picture, DecodeError> {
     let (width, height) = decoder.dimensions();

@@ -21,7 +21,7 @@ fn digest(bytes: &[u8]) -> String {
 
 #[test]
 fn other_formats_are_named_by_their_first_bytes() {
-    let error = decode(b"GIF89a", &Limits::default()).unwrap_err();
+    let error = decode(b"GIF89a", &DecodeLimits::default()).unwrap_err();
     assert_eq!(error, DecodeError::UnknownFormat { start: "[47, 49, 46, 38]".to_owned() });
 }
 
@@ -34,7 +34,7 @@ fn difference(name: &str, picture: &Picture, entry: &Value) -> u8 {
     }
     let stored = data("pictures").join(format!("{name}.truth.png"));
     let stored =
-        read(&stored, &Limits::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        read(&stored, &DecodeLimits::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert_eq!(digest(stored.bytes()), entry["hash"], "{name}");
     let pairs = picture.bytes().iter().zip(stored.bytes());
     pairs.map(|(ours, theirs)| ours.abs_diff(*theirs)).max().unwrap()
@@ -52,7 +52,7 @@ fn pictures_are_those_of_pillow() {
     assert_eq!(entries.len(), 62);
     let mut largest = 0;
     for (name, entry) in entries {
-        let picture = read(&data("pictures").join(name), &Limits::default());
+        let picture = read(&data("pictures").join(name), &DecodeLimits::default());
         let picture = picture.unwrap_or_else(|error| panic!("{name}: {error}"));
         let levels = difference(name, &picture, entry);
         assert!(levels == 0 || is_jpeg(name), "{name}: {levels} levels");

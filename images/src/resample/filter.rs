@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 
 /// A filter, by its name in Pillow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Filter {
+pub enum ResampleFilter {
     /// The nearest pixel.
     Nearest,
     /// The mean of the covered pixels.
@@ -19,7 +19,7 @@ pub enum Filter {
     Lanczos,
 }
 
-impl Filter {
+impl ResampleFilter {
     /// Returns the filter of a number in `preprocessor_config.json`, as `PIL.Image.Resampling` counts.
     pub fn numbered(number: i64) -> Option<Self> {
         Some(match number {

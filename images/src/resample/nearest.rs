@@ -27,7 +27,7 @@ fn places(input: usize, output: usize, back_end: BackEnd) -> Vec<usize> {
                 places.push((((n as f32 + 0.5) * scale).floor() as usize).min(input - 1));
             }
         }
-        BackEnd::Pil => {
+        BackEnd::Pil | BackEnd::OlderPil => {
             let step = input as f64 / output as f64;
             let mut center = step * 0.5;
             for _ in 0..output {

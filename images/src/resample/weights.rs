@@ -1,6 +1,6 @@
 //! Weights of resampling as integers.
 
-use super::{BackEnd, Filter};
+use super::{BackEnd, ResampleFilter};
 
 /// Bits after the point of Pillow's weights: 32, less 8 of a byte and 2 for overshoot.
 const PIL_BITS: u32 = 32 - 8 - 2;
@@ -20,7 +20,12 @@ pub(super) struct Windows {
 
 impl Windows {
     /// Computes the weights for a change from `input` to `output` pixels.
-    pub(super) fn new(input: usize, output: usize, filter: Filter, back_end: BackEnd) -> Self {
+    pub(super) fn new(
+        input: usize,
+        output: usize,
+        filter: ResampleFilter,
+        back_end: BackEnd,
+    ) -> Self {
         let scale = input as f64 / output as f64;
         let stretch = scale.max(1.0);
         let support = filter.support() * stretch;

@@ -5,25 +5,25 @@ use registry::scalar::Scalar;
 use registry::syntax::Expr;
 
 use super::geometry::Sides;
-use super::{Frame, Scope};
+use super::{PictureFrame, PictureScope};
 use crate::sheet::Choice;
 
 /// Most tiles of a grid, so that a search ends.
 const MAX_TILES: usize = 1024;
 
-impl Scope {
+impl PictureScope {
     /// Makes a choice for a frame and gives names to the result.
     pub(super) fn choose(
         &mut self,
         choice: &Choice,
-        frame: &Frame,
+        frame: &PictureFrame,
         at: &Span,
     ) -> Result<(), Finding> {
         let sides = Sides { height: frame.height, width: frame.width };
         match choice {
-            Choice::Ratio { least, most, area } => {
+            Choice::Ratio { least, limit, area } => {
                 let area = self.size(area)?;
-                let grid = nearest_ratio(sides, self.tiles(least)?, self.tiles(most)?, area);
+                let grid = nearest_ratio(sides, self.tiles(least)?, self.tiles(limit)?, area);
                 self.count("tile_rows", grid.height);
                 self.count("tile_columns", grid.width);
             }
@@ -35,8 +35,8 @@ impl Scope {
                 self.count("target_height", best.height);
                 self.count("target_width", best.width);
             }
-            Choice::Canvas { most, side, largest } => {
-                let canvases = canvases(self.tiles(most)?, self.size(side)?);
+            Choice::Canvas { limit, side, largest } => {
+                let canvases = canvases(self.tiles(limit)?, self.size(side)?);
                 let best = best_canvas(sides, &canvases, self.holds(Some(largest))?);
                 let best = best.ok_or_else(|| {
                     Finding::error(at, "no canvas fits").label("expected tiles and a side")
@@ -61,10 +61,10 @@ impl Scope {
 
 /// Returns the grid whose ratio is nearest to the frame's; among equally near ones a larger grid only if the frame has
 /// more than half of its pixels.
-fn nearest_ratio(frame: Sides, least: usize, most: usize, area: usize) -> Sides {
+fn nearest_ratio(frame: Sides, least: usize, limit: usize, area: usize) -> Sides {
     let mut grids = Vec::new();
-    for width in 1..=most {
-        for height in 1..=most / width {
+    for width in 1..=limit {
+        for height in 1..=limit / width {
             if width * height >= least {
                 grids.push(Sides { height, width });
             }
@@ -132,9 +132,9 @@ fn best_resolution(frame: Sides, resolutions: &[Sides]) -> Option<Sides> {
 }
 
 /// Returns all canvases of up to so many square tiles, those of one ratio together, as the ratios appear.
-fn canvases(most: usize, side: usize) -> Vec<Sides> {
+fn canvases(limit: usize, side: usize) -> Vec<Sides> {
     let mut ratios: Vec<(f64, Vec<Sides>)> = Vec::new();
-    for tiles in (1..=most).rev() {
+    for tiles in (1..=limit).rev() {
         for rows in (1..=tiles).filter(|rows| tiles % rows == 0) {
             let columns = tiles / rows;
             let ratio = rows as f64 / columns as f64;

@@ -5,18 +5,18 @@ use registry::scalar::Scalar;
 use registry::syntax::{Expr, Ident};
 
 use super::geometry::{self, Sides};
-use super::{Frame, FramePixels, Scope, scale};
+use super::{FramePixels, PictureFrame, PictureScope, scale};
 use crate::picture::{CHANNELS, Picture};
-use crate::resample::{BackEnd, Filter, resize};
+use crate::resample::{BackEnd, ResampleFilter, resize};
 use crate::sheet::{Extent, GuardedStep, PadPlace, Step};
 
-impl Scope {
+impl PictureScope {
     /// Makes steps in order.
     pub(crate) fn steps(
         &mut self,
         steps: &[GuardedStep],
-        mut frames: Vec<Frame>,
-    ) -> Result<Vec<Frame>, Finding> {
+        mut frames: Vec<PictureFrame>,
+    ) -> Result<Vec<PictureFrame>, Finding> {
         for step in steps {
             self.look_at(frames.first());
             if self.holds(step.when.as_ref())? {
@@ -32,7 +32,11 @@ impl Scope {
         Ok(frames)
     }
 
-    fn step(&mut self, guarded: &GuardedStep, frames: Vec<Frame>) -> Result<Vec<Frame>, Finding> {
+    fn step(
+        &mut self,
+        guarded: &GuardedStep,
+        frames: Vec<PictureFrame>,
+    ) -> Result<Vec<PictureFrame>, Finding> {
         let at = &guarded.at;
         match &guarded.step {
             Step::Let(names) => {
@@ -78,7 +82,12 @@ impl Scope {
     }
 
     /// Makes a step on one frame.
-    fn each(&mut self, step: &Step, frame: Frame, at: &Span) -> Result<Frame, Finding> {
+    fn each(
+        &mut self,
+        step: &Step,
+        frame: PictureFrame,
+        at: &Span,
+    ) -> Result<PictureFrame, Finding> {
         self.look_at(Some(&frame));
         match step {
             Step::Resize(extent) => {
@@ -99,7 +108,7 @@ impl Scope {
                 let table = self.levels(*rounding, at)?;
                 let values = scale::planes(picture(&frame, at)?, &table);
                 let shape = vec![CHANNELS, frame.height, frame.width];
-                Ok(Frame { pixels: FramePixels::Numbers(values, shape), ..frame })
+                Ok(PictureFrame { pixels: FramePixels::Numbers(values, shape), ..frame })
             }
             Step::Patches(layout) => self.patch(&frame, layout),
             _ => Ok(frame),
@@ -137,19 +146,20 @@ impl Scope {
         Ok(sides)
     }
 
-    fn resized(&self, picture: &Picture, sides: Sides, at: &Span) -> Result<Frame, Finding> {
+    fn resized(&self, picture: &Picture, sides: Sides, at: &Span) -> Result<PictureFrame, Finding> {
         let sides = self.bounded(sides, at)?;
         let number = self.named("resample", at)?;
         let filter = match number {
-            Scalar::Int(number) => Filter::numbered(*number),
-            Scalar::Null => Some(Filter::Bilinear),
+            Scalar::Int(number) => ResampleFilter::numbered(*number),
+            Scalar::Null => Some(ResampleFilter::Bilinear),
             _ => None,
         };
         let filter = filter.ok_or_else(|| {
             Finding::error(at, "`resample` is no filter")
                 .label(format!("found {}, expected 0 to 5", super::shown(number)))
         })?;
-        if self.back_end == BackEnd::Torchvision && matches!(filter, Filter::Box | Filter::Hamming)
+        if self.back_end == BackEnd::Torchvision
+            && matches!(filter, ResampleFilter::Box | ResampleFilter::Hamming)
         {
             let message = format!("torchvision has no filter `{}`", filter.name());
             return Err(
@@ -163,7 +173,7 @@ impl Scope {
         &self,
         picture: &Picture,
         extent: &Extent,
-        pieces: &mut Vec<Frame>,
+        pieces: &mut Vec<PictureFrame>,
     ) -> Result<(), Finding> {
         let sides = self.extent(extent)?;
         let rows = picture.height().div_ceil(sides.height);
@@ -191,7 +201,7 @@ impl Scope {
         extent: &Extent,
         place: PadPlace,
         fill: Option<&Expr>,
-    ) -> Result<Frame, Finding> {
+    ) -> Result<PictureFrame, Finding> {
         let sides = self.extent(extent)?;
         if sides.height < picture.height() || sides.width < picture.width() {
             let message = format!(
@@ -233,13 +243,13 @@ impl Scope {
     fn border(&self, pixels: usize) -> usize {
         match self.back_end {
             BackEnd::Torchvision => pixels / 2,
-            BackEnd::Pil => pixels.div_ceil(2),
+            BackEnd::Pil | BackEnd::OlderPil => pixels.div_ceil(2),
         }
     }
 
     /// Takes the centre of a frame, widened with black where it is too small. The two back ends put the odd row or
     /// column of that border on different sides.
-    fn cropped(&self, picture: &Picture, name: &Ident) -> Result<Frame, Finding> {
+    fn cropped(&self, picture: &Picture, name: &Ident) -> Result<PictureFrame, Finding> {
         let size = self.named(&name.name, &name.at)?;
         let sides = geometry::stated(size).ok_or_else(|| {
             Finding::error(&name.at, "the setting is no size of a crop")
@@ -264,7 +274,7 @@ impl Scope {
 }
 
 /// Returns the bytes of a frame.
-fn picture<'f>(frame: &'f Frame, at: &Span) -> Result<&'f Picture, Finding> {
+fn picture<'f>(frame: &'f PictureFrame, at: &Span) -> Result<&'f Picture, Finding> {
     match &frame.pixels {
         FramePixels::Bytes(picture) => Ok(picture),
         FramePixels::Numbers(..) => {

@@ -3,8 +3,8 @@
 use registry::diag::{Finding, Span};
 use registry::syntax::Expr;
 
-use super::{Frame, FramePixels, Scope};
-use crate::sheet::{FrameLayout, FrameShape, Output, OutputKind};
+use super::{FramePixels, PictureFrame, PictureScope};
+use crate::sheet::{FrameLayout, FrameShape, OutputKind, ResultRule};
 
 /// Numbers of a result with their shape.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,13 +26,13 @@ pub enum Values {
 
 /// A picture's frames with the names around them.
 pub(crate) struct RunPicture {
-    pub(crate) frames: Vec<Frame>,
-    pub(crate) scope: Scope,
+    pub(crate) frames: Vec<PictureFrame>,
+    pub(crate) scope: PictureScope,
 }
 
 /// Assembles a result; none if its condition does not hold.
 pub(crate) fn assemble(
-    output: &Output,
+    output: &ResultRule,
     pictures: &mut [RunPicture],
 ) -> Result<Option<Tensor>, Finding> {
     let Some(first) = pictures.first() else { return Ok(None) };
@@ -99,7 +99,7 @@ pub(crate) fn assemble(
     }
 }
 
-fn push_all(scope: &Scope, exprs: &[Expr], values: &mut Vec<i64>) -> Result<(), Finding> {
+fn push_all(scope: &PictureScope, exprs: &[Expr], values: &mut Vec<i64>) -> Result<(), Finding> {
     for expr in exprs {
         values.push(scope.integer(expr)?);
     }
@@ -108,7 +108,7 @@ fn push_all(scope: &Scope, exprs: &[Expr], values: &mut Vec<i64>) -> Result<(), 
 
 /// Appends column and row of each patch of a frame, and -1 up to a count.
 fn push_positions(
-    scope: &Scope,
+    scope: &PictureScope,
     [rows, columns]: [&Expr; 2],
     count: usize,
     values: &mut Vec<i64>,
@@ -130,7 +130,7 @@ fn push_positions(
 }
 
 /// Returns the numbers and the shape of a frame.
-fn numbers<'f>(frame: &'f Frame, at: &Span) -> Result<(&'f [f32], &'f [usize]), Finding> {
+fn numbers<'f>(frame: &'f PictureFrame, at: &Span) -> Result<(&'f [f32], &'f [usize]), Finding> {
     match &frame.pixels {
         FramePixels::Numbers(values, shape) => Ok((values, shape)),
         FramePixels::Bytes(_) => {
@@ -170,19 +170,20 @@ impl Arrangement {
             slot[0] = slot[0].max(scope.size(rows)?);
         }
         let frames: usize = pictures.iter().map(|picture| picture.frames.len()).sum();
-        let most = pictures.iter().map(|picture| picture.frames.len()).max().unwrap_or(0);
+        let slots_each = pictures.iter().map(|picture| picture.frames.len()).max().unwrap_or(0);
         let mut shape = match layout.shape {
             FrameShape::Join => Vec::new(),
             FrameShape::Stack => vec![frames],
             FrameShape::Batch => vec![1, frames],
-            FrameShape::Pictures => vec![pictures.len(), most],
+            FrameShape::Pictures => vec![pictures.len(), slots_each],
         };
         shape.extend(&slot);
         let joins = layout.shape == FrameShape::Join;
         let fixed = if joins { &slot[1..] } else { &slot[..] };
         for picture in pictures {
-            if layout.shape == FrameShape::Pictures && picture.frames.len() != most && !widens {
-                return Err(unequal(at, &[picture.frames.len()], &[most], "frames"));
+            if layout.shape == FrameShape::Pictures && picture.frames.len() != slots_each && !widens
+            {
+                return Err(unequal(at, &[picture.frames.len()], &[slots_each], "frames"));
             }
             for frame in &picture.frames {
                 let shape = numbers(frame, at)?.1;
@@ -207,7 +208,7 @@ impl Arrangement {
                 .label(label)
                 .help("give fewer or smaller pictures"));
         }
-        let slots = (layout.shape == FrameShape::Pictures).then_some(most);
+        let slots = (layout.shape == FrameShape::Pictures).then_some(slots_each);
         Ok(Self { shape, count, slot, slots, joins })
     }
 
@@ -248,8 +249,8 @@ impl Arrangement {
     }
 }
 
-fn unequal(at: &Span, found: &[usize], expected: &[usize], what: &str) -> Finding {
-    let message = format!("pictures have different numbers of {what}: {found:?} and {expected:?}");
+fn unequal(at: &Span, actual: &[usize], expected: &[usize], what: &str) -> Finding {
+    let message = format!("pictures have different numbers of {what}: {actual:?} and {expected:?}");
     Finding::error(at, message).help("prepare these pictures one by one")
 }
 

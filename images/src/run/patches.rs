@@ -2,7 +2,7 @@
 
 use registry::diag::Finding;
 
-use super::{Frame, FramePixels, Scope};
+use super::{FramePixels, PictureFrame, PictureScope};
 use crate::picture::CHANNELS;
 use crate::sheet::{PatchAxis, PatchLayout};
 
@@ -22,7 +22,7 @@ struct PatchBlocks {
 }
 
 impl PatchBlocks {
-    fn walk(&self, axis: PatchAxis, frame: &Frame) -> AxisWalk {
+    fn walk(&self, axis: PatchAxis, frame: &PictureFrame) -> AxisWalk {
         let (length, stride) = match axis {
             PatchAxis::BlockRow => {
                 let block = self.merge * self.height;
@@ -43,9 +43,13 @@ impl PatchBlocks {
     }
 }
 
-impl Scope {
+impl PictureScope {
     /// Divides a frame of numbers into patches, and gives names to the counts.
-    pub(super) fn patch(&mut self, frame: &Frame, layout: &PatchLayout) -> Result<Frame, Finding> {
+    pub(super) fn patch(
+        &mut self,
+        frame: &PictureFrame,
+        layout: &PatchLayout,
+    ) -> Result<PictureFrame, Finding> {
         let at = &layout.height.at;
         let FramePixels::Numbers(values, _) = &frame.pixels else {
             return Err(Finding::error(at, "patches are cut from numbers")
@@ -85,7 +89,7 @@ impl Scope {
         let mut output = Vec::with_capacity(count);
         copy(values, 0, &axes, &mut output);
         let shape = vec![rows * columns, CHANNELS * time * height * width];
-        Ok(Frame {
+        Ok(PictureFrame {
             height: frame.height,
             width: frame.width,
             pixels: FramePixels::Numbers(output, shape),

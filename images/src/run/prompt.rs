@@ -6,12 +6,12 @@ use indexmap::IndexMap;
 use registry::diag::{Finding, Span};
 use registry::scalar::Scalar;
 
-use super::Scope;
+use super::PictureScope;
 use crate::sheet::{PartKind, PromptPart, TextPiece};
 
 /// The text of one image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prompt {
+pub struct ImagePrompt {
     /// The token that the text replaces.
     pub placeholder: String,
     /// Texts in order.
@@ -27,14 +27,14 @@ pub struct PromptPiece {
     pub times: usize,
 }
 
-impl Prompt {
+impl ImagePrompt {
     /// Returns the number of times that a token is in the text.
     pub fn count(&self, token: &str) -> usize {
         self.pieces.iter().filter(|piece| piece.text == token).map(|piece| piece.times).sum()
     }
 }
 
-impl fmt::Display for Prompt {
+impl fmt::Display for ImagePrompt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for piece in &self.pieces {
             for _ in 0..piece.times {
@@ -47,7 +47,7 @@ impl fmt::Display for Prompt {
 
 /// Writes the parts of a prompt.
 pub(crate) fn write(
-    scope: &mut Scope,
+    scope: &mut PictureScope,
     parts: &[PromptPart],
     tokens: &IndexMap<String, String>,
     pieces: &mut Vec<PromptPiece>,
@@ -85,7 +85,7 @@ pub(crate) fn write(
 
 /// Appends a piece; tokens and pieces together stay within the limit.
 fn push(
-    scope: &Scope,
+    scope: &PictureScope,
     piece: PromptPiece,
     at: &Span,
     pieces: &mut Vec<PromptPiece>,
@@ -97,7 +97,7 @@ fn push(
     Ok(())
 }
 
-fn bounded(scope: &Scope, count: usize, at: &Span) -> Result<usize, Finding> {
+fn bounded(scope: &PictureScope, count: usize, at: &Span) -> Result<usize, Finding> {
     if count > scope.limits.tokens {
         let label = format!("found {count}, expected at most {}", scope.limits.tokens);
         return Err(Finding::error(at, "the prompt has too many tokens").label(label));
@@ -106,7 +106,7 @@ fn bounded(scope: &Scope, count: usize, at: &Span) -> Result<usize, Finding> {
 }
 
 /// Fills the expressions of a text.
-fn filled(scope: &Scope, text: &[TextPiece]) -> Result<String, Finding> {
+fn filled(scope: &PictureScope, text: &[TextPiece]) -> Result<String, Finding> {
     let mut filled = String::new();
     for piece in text {
         match piece {

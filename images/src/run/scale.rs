@@ -4,17 +4,17 @@ use registry::diag::{Finding, Span};
 use registry::eval::truth;
 use registry::scalar::Scalar;
 
-use super::Scope;
+use super::PictureScope;
 use crate::picture::{CHANNELS, Picture};
 use crate::resample::BackEnd;
-use crate::sheet::Rounding;
+use crate::sheet::PixelRounding;
 
 /// The number of each byte of each channel.
 pub(super) type LevelTable = [[f32; 256]; CHANNELS];
 
-impl Scope {
+impl PictureScope {
     /// Computes the table of a back end by the settings of rescaling and normalising.
-    pub(super) fn levels(&self, rounding: Rounding, at: &Span) -> Result<LevelTable, Finding> {
+    pub(super) fn levels(&self, rounding: PixelRounding, at: &Span) -> Result<LevelTable, Finding> {
         let rescales = truth(self.named("do_rescale", at)?);
         let normalises = truth(self.named("do_normalize", at)?);
         let factor = match (rescales, self.named("rescale_factor", at)?.as_f64()) {
@@ -30,9 +30,9 @@ impl Scope {
             let norm = mean.zip(deviation);
             for (byte, level) in levels.iter_mut().enumerate() {
                 *level = match (rounding, self.back_end) {
-                    (Rounding::BFloat16, _) => bf16_level(byte as f32, factor, norm),
+                    (PixelRounding::BFloat16, _) => bf16_level(byte as f32, factor, norm),
                     (_, BackEnd::Torchvision) => torch_level(byte as f32, factor, norm),
-                    (_, BackEnd::Pil) => numpy_level(byte as f64, factor, norm),
+                    (_, BackEnd::Pil | BackEnd::OlderPil) => numpy_level(byte as f64, factor, norm),
                 };
             }
         }

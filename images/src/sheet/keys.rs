@@ -1,12 +1,13 @@
 //! Keys of the files, and the words that some of them take.
 
-use super::{FrameShape, PadPlace, PatchAxis, Rounding, Side};
+use super::{FrameShape, PadPlace, PatchAxis, PixelRounding, SizeSide};
 
-pub(super) const SHEET: [&str; 9] = [
+pub(super) const SHEET: [&str; 10] = [
     "processor",
     "about",
     "images",
     "settings",
+    "values",
     "sizes",
     "ignored",
     "torchvision_only",
@@ -42,11 +43,12 @@ pub(super) const PROMPT: [&str; 7] =
 pub(super) const PART: [&str; 8] =
     ["when", "let", "times", "token", "text", "for", "below", "parts"];
 
-pub(super) const SIDES: [(&str, Side); 2] = [("square", Side::Square), ("edge", Side::Edge)];
+pub(super) const SIDES: [(&str, SizeSide); 2] =
+    [("square", SizeSide::Square), ("edge", SizeSide::Edge)];
 pub(super) const PLACES: [(&str, PadPlace); 2] =
     [("centre", PadPlace::Centre), ("start", PadPlace::Start)];
-pub(super) const ROUNDINGS: [(&str, Rounding); 2] =
-    [("float32", Rounding::Float32), ("bfloat16", Rounding::BFloat16)];
+pub(super) const ROUNDINGS: [(&str, PixelRounding); 2] =
+    [("float32", PixelRounding::Float32), ("bfloat16", PixelRounding::BFloat16)];
 pub(super) const SHAPES: [(&str, FrameShape); 4] = [
     ("join", FrameShape::Join),
     ("stack", FrameShape::Stack),

@@ -1,4 +1,4 @@
-//! A file as a [`Sheet`], with everything that is wrong with it.
+//! A file as a [`ProcessorSheet`], with everything that is wrong with it.
 
 use std::sync::Arc;
 
@@ -13,11 +13,12 @@ use registry::text::MappedText;
 use registry::yaml::{self, TreeReader, YamlMap, YamlNode, YamlValue};
 
 use super::{
-    FrameLayout, Output, OutputKind, PartKind, PromptPart, PromptRule, Sheet, TextPiece, keys,
+    FrameLayout, OutputKind, PartKind, ProcessorSheet, PromptPart, PromptRule, ResultRule,
+    TextPiece, keys,
 };
 
 /// Reads a file, or returns all findings.
-pub(super) fn read(source: &Arc<SourceText>) -> Result<Sheet, Vec<Finding>> {
+pub(super) fn read(source: &Arc<SourceText>) -> Result<ProcessorSheet, Vec<Finding>> {
     let tree = yaml::read(source)?;
     let mut reader = SheetReader::default();
     let sheet = reader.sheet(&tree);
@@ -30,7 +31,7 @@ pub(super) struct SheetReader {
 }
 
 impl SheetReader {
-    fn sheet(&mut self, tree: &YamlNode) -> Option<Sheet> {
+    fn sheet(&mut self, tree: &YamlNode) -> Option<ProcessorSheet> {
         let known: Vec<&str> = keys::SHEET.into_iter().chain([keys::PROMPTS]).collect();
         let map = self.tree.map(tree, "a processor", &known)?;
         let name = self.tree.needed(map, "processor", tree, "a processor");
@@ -45,6 +46,11 @@ impl SheetReader {
         for node in self.tree.list_of(map, keys::PROMPTS) {
             prompts.extend(self.prompt(node));
         }
+        let mut values = IndexMap::new();
+        let of_classes = map.get("values").and_then(|entry| self.tree.any_map(&entry.value));
+        for class in of_classes.into_iter().flat_map(YamlMap::keys) {
+            values.insert(class.clone(), self.values(of_classes?, class));
+        }
         let mut sizes = IndexMap::new();
         let sized = map.get("sizes").and_then(|entry| self.tree.any_map(&entry.value));
         for key in sized.into_iter().flat_map(YamlMap::keys) {
@@ -52,10 +58,11 @@ impl SheetReader {
                 sizes.insert(key.clone(), side);
             }
         }
-        Some(Sheet {
+        Some(ProcessorSheet {
             name: name?.name,
             images: self.tree.strings_of(map, "images"),
             settings: self.values(map, "settings"),
+            values,
             sizes,
             ignored: self.tree.strings_of(map, "ignored"),
             torchvision_only: self.flag(map, "torchvision_only"),
@@ -153,7 +160,7 @@ impl SheetReader {
         }
     }
 
-    fn output(&mut self, node: &YamlNode) -> Option<Output> {
+    fn output(&mut self, node: &YamlNode) -> Option<ResultRule> {
         let map = self.tree.map(node, "a result", &keys::OUTPUT)?;
         let when = self.expr(map, "when");
         let kind = if map.contains_key("number") {
@@ -180,7 +187,7 @@ impl SheetReader {
             self.tree.findings.push(finding.help(help));
             return None;
         };
-        Some(Output { when, at: node.at.clone(), kind })
+        Some(ResultRule { when, at: node.at.clone(), kind })
     }
 
     fn frames(&mut self, map: &YamlMap, key: &str) -> Option<FrameLayout> {

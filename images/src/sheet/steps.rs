@@ -88,14 +88,14 @@ impl SheetReader {
             let inner = self.tree.map(&entry.value, "a choice by ratio", &keys::RATIO)?;
             return Some(Choice::Ratio {
                 least: self.needed(inner, "least", &entry.value, "a choice by ratio")?,
-                most: self.needed(inner, "most", &entry.value, "a choice by ratio")?,
+                limit: self.needed(inner, "most", &entry.value, "a choice by ratio")?,
                 area: self.needed(inner, "area", &entry.value, "a choice by ratio")?,
             });
         }
         if let Some(entry) = map.get("canvas") {
             let inner = self.tree.map(&entry.value, "a choice of a canvas", &keys::CANVAS)?;
             return Some(Choice::Canvas {
-                most: self.needed(inner, "most", &entry.value, "a choice of a canvas")?,
+                limit: self.needed(inner, "most", &entry.value, "a choice of a canvas")?,
                 side: self.needed(inner, "side", &entry.value, "a choice of a canvas")?,
                 largest: self.needed(inner, "largest", &entry.value, "a choice of a canvas")?,
             });
