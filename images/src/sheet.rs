@@ -301,11 +301,11 @@ impl ProcessorSheet {
 
 /// Returns the texts of the files.
 fn sources() -> impl Iterator<Item = Arc<SourceText>> {
-    let text = |(path, text): &(&str, &str)| SourceText {
-        path: (*path).to_owned(),
-        text: (*text).to_owned(),
-    };
-    PROCESSORS.iter().map(text).map(Arc::new)
+    PROCESSORS.iter().map(|(path, text)| source(path, text))
+}
+
+fn source(path: &str, text: &str) -> Arc<SourceText> {
+    Arc::new(SourceText { path: path.to_owned(), text: text.to_owned() })
 }
 
 #[cfg(test)]
