@@ -1,4 +1,4 @@
-//! Configurations that cannot be opened or run, and pictures that a class refuses.
+//! Configurations in all their places, those that cannot be opened or run, and pictures that a class refuses.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -71,4 +71,23 @@ fn pictures_beyond_the_rules_are_refused() {
     let text = r#"{ "image_processor_type": "CLIPImageProcessor", "resample": 4 }"#;
     let error = opened(text, ProcessorOptions::default()).unwrap().prepare(&[grey(3, 4)]);
     assert!(error.unwrap_err().to_string().contains("torchvision has no filter `box`"));
+}
+
+#[test]
+fn a_whole_processor_may_hold_the_image_processor() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = r#"{
+        "processor_class": "LlavaProcessor",
+        "patch_size": 14,
+        "image_token": "<picture>",
+        "image_processor": { "image_processor_type": "CLIPImageProcessorFast", "crop_size": 56, "size": 56 }
+    }"#;
+    fs_err::write(folder.path().join("processor_config.json"), text).unwrap();
+    let processor = Processor::open(folder.path()).unwrap();
+    assert_eq!(processor.kind(), "clip");
+    let prepared = processor.prepare(&[grey(30, 40), grey(80, 9)]).unwrap();
+    assert_eq!(prepared.outputs["pixel_values"].shape, [2, 3, 56, 56]);
+    assert_eq!(prepared.prompts[1].placeholder, "<picture>");
+    assert_eq!(prepared.prompts[1].count("<picture>"), 16);
+    assert!(processor.prepare(&[]).unwrap().outputs.is_empty());
 }
