@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::tool::root;
 
 /// Folders of code: those of crates, of scripts and of tests.
-pub(super) const FOLDERS: [&str; 21] = [
+pub(super) const FOLDERS: [&str; 22] = [
     ".ci",
     "benches",
     "chat",
@@ -19,6 +19,7 @@ pub(super) const FOLDERS: [&str; 21] = [
     "engines",
     "fixtures",
     "hub",
+    "images",
     "jobs",
     "lanes",
     "models",

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Folders of the program's sources.
-pub(crate) const SOURCES: [&str; 18] = [
+pub(crate) const SOURCES: [&str; 19] = [
     "chat/src",
     "compile/src",
     "serve/src",
@@ -19,6 +19,7 @@ pub(crate) const SOURCES: [&str; 18] = [
     "parity/src",
     "models/src",
     "hub/src",
+    "images/src",
     "jobs/src",
     "lanes/src",
     "proofs/src",
