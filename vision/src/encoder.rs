@@ -6,8 +6,8 @@ use engine::{
     Chunk, ChunkGiven, ChunkMask, Engine, ExtraInputs, ModelSource, NativeEngine, NoProbe, OutputRows, Session,
     SessionOptions,
 };
-use images::picture::Picture;
-use images::{OpenError, PrepareError, Processor};
+use formats::numbers::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use images::{OpenError, Picture, PrepareError, Processor};
 use models::open::{OpenOptions, open};
 use models::specs::Specs;
 use registry::dtype::Dtype;
@@ -116,7 +116,8 @@ impl VisionEncoder {
         let axes = frame.positions.each_ref().map(Vec::as_slice);
         let placed = if axes[0].is_empty() { &axes[..0] } else { &axes[..] };
         let given = ChunkGiven { positions: placed, ..ChunkGiven::default() };
-        let inputs = ExtraInputs { hidden: &frame.patches, masks: &[mask], given: &[given] };
+        let patches = rounded(&frame.patches, self.session.dtype());
+        let inputs = ExtraInputs { hidden: &patches, masks: &[mask], given: &[given] };
         let encoded = self.session.step_with(&[chunk], inputs, &mut NoProbe);
         self.session.release(slot)?;
         let encoded = encoded?;
@@ -132,6 +133,16 @@ impl VisionEncoder {
         }
         let (lines, columns) = frame.grid;
         Ok(EncodedFrame { rows, width, lines, columns })
+    }
+}
+
+/// Rounds patches to the dtype of a run, as the reference casts pixels.
+fn rounded(patches: &[f32], dtype: Dtype) -> Vec<f32> {
+    let numbers = patches.iter();
+    match dtype {
+        Dtype::F32 => patches.to_vec(),
+        Dtype::Bf16 => numbers.map(|x| bf16_to_f32(f32_to_bf16(*x))).collect(),
+        Dtype::F16 => numbers.map(|x| f16_to_f32(f32_to_f16(*x))).collect(),
     }
 }
 
