@@ -51,6 +51,10 @@ pub fn compile(
     target: &Target,
     texts: &ConfigTexts,
 ) -> Result<Code, Vec<Finding>> {
+    if let Some(class) = spec.encodes.first() {
+        let message = format!("the target `{}` has no encoders of images", target.name);
+        return Err(vec![Finding::error(&class.at, message)]);
+    }
     let first = walked(spec, ops, target, Division::default())?;
     let (walk, root) = match first.0.division.clone().decided() {
         Some(division) => walked(spec, ops, target, division)?,

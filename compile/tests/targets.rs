@@ -97,7 +97,14 @@ fn all_of_it_is_used(target: &Target, refusals: Refusals<'_>, idle: &[&str]) {
             Refusals::Of(list) => list.iter().find(|(spec, _)| *spec == name).copied(),
             Refusals::AllBut(_) => None,
         };
-        match (written(&name, target), refused) {
+        let code = written(&name, target);
+        if let Err(findings) = &code
+            && findings[0].message.contains("has no encoders of images")
+        {
+            assert!(name.ends_with("_encoder"), "{name}: {}", findings[0].message);
+            continue;
+        }
+        match (code, refused) {
             (Ok(code), None) => {
                 compiled += 1;
                 ops.extend(code.ops);
