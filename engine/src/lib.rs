@@ -52,18 +52,22 @@ mod exec;
 mod feature;
 mod finite;
 mod given;
+mod given_rows;
 mod masks;
 mod memory;
 mod native;
 mod parts;
+mod rows_session;
 mod session;
 mod step_rows;
 
 pub use error::{DeviceError, Error};
 pub use given::{ChunkGiven, refuse_rows};
+pub use given_rows::GivenRows;
 pub use masks::{ChunkMask, ExtraInputs, refuse_documents, refuse_prefix, refuse_spans};
 pub use memory::keep_freed_memory;
 pub use native::NativeEngine;
+pub use rows_session::RowsSession;
 pub use session::{
     Chunk, Engine, InputObserver, InputRounding, Logits, ModelSource, NoProbe, OutputRows, Probe,
     ProductArithmetic, Session, SessionFeatures, SessionOptions, ShownParts, SlotId, StateValue,

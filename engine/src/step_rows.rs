@@ -8,9 +8,6 @@ use crate::ops::ChunkRows;
 /// Rows with their numbers in a step.
 pub(crate) type NumberedRows<'a> = &'a [(usize, &'a [f32])];
 
-/// Ranges of rows of a step, each with its positions by axis.
-pub(crate) type PlacedRows<'a> = &'a [(Range<usize>, &'a [&'a [u32]])];
-
 /// Rows and positions that the chunks of a step are given, by the rows of the step.
 #[derive(Debug, Default)]
 pub(crate) struct StepGiven<'a> {

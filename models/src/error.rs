@@ -54,7 +54,7 @@ pub enum Error {
 
     #[error(
         "`{}`: no spec describes the encoder of images of `{architecture}`; write one with \
-         `encodes: [{architecture}]` and give it as --spec, or leave --encoder out for the text model",
+         `encodes: [{architecture}]` and give it by the option `spec`, or leave out the option `encoder` for the text model",
         place.display()
     )]
     NoEncoder { architecture: String, place: PathBuf },

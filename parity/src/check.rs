@@ -20,11 +20,12 @@ use crate::kv_fp8;
 use crate::limit::{Limit, Unproven};
 use crate::mask_support::{masked, runnable_part};
 use crate::order::ExecutionOrder;
-use crate::prompt_session::PromptSession;
+use crate::prompt_session;
 use crate::report::Report;
 use crate::route::{Router, RouterRow, RoutingProbe, routers};
 use crate::rule;
 use crate::schedules::{self, Baseline};
+use engine::RowsSession;
 
 mod greedy;
 mod head;
@@ -301,7 +302,7 @@ impl EngineCheck<'_> {
             if dtype == Dtype::F32 { Vec::new() } else { load_reference(dump, dtype, order)? };
         let reference = if dtype == Dtype::F32 { &self.base } else { &loaded };
         let opened = masked(prompts, options.engine(dtype));
-        let mut session = PromptSession::new(engine.open(source, &opened)?);
+        let mut session = RowsSession::new(engine.open(source, &opened)?);
         let features = session.features();
         let seen = order.exposed(features, session.shown_parts());
         report.note(not_exposed(engine.name(), features, order, &seen));
@@ -331,7 +332,7 @@ impl EngineCheck<'_> {
                 rounds: self.coded,
                 widest,
             };
-            session.begin(dump, dtype, prompt)?;
+            prompt_session::begin(&mut session, dump, dtype, prompt)?;
             gates.extend(compare_prompt(&mut session, &comparison, options, &mut agreement)?);
         }
         if gates.iter().any(Gate::is_not_finite) {
@@ -390,7 +391,7 @@ pub fn check_schedules(
     let mut rows = Vec::new();
     for dtype in dtypes {
         let mut session =
-            PromptSession::new(engine.open(source, &masked(prompts, options.engine(dtype)))?);
+            RowsSession::new(engine.open(source, &masked(prompts, options.engine(dtype)))?);
         let plans = SchedulePlans { dump: None, exact: engine.exact(), noise: None };
         rows.extend(plans.run(&mut session, prompts, dtype, options)?);
     }
@@ -426,7 +427,7 @@ impl SchedulePlans<'_> {
     /// Runs the schedules of a model.
     fn run(
         &self,
-        session: &mut PromptSession,
+        session: &mut RowsSession,
         prompts: &[Prompt],
         dtype: Dtype,
         options: &CheckOptions,
@@ -449,10 +450,12 @@ impl SchedulePlans<'_> {
         let phased = self.exact && phased(session.model());
         for (prompt, length, all) in plans {
             match self.dump {
-                Some(dump) if prompt.has_rows() => session.begin(dump, dtype, prompt)?,
+                Some(dump) if prompt.has_rows() => {
+                    prompt_session::begin(session, dump, dtype, prompt)?
+                }
                 Some(dump) => {
                     if let Some(longest) = longest(prompts) {
-                        session.begin(dump, dtype, longest)?;
+                        prompt_session::begin(session, dump, dtype, longest)?;
                     }
                     session.begin_text();
                 }

@@ -7,7 +7,6 @@
 mod changed;
 mod manifest;
 mod prompt;
-mod rows;
 mod seal;
 mod tensor_file;
 
@@ -26,8 +25,6 @@ pub use manifest::{
     ReferencePatch, StateInfo, TapInfo, TrustedPhase, VERSION,
 };
 pub use prompt::{Phase, Prompt, PromptError, check_prompts};
-pub use rows::GivenRows;
-pub(crate) use rows::{PartViews, RowsPart};
 pub use seal::{FileChecksums, sealed};
 use tensor_file::TensorFile;
 
@@ -428,7 +425,7 @@ impl Dump {
     }
 
     /// Returns the rows in the place of embeddings that a prompt has; none for text.
-    pub fn rows_of(&self, run: Dtype, prompt: &Prompt) -> Result<Option<GivenRows>, Error> {
+    pub fn rows_of(&self, run: Dtype, prompt: &Prompt) -> Result<Option<engine::GivenRows>, Error> {
         if !prompt.has_rows() {
             return Ok(None);
         }
@@ -436,7 +433,7 @@ impl Dump {
         let read = |name: String| Ok::<_, Error>(self.store.read(&name)?.data);
         let given = !prompt.given.is_empty();
         let layers = 0..prompt.beside;
-        Ok(Some(GivenRows {
+        Ok(Some(engine::GivenRows {
             at: prompt.given.clone(),
             rows: if given { read(format!("{base}/given"))? } else { Vec::new() },
             beside: layers

@@ -52,15 +52,8 @@ pub fn resolve(
     let mut report = FindingSet::default();
     let given_config = config;
     let encoder = !spec.encodes.is_empty();
-    let of_encoder = encoder.then(|| config.of_encoder());
-    let config = of_encoder.as_ref().unwrap_or(config);
-    let mentions = mentions::of(spec);
-    for key in &mentions.keys {
-        config.mark(key);
-    }
-    mentions::unused(spec, &mentions, &mut report);
     let fuel = Fuel::default();
-    let config = &config.with_defaults(defaults(spec, config, &fuel, &mut report));
+    let config = &read_by(spec, config, &fuel, &mut report);
     let dims = DimTable::resolve(spec, config, &fuel, &mut report);
     let refused = match words::of(spec, ops, &fuel) {
         Ok(words) => words::check(&words, config, dims.layers(), &mut report),
@@ -144,6 +137,19 @@ pub fn resolve(
         compare_with_owner(&mut model, owner, given_config, ops);
     }
     Ok((model, report.findings))
+}
+
+/// Returns the config as the spec reads it: that of an encoder or of a text model, with defaults. All keys that the spec mentions
+/// count as read.
+fn read_by(spec: &Spec, config: &Config, fuel: &Fuel, report: &mut FindingSet) -> Config {
+    let of_encoder = (!spec.encodes.is_empty()).then(|| config.of_encoder());
+    let config = of_encoder.as_ref().unwrap_or(config);
+    let mentions = mentions::of(spec);
+    for key in &mentions.keys {
+        config.mark(key);
+    }
+    mentions::unused(spec, &mentions, report);
+    config.with_defaults(defaults(spec, config, fuel, report))
 }
 
 /// Warns of each key of a config that nothing reads.

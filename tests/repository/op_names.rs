@@ -13,9 +13,10 @@ const HOMES: [&str; 4] =
     ["registry/src/ops", "registry/src/ops.rs", "engine/src/ops", "engine/src/ops.rs"];
 
 /// Ops whose names are words of other things too: keys of specs and of JSON, headings of tables.
-const WORDS: [&str; 23] = [
+const WORDS: [&str; 24] = [
     "add",
     "cast",
+    "choose",
     "clamp",
     "concat",
     "differ",

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Folders of the program's sources.
-pub(crate) const SOURCES: [&str; 19] = [
+pub(crate) const SOURCES: [&str; 20] = [
     "chat/src",
     "compile/src",
     "serve/src",
@@ -20,6 +20,7 @@ pub(crate) const SOURCES: [&str; 19] = [
     "models/src",
     "hub/src",
     "images/src",
+    "vision/src",
     "jobs/src",
     "lanes/src",
     "proofs/src",

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use engine::{
-    Chunk, ChunkGiven, ChunkMask, Engine, ExtraInputs, ModelSource, NativeEngine, NoProbe, OutputRows, Session,
-    SessionOptions,
+    Chunk, ChunkGiven, ChunkMask, Engine, ExtraInputs, ModelSource, NativeEngine, NoProbe,
+    OutputRows, Session, SessionOptions,
 };
 use formats::numbers::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
-use images::{OpenError, Picture, PrepareError, Processor};
+use images::{ImagePrompt, OpenError, Picture, PrepareError, Processor};
 use models::open::{OpenOptions, open};
 use models::specs::Specs;
 use registry::dtype::Dtype;
@@ -50,6 +50,15 @@ pub struct EncodedFrame {
     pub lines: usize,
     /// Columns of rows.
     pub columns: usize,
+}
+
+/// Frames of pictures, and the text that stands for each picture in a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EncodedPictures {
+    /// Frames in the order of the processor.
+    pub frames: Vec<EncodedFrame>,
+    /// The text of each picture's placeholder; empty if the checkpoint has no class that writes one.
+    pub prompts: Vec<ImagePrompt>,
 }
 
 /// Reasons that pictures give no rows.
@@ -102,10 +111,12 @@ impl VisionEncoder {
     }
 
     /// Turns pictures into rows, frame by frame in the order of the processor.
-    pub fn encode(&mut self, pictures: &[Picture]) -> Result<Vec<EncodedFrame>, Error> {
+    pub fn encode(&mut self, pictures: &[Picture]) -> Result<EncodedPictures, Error> {
         let prepared = self.processor.prepare(pictures)?;
         let frames = frames(&prepared, &self.layout, self.patch)?;
-        frames.iter().map(|frame| self.encode_frame(frame)).collect()
+        let frames =
+            frames.iter().map(|frame| self.encode_frame(frame)).collect::<Result<_, _>>()?;
+        Ok(EncodedPictures { frames, prompts: prepared.prompts })
     }
 
     fn encode_frame(&mut self, frame: &FrameRows) -> Result<EncodedFrame, Error> {
@@ -148,6 +159,9 @@ fn rounded(patches: &[f32], dtype: Dtype) -> Vec<f32> {
 
 impl std::fmt::Debug for VisionEncoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("VisionEncoder").field("layout", &self.layout).field("patch", &self.patch).finish_non_exhaustive()
+        f.debug_struct("VisionEncoder")
+            .field("layout", &self.layout)
+            .field("patch", &self.patch)
+            .finish_non_exhaustive()
     }
 }

@@ -64,7 +64,9 @@ fn cut_all(
     side: usize,
 ) -> Result<Vec<FramePatches>, Error> {
     let &[.., channels, height, width] = shape else {
-        return Err(Error::Pixels(format!("`pixel_values` is {shape:?}; expected frames of channels, lines and columns")));
+        return Err(Error::Pixels(format!(
+            "`pixel_values` is {shape:?}; expected frames of channels, lines and columns"
+        )));
     };
     let size = channels * height * width;
     if size == 0 {
@@ -77,7 +79,9 @@ fn cut_all(
     for (n, frame) in frames.enumerate().filter(|(n, _)| filled[*n]) {
         let (frame_height, frame_width) = sizes.as_ref().map_or((height, width), |sizes| sizes[n]);
         if frame_height > height || frame_width > width {
-            return Err(Error::Pixels(format!("a frame of {frame_height} x {frame_width} lies in one of {height} x {width} pixels")));
+            return Err(Error::Pixels(format!(
+                "a frame of {frame_height} x {frame_width} lies in one of {height} x {width} pixels"
+            )));
         }
         let (lines, columns) = (frame_height / side, frame_width / side);
         let mut numbers = Vec::with_capacity(channels * lines * columns * side * side);
@@ -121,7 +125,8 @@ fn filled_frames(prepared: &PreparedPictures, frames: usize, size: usize) -> Vec
         _ => None,
     });
     let mask = masks.last();
-    let is_filled = |values: &Vec<i64>, n: usize| values[n * size..][..size].iter().any(|x| *x != 0);
+    let is_filled =
+        |values: &Vec<i64>, n: usize| values[n * size..][..size].iter().any(|x| *x != 0);
     (0..frames).map(|n| mask.is_none_or(|values| is_filled(values, n))).collect()
 }
 
@@ -133,7 +138,9 @@ fn given_patches(
 ) -> Result<Vec<FramePatches>, Error> {
     let grids = integers(prepared, 3).or_else(|| integers(prepared, 2));
     let Some(grids) = grids.filter(|_| width > 0) else {
-        return Err(Error::Pixels("the processor gives patches, and no lines and columns of them".to_owned()));
+        return Err(Error::Pixels(
+            "the processor gives patches, and no lines and columns of them".to_owned(),
+        ));
     };
     let counts: Vec<usize> = grids.iter().map(|grid| grid.iter().product()).collect();
     let rows = values.len() / width;
@@ -145,7 +152,9 @@ fn given_patches(
         let start = if one_after_another { from } else { n * padded };
         from += count;
         let Some(numbers) = values.get(start * width..(start + count) * width) else {
-            return Err(Error::Pixels(format!("{rows} patches of {width} numbers do not have the lines and columns {grids:?}")));
+            return Err(Error::Pixels(format!(
+                "{rows} patches of {width} numbers do not have the lines and columns {grids:?}"
+            )));
         };
         let &[.., lines, columns] = &**grid else { continue };
         // Several steps in time are pictures of their own.
@@ -162,10 +171,15 @@ fn placed(frame: FramePatches, layout: &ImageLayout, width: usize) -> Result<Fra
     let count = lines * columns;
     let Some(placed) = layout.place(lines, columns).filter(|_| count > 0) else {
         let block = layout.block;
-        return Err(Error::Pixels(format!("{lines} x {columns} patches do not divide into blocks of {block} x {block}")));
+        return Err(Error::Pixels(format!(
+            "{lines} x {columns} patches do not divide into blocks of {block} x {block}"
+        )));
     };
     if numbers.len() != count * width {
-        return Err(Error::Pixels(format!("a patch has {} numbers; the encoder takes {width}", numbers.len() / count)));
+        return Err(Error::Pixels(format!(
+            "a patch has {} numbers; the encoder takes {width}",
+            numbers.len() / count
+        )));
     }
     let stored = stored_places(layout, lines, columns);
     let mut patches = vec![0.0; layout.skip * width];
@@ -179,7 +193,14 @@ fn placed(frame: FramePatches, layout: &ImageLayout, width: usize) -> Result<Fra
     let (down, across) = given.map(|(line, column)| (*line as u32, *column as u32)).unzip();
     let windows = if layout.window.is_some() { placed.windows } else { Vec::new() };
     let grid = (lines / layout.block, columns / layout.block);
-    Ok(FrameRows { tokens, patches, positions: [down, across], windows, blocks: placed.blocks, grid })
+    Ok(FrameRows {
+        tokens,
+        patches,
+        positions: [down, across],
+        windows,
+        blocks: placed.blocks,
+        grid,
+    })
 }
 
 /// Returns for each patch in lines its number among those that a processor gave.

@@ -6,5 +6,7 @@
 
 mod encoder;
 mod frames;
+mod prompt;
 
-pub use encoder::{EncodedFrame, EncoderOptions, Error, VisionEncoder};
+pub use encoder::{EncodedFrame, EncodedPictures, EncoderOptions, Error, VisionEncoder};
+pub use prompt::PicturePrompt;

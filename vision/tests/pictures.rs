@@ -42,7 +42,8 @@ fn reference(file: &SafetensorsFile, name: &str) -> Vec<f32> {
 fn distance(rows: &[f32], reference: &[f32]) -> (f64, f64) {
     let mean = |sum: f64| (sum / reference.len() as f64).sqrt();
     let squares = reference.iter().map(|x| f64::from(*x).powi(2)).sum();
-    let gaps = rows.iter().zip(reference).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum();
+    let gaps =
+        rows.iter().zip(reference).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum();
     (mean(gaps), mean(squares))
 }
 
@@ -57,11 +58,15 @@ fn rows_of_pictures_are_those_of_the_reference() {
             let options = EncoderOptions { dtype, threads: Some(1) };
             let mut specs = Specs::builtin();
             let mut encoder = VisionEncoder::open(&folder, &mut specs, &options).unwrap();
-            for (group, members) in
-                [("small", &["small"][..]), ("tall", &["tall"]), ("wide", &["wide"]), ("all", &["small", "tall", "wide"])]
-            {
+            for (group, members) in [
+                ("small", &["small"][..]),
+                ("tall", &["tall"]),
+                ("wide", &["wide"]),
+                ("all", &["small", "tall", "wide"]),
+            ] {
                 let frames = encoder.encode(&pictures(members)).unwrap();
-                let rows: Vec<f32> = frames.iter().flat_map(|frame| frame.rows.clone()).collect();
+                let rows: Vec<f32> =
+                    frames.frames.iter().flat_map(|frame| frame.rows.clone()).collect();
                 let wanted = reference(&truth, &format!("{dtype}/{group}"));
                 assert_eq!(rows.len(), wanted.len(), "{name} {dtype} {group}");
                 let (gap, size) = distance(&rows, &wanted);
@@ -70,7 +75,10 @@ fn rows_of_pictures_are_those_of_the_reference() {
                     Dtype::F32 => 1e-5 * size,
                     _ => 1.5 * distance(&wanted, &reference(&truth, &format!("f32/{group}"))).0,
                 };
-                assert!(gap <= bound, "{name} {dtype} {group}: {gap:.2e} off, bound {bound:.2e}, rows {size:.2e}");
+                assert!(
+                    gap <= bound,
+                    "{name} {dtype} {group}: {gap:.2e} off, bound {bound:.2e}, rows {size:.2e}"
+                );
             }
         }
     }

@@ -13,10 +13,12 @@ use crate::device::{DeviceBuffer, DeviceQueue};
 use crate::kernels::tokens::round_rows;
 use crate::masks::SequenceMask;
 use crate::states::{Memory, Slot};
-use crate::step_rows::PlacedRows;
 use crate::value::{DeviceValue, GraphValue};
 use crate::weights::{DeviceMatrix, SessionWeights, WeightMatrix};
 use crate::{Error, InputObserver};
+
+/// Ranges of rows of a step, each with its positions by axis.
+pub(crate) type PlacedRows<'a> = &'a [(Range<usize>, &'a [&'a [u32]])];
 
 /// One chunk of a step, as kernels see it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -27,9 +27,9 @@ impl GridEmbed {
             filter: args.one_of(
                 "mode",
                 &[
-                    ("bilinear", Filter::Linear),
-                    ("bicubic", Filter::Cubic),
-                    ("antialias", Filter::Covering),
+                    ("bilinear", PlaceFilter::Linear),
+                    ("bicubic", PlaceFilter::Cubic),
+                    ("antialias", PlaceFilter::Covering),
                 ],
             )?,
             align_corners: args.flag("align_corners")?,
@@ -92,7 +92,7 @@ fn extent(positions: &[u32]) -> usize {
 
 /// The weights of places by their distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Filter {
+enum PlaceFilter {
     /// Of the two next to a position.
     Linear,
     /// Of the four next to it.
@@ -104,7 +104,7 @@ enum Filter {
 /// The way in which places of a grid of `side` are found for an axis of another length.
 struct Resampling {
     side: usize,
-    filter: Filter,
+    filter: PlaceFilter,
     align_corners: bool,
     zeros_outside: bool,
 }
@@ -119,11 +119,11 @@ impl Resampling {
         } else {
             (position + 0.5) * side / length as f32 - 0.5
         };
-        if self.filter == Filter::Covering {
+        if self.filter == PlaceFilter::Covering {
             return self.covered(place, (side / length as f32).max(1.0));
         }
         let floor = place.floor();
-        let offsets = if self.filter == Filter::Cubic { -1..=2 } else { 0..=1 };
+        let offsets = if self.filter == PlaceFilter::Cubic { -1..=2 } else { 0..=1 };
         let last = self.side as i64 - 1;
         offsets
             .map(|offset: i32| {
@@ -131,7 +131,7 @@ impl Resampling {
                 let outside = self.zeros_outside && !(0..=last).contains(&raw);
                 let distance = (place - floor - offset as f32).abs();
                 let weight = match self.filter {
-                    Filter::Cubic => cubic(distance),
+                    PlaceFilter::Cubic => cubic(distance),
                     _ => (1.0 - distance).max(0.0),
                 };
                 (raw.clamp(0, last) as usize, if outside { 0.0 } else { weight })
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     fn linear(align_corners: bool) -> Resampling {
-        Resampling { side: 4, filter: Filter::Linear, align_corners, zeros_outside: false }
+        Resampling { side: 4, filter: PlaceFilter::Linear, align_corners, zeros_outside: false }
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn weights_of_a_cubic_sum_to_one() {
-        let cubic = Resampling { filter: Filter::Cubic, ..linear(false) };
+        let cubic = Resampling { filter: PlaceFilter::Cubic, ..linear(false) };
         for position in 0..9 {
             let sum: f32 = cubic.taps(position, 9).iter().map(|(_, weight)| weight).sum();
             assert!((sum - 1.0).abs() < 1e-6, "{sum}");
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_patch_that_covers_two_places_takes_their_neighbours_too() {
-        let covering = Resampling { filter: Filter::Covering, ..linear(false) };
+        let covering = Resampling { filter: PlaceFilter::Covering, ..linear(false) };
         // The centre lies between places 0 and 1, and reaches two places on each side.
         assert_eq!(covering.taps(0, 2), [(0, 0.42857143), (1, 0.42857143), (2, 0.14285715)]);
         // More patches than places: as bilinear, but weights of the border sum to 1 there.

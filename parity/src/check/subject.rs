@@ -13,9 +13,10 @@ use super::{CheckOptions, Error};
 use crate::dump::{Dump, sha256};
 use crate::mask_support::masked;
 use crate::order::ExecutionOrder;
-use crate::prompt_session::PromptSession;
+use crate::prompt_session;
 use crate::report::{FileHashes, ReportSubject};
 use crate::run::feed_masked;
+use engine::RowsSession;
 
 /// Returns the names of a checkpoint's nonempty tensors, and hashes. Returns an error if the dump was not
 /// made from the checkpoint.
@@ -108,9 +109,9 @@ pub(super) fn not_finite(
 ) -> Result<Option<String>, Error> {
     let options = SessionOptions { finite: true, ..options.engine(dtype) };
     let options = masked(&dump.manifest.prompts, options);
-    let mut session = PromptSession::new(engine.open(source, &options)?);
+    let mut session = RowsSession::new(engine.open(source, &options)?);
     for prompt in &dump.manifest.prompts {
-        session.begin(dump, dtype, prompt)?;
+        prompt_session::begin(&mut session, dump, dtype, prompt)?;
         let slot = session.open_slot();
         let chunk = Chunk { slot, tokens: &prompt.tokens, rows: OutputRows::All };
         let mask = prompt.mask(prompt.tokens.len());

@@ -14,10 +14,11 @@ use crate::compare::{Comparison, ComparisonKey, ReferenceResults, ValuePair};
 use crate::dump::{self, Dump, Phase, Prompt};
 use crate::gate::{Gate, Mode, Subject};
 use crate::order::ExecutionOrder;
-use crate::prompt_session::PromptSession;
+use crate::prompt_session;
 use crate::route::{RouterRow, RoutingProbe, routers};
 use crate::rule;
 use crate::run::{self, InputSource};
+use engine::RowsSession;
 
 /// Differences of a trial from the target, one entry for each comparison; none if it could not be made.
 pub(super) type TrialDifferences = Vec<Option<Vec<f32>>>;
@@ -168,9 +169,8 @@ impl<'a> PhaseTrial<'a> {
         model: &Arc<Model>,
     ) -> Result<Option<Vec<(ComparisonKey, ValuePair)>>, engine::Error> {
         let source = ModelSource { model: Arc::clone(model), dir: self.dir };
-        let mut session = PromptSession::new(self.engine.open(&source, &self.options)?);
-        session
-            .begin(self.dump, self.dtype, self.prompt)
+        let mut session = RowsSession::new(self.engine.open(&source, &self.options)?);
+        prompt_session::begin(&mut session, self.dump, self.dtype, self.prompt)
             .map_err(|error| engine::Error::Other(error.to_string()))?;
         let recorded: BTreeSet<&str> =
             self.dump.manifest.taps.0.iter().map(|(tap, _)| tap.as_str()).collect();

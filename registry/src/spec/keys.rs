@@ -134,7 +134,7 @@ pub(crate) static SPEC: KeyTable = KeyTable {
         must(
             "model",
             KeyForm::Program,
-            "From `tokens` to logits; of an encoder, from `patches` to rows.",
+            "From `tokens` to logits. Of an encoder: from `patches` to rows.",
         ),
         may("ignore", KeyForm::Table(&IGNORE), "Weights and config keys to pass over."),
         may("kept", KeyForm::Table(&KEPT), "Weights that loading does not round."),

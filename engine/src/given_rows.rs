@@ -1,18 +1,18 @@
-//! Rows in the place of embeddings that a dump has for a prompt.
+//! Rows in the place of embeddings that a whole prompt has, and those of its parts.
 
-use engine::ChunkGiven;
+use crate::ChunkGiven;
 
 /// Rows of a prompt, and the positions of its tokens.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct GivenRows {
     /// Positions in the prompt of the tokens whose embedding a row replaces, ascending.
-    pub(crate) at: Vec<usize>,
+    pub at: Vec<usize>,
     /// The rows, one after another.
-    pub(crate) rows: Vec<f32>,
+    pub rows: Vec<f32>,
     /// For each of the first layers the rows that are added behind it.
-    pub(crate) beside: Vec<Vec<f32>>,
+    pub beside: Vec<Vec<f32>>,
     /// For each axis the positions of all tokens; empty if they count the tokens.
-    pub(crate) positions: Vec<Vec<u32>>,
+    pub positions: Vec<Vec<u32>>,
 }
 
 /// The rows and positions of a part of a prompt.
