@@ -143,8 +143,14 @@ fn same(reader: &mut Reader<'_>, event: &Event, first: Option<usize>) {
 fn unary(reader: &mut Reader<'_>, event: &Event, first: Option<usize>, step: &str) {
     let Some(first) = first else { return reader.hole(event, "operand is no tensor") };
     let value = reader.value(first);
-    let id = reader.graph.unary(step, value.id);
-    reader.bind(&event.out, id, value.axes);
+    let mut term = reader.graph.term(value.id).clone();
+    let out = Operand::parse(&event.out).value().map(|out| reader.kind(out));
+    // Functions of whole numbers, as of positions, give fractions.
+    if term.kind == Kind::Int && out == Some(Kind::Float) {
+        term.kind = Kind::Float;
+    }
+    let term = reader.graph.step(step, &[value.id], term.shape, term.kind);
+    reader.give(&event.out, term, value.axes);
 }
 
 /// The logarithm of one more than a number.

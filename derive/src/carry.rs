@@ -16,6 +16,22 @@ pub(crate) struct Carried {
     pub(crate) read: Vec<Option<Id>>,
 }
 
+impl Carried {
+    /// Is true if a value that one layer makes and a later one reads can have this name: neither takes the place of another that is read later.
+    fn lasts(&self, reader: &Reader<'_>, list: &str, made: usize, read: usize) -> bool {
+        let between = (made + 1..read).any(|layer| self.made[layer].is_some());
+        !between && !self.overwritten(reader, list, made)
+    }
+
+    /// Is true if a value that a layer makes takes the place of an earlier one that a later layer reads.
+    fn overwritten(&self, reader: &Reader<'_>, list: &str, layer: usize) -> bool {
+        self.read.iter().enumerate().any(|(reading, id)| {
+            let source = id.and_then(|id| split_owner(list, &reader.graph.term(id).owner));
+            source.is_some_and(|(source, _)| source < layer && layer < reading)
+        })
+    }
+}
+
 /// Rows of a layer, which its program calls `x`, and what the layer gives.
 pub(crate) type Stream = (Id, Id);
 
@@ -41,7 +57,11 @@ pub(crate) fn find(
     for (number, &(input, output)) in streams.iter().enumerate() {
         for id in outside(reader, list, number, (input, output), &varies, &cache[number]) {
             let role = Role::of(reader, list, id);
-            let place = carried.iter().position(|(known, _)| *known == role).unwrap_or_else(|| {
+            let source = role.layer_of(reader, list, id);
+            let fits = |(known, entry): &(Role, Carried)| {
+                *known == role && source.is_none_or(|source| entry.lasts(reader, list, source, number))
+            };
+            let place = carried.iter().position(fits).unwrap_or_else(|| {
                 let name = fresh_name(&carried, &role);
                 let none = vec![None; layers.len()];
                 carried.push((
@@ -52,7 +72,7 @@ pub(crate) fn find(
             });
             let entry = &mut carried[place].1;
             entry.read[number] = Some(id);
-            match role.layer_of(reader, list, id) {
+            match source {
                 Some(layer) => entry.made[layer] = Some(id),
                 None => entry.initial = Some(id),
             }
@@ -106,7 +126,9 @@ impl Role {
             let mut steps = (0..reader.graph.terms.len()).filter(|&id| {
                 reader.graph.term(id).owner == path && reader.graph.term(id).op == *op
             });
-            if let (None, Some(id), None) = (entry.made[layer], steps.next(), steps.next()) {
+            if let (None, Some(id), None) = (entry.made[layer], steps.next(), steps.next())
+                && !entry.overwritten(reader, list, layer)
+            {
                 entry.made[layer] = Some(id);
             }
         }

@@ -14,7 +14,7 @@ use crate::origin::Origin;
 use crate::read::{Forward, Reader};
 use crate::record::Record;
 use crate::sheet::{Layer, Sheet};
-use crate::write::{Program, Writer};
+use crate::write::{GIVEN, Program, Writer};
 
 /// A spec with what is left open.
 #[derive(Debug)]
@@ -38,6 +38,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     let inner = RefCell::new(Vec::new());
     let bare = RefCell::new(Vec::new());
     let alone = RefCell::new(Vec::new());
+    let shared = RefCell::new(BTreeMap::new());
     let outputs = module_outputs(&reader);
     let states = RefCell::new(Vec::new());
     let activations = activation_keys(record);
@@ -70,6 +71,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         inner: &inner,
         bare: &bare,
         alone: &alone,
+        shared: &shared,
         kept_in_half: &record.kept_in_half,
         transposed: &transposed,
         squeezed: &squeezed,
@@ -111,6 +113,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         squeezed: squeezed.into_inner(),
         inner: inner.into_inner(),
         alone: alone.into_inner(),
+        shared: shared.into_inner(),
         states: states.into_inner(),
     }
     .text(name);
@@ -395,7 +398,7 @@ fn write_layer(
                 if !members.contains(&source)
                     && !parameters.contains(&source)
                     && op != "weight"
-                    && op != "constant"
+                    && !GIVEN.contains(&op)
                 {
                     parameters.push(source);
                 }

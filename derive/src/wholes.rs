@@ -29,6 +29,7 @@ struct InnerCall {
     call: String,
     args: Vec<Operand>,
     named: BTreeMap<String, Operand>,
+    out: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +87,7 @@ impl Whole {
                 call: call.clone(),
                 args: event.args.iter().map(Operand::parse).collect(),
                 named,
+                out: Operand::parse(&event.out).value(),
             });
         } else if let Some(class) = &event.module {
             self.calls.push(class.clone());
@@ -157,7 +159,46 @@ pub fn leave(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     }
 }
 
+/// The weights that a rotary module reads, of which one can stretch its frequencies: `frequencies * exp(weight)`.
+fn stretched(reader: &Reader<'_>, whole: &Whole) -> Result<Option<String>, &'static str> {
+    let path = |operand: &Operand| {
+        let facts = &reader.record.values[operand.value()?];
+        facts.weight.as_ref()
+    };
+    let is_learned = |path: &&String| reader.record.weights.contains_key(*path);
+    let operands = || whole.body.iter().flat_map(|inner| &inner.args);
+    let mut learned = operands().filter_map(path).filter(is_learned);
+    let (Some(weight), None) = (learned.next(), learned.next()) else {
+        return if operands().filter_map(path).any(|path| is_learned(&path)) {
+            Err("a rotary table with several weights")
+        } else {
+            Ok(None)
+        };
+    };
+    let takes = |inner: &InnerCall, number: Option<usize>| {
+        number.is_some() && inner.args.iter().any(|operand| operand.value() == number)
+    };
+    let power = whole.body.iter().find(|inner| {
+        inner.call == "exp" && inner.args.first().and_then(path) == Some(weight)
+    });
+    let factor = power.and_then(|power| power.out);
+    let stretches = whole.body.iter().any(|inner| {
+        let frequencies = inner.args.iter().filter_map(path).any(|path| path.ends_with("inv_freq"));
+        inner.call == "mul" && takes(inner, factor) && frequencies
+    });
+    let alone = whole.body.iter().filter(|inner| takes(inner, factor)).count() == 1;
+    if stretches && alone {
+        Ok(Some(weight.clone()))
+    } else {
+        Err("a rotary table with a weight that is no exponent of its frequencies")
+    }
+}
+
 fn rotary(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
+    let stretch = match stretched(reader, whole) {
+        Ok(stretch) => stretch,
+        Err(reason) => return reader.hole(event, reason),
+    };
     let table = if let Some(word) = whole.words.first() {
         format!("{}:{word}", whole.path)
     } else {
@@ -174,6 +215,9 @@ fn rotary(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
         let mut term =
             reader.graph.step(&format!("rope_{function}"), &[], vec![width], reader.kind(out));
         term.set("table", Number::Word(table.clone()));
+        if let Some(path) = &stretch {
+            term.set("stretch", Number::Word(path.clone()));
+        }
         let id = reader.graph.add(term);
         let mut axes = vec![Axis::Batch, Axis::Tokens, Axis::Row(0)];
         while axes.len() > shape.len() {

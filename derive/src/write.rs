@@ -49,6 +49,8 @@ pub struct Writer<'w> {
     pub alone: &'w RefCell<Vec<String>>,
     /// Weights that stay f32 in a run in f16.
     pub kept_in_half: &'w [String],
+    /// Functions that programs of several layers call, by their heads.
+    pub shared: &'w RefCell<BTreeMap<String, String>>,
     /// Weights that are stored the other way round.
     pub transposed: &'w RefCell<Vec<String>>,
     /// Config keys that name activations, with the name.
@@ -62,8 +64,12 @@ pub struct Program<'p, 'w> {
     lines: Vec<String>,
     uses: BTreeMap<Id, usize>,
     taken: Vec<String>,
-    current: Id,
+    /// The term that is written, behind those that read it.
+    open: Vec<Id>,
 }
+
+/// Terms that a run or a cache has: a step that reads one and is no op is the hole, and not the value.
+pub(crate) const GIVEN: &[&str] = &["positions", "mask", "filled", "constant", "cached"];
 
 impl<'p, 'w> Program<'p, 'w> {
     /// Begins a program whose parameters have names.
@@ -86,7 +92,7 @@ impl<'p, 'w> Program<'p, 'w> {
             }
         }
         let taken = parameters.iter().map(|(_, name)| name.clone()).collect();
-        Self { writer, bound, lines: Vec::new(), uses, taken, current: 0 }
+        Self { writer, bound, lines: Vec::new(), uses, taken, open: Vec::new() }
     }
 
     /// Has a call in the place of a term.
@@ -124,8 +130,9 @@ impl<'p, 'w> Program<'p, 'w> {
             return name.clone();
         }
         let term = self.writer.graph.term(id).clone();
-        self.current = id;
+        self.open.push(id);
         let text = self.expression(&term);
+        self.open.pop();
         let shared = self.uses.get(&id).copied().unwrap_or(0) > 1
             && !matches!(term.op.as_str(), "weight" | "tokens" | "constant");
         if shared || text.len() > WIDTH {
@@ -225,7 +232,7 @@ impl<'p, 'w> Program<'p, 'w> {
     fn goes_on(&self, weight: Id) -> bool {
         let path = self.writer.graph.weight(weight).and_then(|path| path.strip_suffix(".weight"));
         let outputs = path.and_then(|path| self.writer.outputs.get(path));
-        outputs.is_some_and(|outputs| !outputs.is_empty() && !outputs.contains(&self.current))
+        outputs.is_some_and(|outputs| !outputs.is_empty() && self.open.last().is_none_or(|id| !outputs.contains(id)))
     }
 
     /// Path of a weight's module, below the prefix.
@@ -473,16 +480,52 @@ impl<'p, 'w> Program<'p, 'w> {
                 let x = self.wide_operand(term);
                 format!("{}({x})", term.op)
             }
-            _ => {
-                for place in 0..term.inputs.len() {
-                    self.operand(term, place);
-                }
-                let reason = term
-                    .word("reason")
-                    .map_or_else(|| format!("no op for `{}`", term.op), str::to_owned);
-                self.fault(term, &reason)
+            "log" => match self.log_of_position(term) {
+                Some(text) => text,
+                None => self.unknown(term),
+            },
+            op if GIVEN.contains(&op) => self.given(term),
+            _ => self.unknown(term),
+        }
+    }
+
+    /// A step that is no op, with what it reads.
+    fn unknown(&mut self, term: &Term) -> String {
+        for &input in &term.inputs {
+            let source = self.writer.graph.term(input);
+            if source.op == "cached" {
+                self.value(source.inputs[0]);
+            } else if !GIVEN.contains(&source.op.as_str()) {
+                self.value(input);
             }
         }
+        let reason = term
+            .word("reason")
+            .map_or_else(|| format!("no op for `{}`", term.op), str::to_owned);
+        self.fault(term, &reason)
+    }
+
+    /// Name of a function of all layers with this body.
+    fn shared_function(&self, stem: &str, parameters: &str, body: &str) -> String {
+        let mut functions = self.writer.shared.borrow_mut();
+        let mut name = stem.to_owned();
+        let mut number = 2;
+        loop {
+            let header = format!("{name}({parameters})");
+            let known = functions.entry(header).or_insert_with(|| body.to_owned());
+            if known == body {
+                return name;
+            }
+            name = format!("{stem}_{number}");
+            number += 1;
+        }
+    }
+
+    /// A value that the step around it reads, for which it is no op.
+    fn given(&self, term: &Term) -> String {
+        let reader = self.open.len().checked_sub(2).map(|place| self.open[place]);
+        let reader = reader.map_or(term, |id| self.writer.graph.term(id));
+        self.fault(reader, &format!("no op for `{}` of `{}`", reader.op, term.op))
     }
 
     /// A weight as a value of each row of the program's first parameter.

@@ -213,8 +213,14 @@ pub(super) fn copied(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
         _ => None,
     };
     let (true, Some(from), Some(to)) = (term.op == "slice", bound("start"), bound("end")) else {
+        if term.op == "filled" {
+            replace(reader, part.id, &source);
+        }
         return reader.bind(&event.out, source.id, source.axes);
     };
+    if from == to {
+        return reader.bind(&event.out, source.id, source.axes);
+    }
     let base = term.inputs[0];
     if reader.graph.term(base).op != "filled" {
         return reader.hole(event, "writes into a computed tensor");
@@ -234,11 +240,14 @@ pub(super) fn copied(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let out = Operand::parse(&event.out).value();
     super::parts::side_by_side(reader, event, &values);
     if let Some(whole) = out.and_then(|out| reader.values.get(&out).cloned()) {
-        for value in reader.values.values_mut() {
-            if value.id == base {
-                *value = whole.clone();
-            }
-        }
+        replace(reader, base, &whole);
+    }
+}
+
+/// Puts a value in the place of a tensor that was made empty.
+fn replace(reader: &mut Reader<'_>, empty: usize, whole: &Value) {
+    for value in reader.values.values_mut().filter(|value| value.id == empty) {
+        *value = whole.clone();
     }
 }
 

@@ -205,10 +205,15 @@ pub(crate) fn with_heads(graph: &mut Graph, id: Id) -> Id {
     graph.add(term)
 }
 
-/// Keys and values that a matrix expands from a latent vector, with a rotated part that all heads share.
+/// Keys and values that a matrix expands from a latent vector, with a rotated part that all heads share, or without one.
 fn latent(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
-    let key = graph.is(graph.uncast(scores.inputs[1]), "concat")?.clone();
-    let [straight, rotated] = key.inputs[..] else { return None };
+    let key = graph.uncast(scores.inputs[1]);
+    let parts = graph.term(key).clone();
+    let (straight, rotated) = match (parts.op.as_str(), &parts.inputs[..]) {
+        ("concat", &[straight, rotated]) => (straight, Some(rotated)),
+        ("slice", _) => (key, None),
+        _ => return None,
+    };
     let straight = graph.is(straight, "slice")?.clone();
     let value = graph.is(graph.uncast(term.inputs[1]), "slice")?.clone();
     if straight.inputs != value.inputs
@@ -219,20 +224,31 @@ fn latent(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
     }
     let heads = graph.is(straight.inputs[0], "split_axis")?;
     let expanded = graph.is(heads.inputs[0], "linear")?.clone();
-    let kept_latent = graph.is(graph.weightless(expanded.inputs[0]), "cached")?.inputs[0];
-    let mut shared = rotated;
-    while ["expand", "repeat_each", "with_ones", "merge_axes"]
-        .contains(&graph.term(shared).op.as_str())
-    {
-        shared = graph.term(shared).inputs[0];
-    }
-    let kept_rotated = graph.is(shared, "cached")?.inputs[0];
-    let layer = cache_layer(graph, shared);
-    let latent = with_heads(graph, kept_latent);
-    let rotated = with_heads(graph, kept_rotated);
+    let cached = graph.is(graph.weightless(expanded.inputs[0]), "cached")?.clone();
+    let latent = with_heads(graph, cached.inputs[0]);
+    let mut query = graph.uncast(scores.inputs[0]);
+    let mut layer = cached.attribute("layer").cloned();
+    let shared = match rotated {
+        Some(rotated) => {
+            let shared = shared_part(graph, rotated);
+            let kept_rotated = graph.is(shared, "cached")?.inputs[0];
+            layer = cache_layer(graph, shared);
+            with_heads(graph, kept_rotated)
+        }
+        None => {
+            // A number 0 stands in the place of the shared part, of keys and of queries.
+            let zero = first_as_zero(graph, query);
+            let widths = [graph.term(query).width(), Dim::plain(1)];
+            let mut wide = graph.step("concat", &[query, zero], Vec::new(), term.kind);
+            wide.shape = vec![graph.term(query).shape[0].clone(), sum_of(&widths)];
+            wide.owner.clone_from(&term.owner);
+            query = graph.add(wide);
+            first_as_zero(graph, latent)
+        }
+    };
     let mut joined = Term {
         op: "latent_attend".to_owned(),
-        inputs: vec![graph.uncast(scores.inputs[0]), latent, rotated, expanded.inputs[1]],
+        inputs: vec![query, latent, shared, expanded.inputs[1]],
         attributes: Vec::new(),
         ..term.clone()
     };
@@ -253,6 +269,41 @@ fn latent(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
         joined.set("sinks", Number::Int(joined.inputs.len() as i64 - 2));
     }
     Some(joined)
+}
+
+/// The part of keys that all heads share, before it is repeated for each.
+fn shared_part(graph: &Graph, id: Id) -> Id {
+    let term = graph.term(id);
+    match term.op.as_str() {
+        "expand" | "repeat_each" | "with_ones" | "merge_axes" => shared_part(graph, term.inputs[0]),
+        _ => id,
+    }
+}
+
+/// The sum of two sizes.
+fn sum_of([one, other]: &[Dim; 2]) -> Dim {
+    let number = Number::apply("+", vec![one.number.clone(), other.number.clone()]);
+    Dim { size: one.size + other.size, number }
+}
+
+/// The first number of each head, times 0.
+fn first_as_zero(graph: &mut Graph, id: Id) -> Id {
+    let source = graph.term(id).clone();
+    let shape = vec![source.shape[0].clone(), Dim::plain(1)];
+    let mut first = Term {
+        op: "slice".to_owned(),
+        inputs: vec![id],
+        attributes: Vec::new(),
+        shape,
+        ..source
+    };
+    for (name, place) in [("from", 0), ("to", 1), ("start", 0), ("end", 1)] {
+        first.set(name, Number::Int(place));
+    }
+    let mut zero = Term { op: "scale".to_owned(), attributes: Vec::new(), ..first.clone() };
+    zero.inputs = vec![graph.add(first)];
+    zero.set("s", Number::Real(0.0));
+    graph.add(zero)
 }
 
 fn attended(graph: &mut Graph, term: &Term) -> Option<Joined> {

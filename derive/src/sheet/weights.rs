@@ -98,6 +98,7 @@ impl Sheet<'_> {
     pub(super) fn is_read(&self, weight: &str) -> bool {
         self.reader.graph.terms.iter().any(|term| match (term.op.as_str(), term.word("path")) {
             ("weight", Some(path)) => path == weight,
+            ("rope", _) => term.word("stretch") == Some(weight),
             (_, Some(path)) => weight.strip_prefix(path).is_some_and(|tail| tail.starts_with('.')),
             _ => false,
         })

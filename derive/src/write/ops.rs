@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::Program;
+use super::{Program, text_model};
 use crate::graph::{Id, Kind, Term};
 use crate::number::Number;
 
@@ -194,12 +194,21 @@ impl Program<'_, '_> {
             .iter()
             .find(|(known, _)| known == table)
             .map_or("main", |(_, name)| name);
-        let mut text = format!("rope({x}, {name}");
+        let mut text = match term.word("stretch") {
+            Some(_) => format!("rope(x, {name}"),
+            None => format!("rope({x}, {name}"),
+        };
         if let Some(layout) = term.word("layout").filter(|layout| *layout != "half") {
             let _ = write!(text, ", layout='{layout}'");
         }
         if let Some(compute) = term.word("compute").filter(|compute| *compute != "activation") {
             let _ = write!(text, ", compute='{compute}'");
+        }
+        if let Some(path) = term.word("stretch") {
+            // A function takes the path, which is none of the layer's, as a word.
+            let body = format!("return {text}, stretch=logs)");
+            let function = self.shared_function("turned", "x, logs", &body);
+            text = format!("{function}({x}, '{}'", text_model(path));
         }
         text.push(')');
         if flat { format!("merge({text})") } else { text }
@@ -213,7 +222,7 @@ impl Program<'_, '_> {
             return text;
         }
         let loose = match self.writer.graph.term(id).op.as_str() {
-            "add" | "sub" | "offset" => true,
+            "add" | "sub" | "offset" | "log" => true,
             "mul" | "div" | "scale" | "divide" | "inverse" | "neg" | "square" | "rsqrt" => tight,
             _ => false,
         };
@@ -235,8 +244,12 @@ impl Program<'_, '_> {
                     "*" => "weight_scale",
                     _ => break,
                 };
-                let x = self.value(rows);
+                let mut x = self.value(rows);
                 let root = self.writer.graph.weight_root(weight);
+                let count = self.writer.graph.term(root).width();
+                if count.size > 1 && self.is_single(rows) {
+                    x = format!("merge(copies({x}, {}))", self.number(&count.number));
+                }
                 let axes = &self.writer.graph.term(weight).shape;
                 if self.writer.graph.term(root).shape.len() == 1
                     && axes.len() == 2
@@ -272,6 +285,30 @@ impl Program<'_, '_> {
         let left = self.factor(Some(left), false);
         let right = self.factor(Some(right), true);
         format!("{left} {sign} {right}")
+    }
+
+    /// Is true for rows of one number.
+    fn is_single(&self, rows: Id) -> bool {
+        self.writer.graph.term(rows).shape.iter().all(|dim| dim.size == 1)
+    }
+
+    /// The logarithm of a position, to which a number is added; none if the term is another.
+    pub(super) fn log_of_position(&self, term: &Term) -> Option<String> {
+        let graph = self.writer.graph;
+        let sum = graph.is(graph.bare(term.inputs[0]), "offset")?;
+        graph.is(graph.bare(sum.inputs[0]), "positions")?;
+        let Some(Number::Int(added @ 1..)) = sum.attribute("s") else { return None };
+        let is_flat = |id: &Id| graph.term(*id).shape.len() == 1;
+        let rows = self.taken.iter().find(|name| {
+            self.bound.iter().any(|(id, known)| known == *name && is_flat(id))
+        })?;
+        let shift = match added - 1 {
+            0 => String::new(),
+            shift => format!(", shift={shift}.0"),
+        };
+        // A row of 1, times 1 and the logarithm, less the 1.
+        let one = format!("cast(slice({rows}, 0, 1), 'f32') * 0.0 + 1.0");
+        Some(format!("temperature({one}, scale=1.0, every=1.0{shift}, factor='f32') - 1.0"))
     }
 
     pub(super) fn with_number(&mut self, term: &Term, sign: &str) -> String {
