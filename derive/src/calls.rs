@@ -10,6 +10,7 @@ use crate::record::Event;
 mod axes;
 mod binary;
 mod choices;
+mod distances;
 mod index;
 pub(crate) mod mixture;
 mod parts;

@@ -116,6 +116,16 @@ fn activations(graph: &mut Graph, term: &Term) -> Option<Joined> {
             }
         }
     }
+    // exp(x - log(sum(exp(x)))) in f32.
+    if term.op == "exp"
+        && term.kind == Kind::Float
+        && let Some(gap) = graph.is(term.inputs[0], "sub")
+        && let Some(sum) = graph.is(gap.inputs[1], "lse_row")
+        && sum.inputs[0] == gap.inputs[0]
+    {
+        let inputs = vec![gap.inputs[0]];
+        return Some(Joined::Term(Term { op: "softmax".to_owned(), inputs, ..term.clone() }));
+    }
     // For a large x, log(1 + exp(x)) is x.
     if term.op == "where" && term.inputs.len() == 3 {
         let test = graph.term(term.inputs[0]);

@@ -332,30 +332,16 @@ impl<'p, 'w> Program<'p, 'w> {
             "sum" => self.reduced(term, "total", "row"),
             "experts" => self.experts(term),
             "clamp" => self.clamp(term),
-            "causal_conv" => {
-                let x = self.operand(term, 0);
-                let before = Number::apply(
-                    "-",
-                    vec![
-                        term.attribute("width").cloned().unwrap_or(Number::Int(1)),
-                        Number::Int(1),
-                    ],
-                );
-                let state = self.state(
-                    "conv",
-                    &format!(
-                        "kind: conv, shape: [{}, {}], dtype: activation",
-                        self.number(&term.width().number),
-                        self.number(&before)
-                    ),
-                    term,
-                );
-                format!(
-                    "causal_conv({x}, {}, {}, {state}{})",
-                    self.module(term.inputs[1], term),
-                    self.attribute(term, "width"),
-                    self.bias(term)
-                )
+            "causal_conv" => self.convolution(term),
+            "heads_linear" => self.heads_linear(term),
+            "sum_axis" if self.sums_heads(term) => {
+                let x = self.wide_operand(term);
+                let heads = &self.writer.graph.term(term.inputs[0]).shape[0];
+                format!("mean({x}, over='heads') * {}", self.number(&heads.number))
+            }
+            "log_sigmoid" => {
+                let x = self.factor(first, true);
+                format!("softplus({x} * -1.0) * -1.0")
             }
             "mix_streams" => {
                 let x = self.wide_operand(term);
@@ -503,6 +489,14 @@ impl<'p, 'w> Program<'p, 'w> {
             .word("reason")
             .map_or_else(|| format!("no op for `{}`", term.op), str::to_owned);
         self.fault(term, &reason)
+    }
+
+    /// Is true for a sum over heads in f32.
+    fn sums_heads(&self, term: &Term) -> bool {
+        let source = self.writer.graph.term(term.inputs[0]);
+        source.shape.len() == 2
+            && term.kind == Kind::Float
+            && term.attribute("axis") == Some(&Number::Int(0))
     }
 
     /// Name of a function of all layers with this body.

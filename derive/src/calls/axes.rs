@@ -326,6 +326,14 @@ pub(super) fn dropped(reader: &mut Reader<'_>, id: Id, axis: usize) -> Id {
     if axis == 0 { merge_row(reader, id, 0, 2) } else { merge_row(reader, id, axis - 1, 2) }
 }
 
+/// Is true for an axis of sequences, or one that they are merged in.
+fn holds_batch(axis: &Axis) -> bool {
+    match axis {
+        Axis::Merged(parts) => parts.iter().any(holds_batch),
+        other => *other == Axis::Batch,
+    }
+}
+
 fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Operand]) {
     let written: Vec<Option<Number>> = numbers
         .iter()
@@ -347,7 +355,8 @@ fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Oper
         if size == sizes[place] {
             continue;
         }
-        if axes[place] == Axis::One && place == 0 && sizes[place] == outer[0].0 {
+        let has_batch = axes.iter().any(holds_batch);
+        if axes[place] == Axis::One && place == 0 && sizes[place] == outer[0].0 && !has_batch {
             axes[place] = Axis::Batch;
             continue;
         }

@@ -141,6 +141,9 @@ fn with_number(reader: &mut Reader<'_>, event: &Event, value: &Value, step: &str
 }
 
 fn pair(reader: &mut Reader<'_>, event: &Event, step: &str, left: &Value, right: &Value) {
+    if super::distances::compared(reader, event, step, left, right) {
+        return;
+    }
     let Some((inputs, shape, axes)) = broadcast(reader, &[left.clone(), right.clone()]) else {
         return reader.hole(event, "shapes that no row has");
     };

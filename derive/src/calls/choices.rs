@@ -122,6 +122,9 @@ pub(super) fn gather(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     };
     let source = reader.value(source);
     let places = reader.value(places);
+    if super::distances::near(reader, event, &source, &places) {
+        return;
+    }
     let shape = reader.graph.term(places.id).shape.clone();
     let kind = reader.graph.term(source.id).kind;
     let term = reader.graph.step("pick", &[source.id, places.id], shape, kind);
@@ -160,6 +163,9 @@ pub(super) fn scatter(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) 
 }
 
 pub(super) fn masked_fill(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    if super::distances::bounded(reader, event, args) {
+        return;
+    }
     let values = tensors(reader, args);
     if let Some(tokens) =
         values.first().filter(|value| reader.graph.term(value.id).op == "tokens").cloned()

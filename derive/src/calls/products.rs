@@ -94,6 +94,13 @@ fn transposed_linear(
     }
     let straight = weight.axes == [Axis::Row(1), Axis::Row(0)];
     let out = shape[usize::from(!straight)].clone();
+    let row = super::shape(reader, rows.id);
+    if row.len() > 1 {
+        if bias.is_some() || rows.axes.last() != Some(&Axis::Row(row.len() - 1)) {
+            return reader.hole(event, "a product of these axes");
+        }
+        return by_heads(reader, event, rows, weight, out, straight);
+    }
     let mut inputs = vec![rows.id, weight.id];
     inputs.extend(bias.iter().map(|bias| bias.id));
     let kind = Operand::parse(&event.out).value().map_or(Kind::Activation, |out| reader.kind(out));
@@ -103,6 +110,43 @@ fn transposed_linear(
         term.set("transposed", Number::Bool(true));
     }
     reader.give(&event.out, term, rows.axes.clone());
+}
+
+/// The product of each head of a row with its matrix of a stack, or with one matrix; `straight` if outputs come first in it.
+fn by_heads(
+    reader: &mut Reader<'_>,
+    event: &Event,
+    rows: &Value,
+    weight: &Value,
+    out: Dim,
+    straight: bool,
+) {
+    let mut shape = super::shape(reader, rows.id);
+    if let Some(last) = shape.last_mut() {
+        *last = out;
+    }
+    let kind = Operand::parse(&event.out).value().map_or(Kind::Activation, |out| reader.kind(out));
+    let mut term = reader.graph.step("heads_linear", &[rows.id, weight.id], shape, kind);
+    if !straight {
+        term.set("layout", Number::Word("in_out".to_owned()));
+    }
+    reader.give(&event.out, term, rows.axes.clone());
+}
+
+/// The product of heads with a stack of as many matrices; false if the operands are others.
+fn stacked(reader: &mut Reader<'_>, event: &Event, rows: &Value, stack: &Value) -> bool {
+    let shape = super::shape(reader, stack.id);
+    let [Axis::Row(0), inner, Axis::Row(1)] = &rows.axes[..] else { return false };
+    if !inner.is_outer() || shape.len() != 3 || reader.graph.term(rows.id).shape.len() != 2 {
+        return false;
+    }
+    let (straight, out) = match stack.axes[..] {
+        [Axis::Row(0), Axis::Row(2), Axis::Row(1)] => (true, shape[1].clone()),
+        [Axis::Row(0), Axis::Row(1), Axis::Row(2)] => (false, shape[2].clone()),
+        _ => return false,
+    };
+    by_heads(reader, event, rows, stack, out, straight);
+    true
 }
 
 fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) {
@@ -118,6 +162,9 @@ fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) 
         let mut term = reader.graph.step("linear", &[right.id, left.id], vec![out], kind);
         term.set("bias", Number::Bool(false));
         return reader.give(&event.out, term, right.axes.clone());
+    }
+    if reader.graph.weight(right.id).is_some() && stacked(reader, event, left, right) {
+        return;
     }
     let left = &flattened(left);
     let right = &keys_of(left, flattened(right));

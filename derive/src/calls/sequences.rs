@@ -36,6 +36,14 @@ pub(super) fn real(reader: &mut Reader<'_>, event: &Event, first: Option<usize>)
 pub(super) fn log_sum(reader: &mut Reader<'_>, event: &Event, first: Option<usize>) {
     let Some(first) = first else { return reader.hole(event, "operand is no tensor") };
     let value = reader.value(first);
+    let rank = reader.graph.term(value.id).shape.len();
+    if rank > 0 && value.axes.last() == Some(&Axis::Row(rank - 1)) {
+        let mut row = shape(reader, value.id);
+        row[rank - 1] = Dim::plain(1);
+        let kind = reader.graph.term(value.id).kind;
+        let term = reader.graph.step("lse_row", &[value.id], row, kind);
+        return reader.give(&event.out, term, value.axes);
+    }
     if value.axes.last() != Some(&Axis::Keys) {
         return reader.hole(event, "a logarithm of a sum over an axis that is not the keys");
     }
@@ -73,7 +81,11 @@ pub(super) fn convolution(reader: &mut Reader<'_>, event: &Event, args: &[Operan
     else {
         return reader.hole(event, "operands are no tensors");
     };
-    let rows = reader.value(rows);
+    let mut rows = reader.value(rows);
+    let part = reader.graph.is(rows.id, "kept_rows").cloned();
+    if let Some(part) = &part {
+        rows.id = part.inputs[0];
+    }
     let weight_value = reader.value(weight);
     let bias = argument(event, args, 2, "bias").value();
     let Some(path) = reader.graph.weight(weight_value.id).map(str::to_owned) else {
@@ -104,6 +116,9 @@ pub(super) fn convolution(reader: &mut Reader<'_>, event: &Event, args: &[Operan
     }
     let mut term = reader.graph.step("causal_conv", &inputs, shape, kind);
     term.set("width", width);
+    if let Some(part) = part.as_ref().and_then(|part| part.attribute("part")) {
+        term.set("part", part.clone());
+    }
     let switch = match kernel {
         Some(Number::Word(text)) => serde_json::from_str(&text)
             .map_or(Number::Bool(bias.is_some()), |json| Number::parse(&json)),
@@ -156,6 +171,17 @@ pub(crate) fn rotary_rows(reader: &mut Reader<'_>, event: &Event, source: &Value
 
 /// Keys and values as a cache gives them back.
 pub(super) fn cached(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {
+    if name == "cache.update_conv_state"
+        && let Some(place @ 1..) = event.named.get("state_idx").and_then(|json| Operand::parse(json).int())
+        && let Some(first) = args.iter().find_map(Operand::value)
+    {
+        // One of several convolutions of a layer.
+        let value = reader.value(first);
+        let kind = reader.graph.term(value.id).kind;
+        let mut term = reader.graph.step("kept_rows", &[value.id], shape(reader, value.id), kind);
+        term.set("part", Number::Int(place));
+        return reader.give(&event.out, term, value.axes);
+    }
     if name == "cache.update_conv_state" || name == "cache.update_recurrent_state" {
         return same(reader, event, args.iter().find_map(Operand::value));
     }

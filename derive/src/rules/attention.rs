@@ -17,7 +17,9 @@ pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
             Some(Joined::Term(joined))
         }
         "scale" | "divide" => scaled(graph, term),
+        "temperature" => on_numbers(graph, term),
         "add" => masked(graph, term).or_else(|| biased(graph, term)),
+        "cast" if graph.term(term.inputs[0]).op == "relative" => on_numbers(graph, term),
         "tanh" | "cast" | "softmax_keys" | "slice" => passed(graph, term),
         "masked_fill" | "where" => hidden(graph, term),
         "sub" => highest(graph, term),
@@ -106,8 +108,33 @@ pub(crate) fn mask_kind(graph: &Graph, id: Id) -> Option<Number> {
     }
 }
 
-fn biased(_: &mut Graph, _: &Term) -> Option<Joined> {
+/// Numbers of a query, by the distance of keys, that are added to its scores.
+fn biased(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    for (scores, numbers) in both(term) {
+        let (Some(scores), Some(numbers)) =
+            (graph.is(scores, "scores"), graph.is(numbers, "relative"))
+        else {
+            continue;
+        };
+        if ["mask", "soft", "relative_at"].iter().any(|name| scores.attribute(name).is_some()) {
+            return None;
+        }
+        let mut joined = scores.clone();
+        joined.kind = term.kind;
+        joined.inputs.push(numbers.inputs[0]);
+        joined.set("relative_at", Number::Int(joined.inputs.len() as i64 - 1));
+        return Some(Joined::Term(joined));
+    }
     None
+}
+
+/// Steps on numbers by distance are steps on the numbers, since 0 stays 0.
+fn on_numbers(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let relative = graph.is(term.inputs[0], "relative")?.clone();
+    let shape = graph.term(relative.inputs[0]).shape.clone();
+    let inner = graph.add(Term { inputs: relative.inputs.clone(), shape, ..term.clone() });
+    let kind = graph.term(inner).kind;
+    Some(Joined::Term(Term { inputs: vec![inner], kind, ..relative }))
 }
 
 /// Steps that scores remember: tanh, casts, softmax, and a slice that drops the column of sinks.
@@ -207,6 +234,9 @@ pub(crate) fn with_heads(graph: &mut Graph, id: Id) -> Id {
 
 /// Keys and values that a matrix expands from a latent vector, with a rotated part that all heads share, or without one.
 fn latent(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
+    if scores.attribute("relative_at").is_some() {
+        return None;
+    }
     let key = graph.uncast(scores.inputs[1]);
     let parts = graph.term(key).clone();
     let (straight, rotated) = match (parts.op.as_str(), &parts.inputs[..]) {

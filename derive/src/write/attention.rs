@@ -140,6 +140,10 @@ impl Program<'_, '_> {
             let selected = self.operand(term, *at as usize + 1);
             let _ = write!(text, ", selected={selected}");
         }
+        if let Some(Number::Int(at)) = term.attribute("relative_at") {
+            let numbers = self.operand(term, *at as usize + 1);
+            let _ = write!(text, ", relative={numbers}");
+        }
         if let Some(cap) = term.attribute("softcap") {
             let _ = write!(text, ", softcap={}", self.number(cap));
         }

@@ -86,6 +86,50 @@ impl Program<'_, '_> {
         format!("linear({x}, {module}, {width}{}{tap})", self.bias(term))
     }
 
+    /// A matrix for each head, or one for all.
+    pub(super) fn heads_linear(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let rank = self.rank(self.writer.graph.weight_root(term.inputs[1]));
+        let biased = term.attribute("bias").is_some_and(|bias| *bias != Number::Bool(false));
+        if biased || rank + term.shape.len() < 4 || term.shape.len() != 2 {
+            return self.fault(term, "a product of heads and a matrix with a bias");
+        }
+        let mut text = format!(
+            "heads_linear({x}, {}, {}",
+            self.tensor(term, 1),
+            self.number(&term.width().number)
+        );
+        if let Some(layout) = term.word("layout") {
+            let _ = write!(text, ", layout='{layout}'");
+        }
+        if rank == 2 {
+            text.push_str(", shared=true");
+        }
+        text.push(')');
+        text
+    }
+
+    /// A convolution over the tokens before, with its state.
+    pub(super) fn convolution(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let width = term.attribute("width").cloned().unwrap_or(Number::Int(1));
+        let before = Number::apply("-", vec![width, Number::Int(1)]);
+        let part = match term.attribute("part") {
+            Some(Number::Int(part)) => format!("conv{part}"),
+            _ => "shape".to_owned(),
+        };
+        let dtype = if term.kind == Kind::Float { "f32" } else { "activation" };
+        let declaration = format!(
+            "kind: conv, {part}: [{}, {}], dtype: {dtype}",
+            self.number(&term.width().number),
+            self.number(&before)
+        );
+        let state = self.state("conv", &declaration, term);
+        let module = self.module(term.inputs[1], term);
+        let width = self.attribute(term, "width");
+        format!("causal_conv({x}, {module}, {width}, {state}{})", self.bias(term))
+    }
+
     pub(super) fn scan(&mut self, term: &Term) -> String {
         let parts: Vec<String> = (0..4).map(|place| self.operand(term, place)).collect();
         let path = term.word("path").unwrap_or_default().to_owned();
