@@ -352,7 +352,9 @@ fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Oper
     let outer = [(reader.sizes.batch, Axis::Batch), (reader.sizes.tokens, Axis::Tokens)];
     for place in 0..sizes.len() {
         let size = axes[place].size(&reader.graph.term(id).shape, reader.sizes);
-        if size == sizes[place] {
+        // A first axis of a computed size is an axis of the row, even where the size is 1.
+        let counted = place == 0 && axes[0] == Axis::One && matches!(written.first(), Some(Some(_)));
+        if size == sizes[place] && !counted {
             continue;
         }
         let has_batch = axes.iter().any(holds_batch);
