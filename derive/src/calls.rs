@@ -16,6 +16,7 @@ pub(crate) mod mixture;
 mod parts;
 mod products;
 mod sequences;
+mod sorted;
 
 /// Calls that give a tensor with the same numbers.
 const SAME: &[&str] = &[
@@ -108,6 +109,8 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         "where" if args.len() == 3 => choices::choice(reader, event, &args),
         "where" | "nonzero" if mixture::chosen_rows(reader, event, &args) => {}
         "one_hot" => mixture::one_hot(reader, event, &args),
+        "sort" if sorted::sort(reader, event, &args) => {}
+        "index_add_" | "index_add" if sorted::added(reader, event, &args) => {}
         "index_add_" | "index_add" => mixture::added(reader, event, &args),
         "baddbmm" => products::added(reader, event, &args),
         "cumsum" => sequences::counted(reader, event, first),

@@ -333,6 +333,8 @@ impl<'p, 'w> Program<'p, 'w> {
             "experts" => self.experts(term),
             "clamp" => self.clamp(term),
             "causal_conv" => self.convolution(term),
+            "expert_linear" => self.expert_linear(term),
+            "regroup" => format!("regroup({}, {})", self.operand(term, 0), self.attribute(term, "n")),
             "heads_linear" => self.heads_linear(term),
             "sum_axis" if self.sums_heads(term) => {
                 let x = self.wide_operand(term);

@@ -326,6 +326,17 @@ pub(super) fn dropped(reader: &mut Reader<'_>, id: Id, axis: usize) -> Id {
     if axis == 0 { merge_row(reader, id, 0, 2) } else { merge_row(reader, id, axis - 1, 2) }
 }
 
+/// A row whose axis goes round several times.
+fn repeated(reader: &mut Reader<'_>, id: Id, axis: usize, times: &Dim) -> Id {
+    let term = reader.graph.term(id);
+    let mut shape = term.shape.clone();
+    shape[axis] = Dim::product(&[shape[axis].clone(), times.clone()]);
+    let mut step = reader.graph.step("repeat_all", &[id], shape, term.kind);
+    step.set("axis", Number::Int(axis as i64));
+    step.set("n", times.number.clone());
+    reader.graph.add(step)
+}
+
 /// Is true for an axis of sequences, or one that they are merged in.
 fn holds_batch(axis: &Axis) -> bool {
     match axis {
@@ -364,7 +375,15 @@ fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Oper
         }
         if let Axis::Row(axis) = axes[place] {
             if size != 1 {
-                return reader.hole(event, "repeats rows");
+                if event.call.as_deref() != Some("repeat") || !sizes[place].is_multiple_of(size) {
+                    return reader.hole(event, "repeats rows");
+                }
+                let times = Dim {
+                    size: sizes[place] / size,
+                    number: written.get(place).cloned().flatten().unwrap_or(Number::Int((sizes[place] / size) as i64)),
+                };
+                id = repeated(reader, id, axis, &times);
+                continue;
             }
             let term = reader.graph.term(id);
             let mut shape = term.shape.clone();

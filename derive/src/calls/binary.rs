@@ -84,6 +84,9 @@ pub(super) fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[O
         (Some(Operand::Value(left)), Operand::Number(number))
         | (Some(Operand::Number(number)), Operand::Value(left)) => {
             let value = reader.value(*left);
+            if super::sorted::rows_of_choices(reader, event, &value, number) {
+                return true;
+            }
             let reversed = matches!(args.first(), Some(Operand::Number(_)))
                 && ["sub", "div", "pow"].contains(step);
             let step = if reversed { format!("r{step}") } else { (*step).to_owned() };
@@ -159,11 +162,13 @@ pub(super) fn broadcast(
 ) -> Option<(Vec<Id>, Vec<Dim>, Vec<Axis>)> {
     let rank = operands.iter().map(|operand| operand.axes.len()).max()?;
     if let Some(whole) = operands.iter().find(|operand| {
-        operand.axes.iter().any(|axis| matches!(axis, Axis::Merged(_)) && !axis.is_outer())
+        let several = |axis: &Axis| matches!(axis, Axis::Merged(_) | Axis::Sorted(_));
+        operand.axes.iter().any(|axis| several(axis) && !axis.is_outer())
     }) {
         let known = operands.iter().all(|operand| {
             operand.axes == whole.axes
                 || operand.axes.len() == 1
+                || reader.graph.term(operand.id).op == "sorted_weights"
                 || super::shape(reader, operand.id).last().is_some_and(|dim| dim.size == 1)
         });
         if !known {

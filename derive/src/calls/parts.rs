@@ -56,6 +56,15 @@ pub(super) fn parts(
                 value.axes.clone(),
             );
         }
+        if let Axis::Sorted(_) = value.axes[place] {
+            // Rows of each expert.
+            for out in outs {
+                let mut axes = value.axes.clone();
+                axes[place] = Axis::Sorted(reader.record.values[out].shape[place]);
+                reader.values.insert(out, Value { id: value.id, axes });
+            }
+            return;
+        }
         return reader.hole(event, "parts of rows");
     };
     let written: Vec<Option<Number>> = match args.get(1) {
@@ -157,6 +166,9 @@ pub(super) fn joined(reader: &mut Reader<'_>, name: &str, event: &Event, args: &
         }
     }
     let Some(first) = values.first() else { return reader.hole(event, "joins nothing") };
+    if super::sorted::joined(reader, event, &values) {
+        return;
+    }
     if name == "stack" {
         return stacked(reader, event, &values, at);
     }

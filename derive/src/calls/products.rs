@@ -44,6 +44,9 @@ fn linear(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
         return reader.hole(event, "the last axis is none of a row");
     };
     let row = super::shape(reader, rows.id);
+    if bias.is_none() && super::sorted::expert(reader, event, &rows, &weight) {
+        return;
+    }
     if last + 1 != row.len() || reader.graph.weight(weight.id).is_none() {
         return reader.hole(event, "a product with a computed matrix");
     }

@@ -336,11 +336,47 @@ fn first_as_zero(graph: &mut Graph, id: Id) -> Id {
     graph.add(zero)
 }
 
+/// Keys and values that go round several times over the heads: queries in groups for each key head see them once.
+fn by_rounds(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
+    let round = |id: Id| {
+        let term = graph.is(id, "repeat_all")?;
+        let first = term.attribute("axis") == Some(&Number::Int(0));
+        first.then(|| (term.inputs[0], term.attribute("n").cloned()))
+    };
+    let (key, count) = round(graph.uncast(scores.inputs[1]))?;
+    let (value, same) = round(graph.uncast(term.inputs[1]))?;
+    if count != same || scores.inputs.len() > 2 {
+        return None;
+    }
+    let heads = graph.term(key).shape.first()?.number.clone();
+    let query = graph.uncast(scores.inputs[0]);
+    let grouped = regrouped(graph.term(query), query, count?);
+    let grouped = graph.add(grouped);
+    let inner = graph.add(Term { inputs: vec![grouped, key], ..scores.clone() });
+    let attended = graph.add(Term { inputs: vec![inner, value], ..term.clone() });
+    Some(regrouped(term, attended, heads))
+}
+
+/// Heads in groups of another number.
+fn regrouped(like: &Term, heads: Id, count: Number) -> Term {
+    let mut term = Term {
+        op: "regroup".to_owned(),
+        inputs: vec![heads],
+        attributes: Vec::new(),
+        ..like.clone()
+    };
+    term.set("n", count);
+    term
+}
+
 fn attended(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let scores = graph.is(graph.uncast(term.inputs[0]), "scores")?.clone();
     scores.attribute("soft")?;
     if let Some(latent) = latent(graph, term, &scores) {
         return Some(Joined::Term(latent));
+    }
+    if let Some(regrouped) = by_rounds(graph, term, &scores) {
+        return Some(Joined::Term(regrouped));
     }
     let layer = cache_layer(graph, scores.inputs[1]);
     let key = kept(graph, scores.inputs[1])?;

@@ -48,6 +48,7 @@ impl Sheet<'_> {
                 format!("  - {{ disk: \"{disk}\", weight: \"{weight}\" }}")
             }));
         }
+        rules.extend(self.matrices_of_choices());
         for (weight, sources) in &self.record.sources {
             let has_rule = self.squeezed.contains(weight) || self.alone.contains(weight);
             if has_rule || !self.is_read(weight) {
@@ -86,6 +87,19 @@ impl Sheet<'_> {
         } else {
             format!("\nweights:\n{}\n", unique.join("\n"))
         }
+    }
+
+    /// Rules for stacks of which each choice of a row takes a matrix.
+    fn matrices_of_choices(&self) -> Vec<String> {
+        let terms = self.reader.graph.terms.iter().filter(|term| term.op == "expert_linear");
+        let stacks = terms.filter_map(|term| self.reader.graph.weight(term.inputs[2]));
+        stacks
+            .map(|stack| {
+                let disk = general(&text_model(self.whole_tensor(stack)));
+                let path = general(&text_model(stack.strip_suffix(".weight").unwrap_or(stack)));
+                format!("  - {{ disk: \"{disk}\", weight: \"{path}.{{e}}.weight\", do: \"unstack(0)\" }}")
+            })
+            .collect()
     }
 
     /// The tensor of the checkpoint that has a weight.

@@ -86,6 +86,23 @@ impl Program<'_, '_> {
         format!("linear({x}, {module}, {width}{}{tap})", self.bias(term))
     }
 
+    /// A matrix for each choice of a row.
+    pub(super) fn expert_linear(&mut self, term: &Term) -> String {
+        let rows = self.operand(term, 0);
+        let chosen = self.operand(term, 1);
+        let Some(stack) = self.writer.graph.weight(term.inputs[2]).map(str::to_owned) else {
+            return self.fault(term, "experts without matrices");
+        };
+        let path = self.path(stack.strip_suffix(".weight").unwrap_or(&stack));
+        let width = self.number(&term.width().number);
+        let count = self.attribute(term, "n");
+        let weights = match term.inputs.get(3) {
+            Some(&weights) => format!(", weights={}", self.value(weights)),
+            None => String::new(),
+        };
+        format!("expert_linear({rows}, {chosen}, {path}, {count}, {width}{weights})")
+    }
+
     /// A matrix for each head, or one for all.
     pub(super) fn heads_linear(&mut self, term: &Term) -> String {
         let x = self.operand(term, 0);
