@@ -298,6 +298,9 @@ fn embedding(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
 
 /// Zeros before the first token, which a convolution over the tokens before begins with.
 fn padded(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    if sequences::shifted(reader, event, args) {
+        return;
+    }
     let behind = axes::flat(args.get(1..).unwrap_or_default()).get(1).and_then(Operand::int);
     let value = args.first().and_then(Operand::value).map(|number| reader.value(number));
     match value.filter(|value| value.axes.last() == Some(&Axis::Tokens) && behind == Some(0)) {

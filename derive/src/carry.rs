@@ -35,6 +35,26 @@ impl Carried {
 /// Rows of a layer, which its program calls `x`, and what the layer gives.
 pub(crate) type Stream = (Id, Id);
 
+/// Streams of which each begins with the rows that the layer before gave, and the steps of the model between them; the number of a layer that begins with others.
+pub(crate) fn linked(
+    reader: &Reader<'_>,
+    streams: &[Stream],
+) -> Result<(Vec<Stream>, Vec<Id>), usize> {
+    let mut result = streams.to_vec();
+    let mut between = Vec::new();
+    for number in 1..streams.len() {
+        let given = streams[number - 1].1;
+        let mut id = streams[number].0;
+        while id != given {
+            let [input] = reader.graph.term(id).inputs[..] else { return Err(number) };
+            between.push(id);
+            id = input;
+        }
+        result[number].0 = given;
+    }
+    Ok((result, between))
+}
+
 /// True for each term that depends on the tokens' embeddings.
 pub(crate) fn varying(reader: &Reader<'_>) -> Vec<bool> {
     let mut varies: Vec<bool> = Vec::with_capacity(reader.graph.terms.len());
@@ -50,12 +70,13 @@ pub(crate) fn find(
     layers: &[&Forward],
     streams: &[Stream],
     cache: &[Vec<i64>],
+    between: &[Id],
 ) -> Vec<Carried> {
     let varies = varying(reader);
     let list = layers[0].path.rsplit_once('.').map_or("", |(list, _)| list);
     let mut carried: Vec<(Role, Carried)> = Vec::new();
     for (number, &(input, output)) in streams.iter().enumerate() {
-        for id in outside(reader, list, number, (input, output), &varies, &cache[number]) {
+        for id in outside(reader, list, number, (input, output), &varies, &cache[number], between) {
             let role = Role::of(reader, list, id);
             let source = role.layer_of(reader, list, id);
             let fits = |(known, entry): &(Role, Carried)| {
@@ -167,6 +188,7 @@ fn outside(
     (input, output): Stream,
     varies: &[bool],
     cache: &[i64],
+    between: &[Id],
 ) -> Vec<Id> {
     let mut open = vec![output];
     let mut visited: Vec<Id> = Vec::new();
@@ -177,7 +199,8 @@ fn outside(
         }
         visited.push(id);
         let term = reader.graph.term(id);
-        if split_owner(list, &term.owner).is_none_or(|(layer, _)| layer != number) {
+        let is_other = split_owner(list, &term.owner).is_none_or(|(layer, _)| layer != number);
+        if is_other && !between.contains(&id) {
             found.push(id);
             continue;
         }

@@ -85,8 +85,16 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         }
         return Derived { spec: String::new(), holes, origins: Vec::new() };
     }
+    let (streams, between) = match carry::linked(&reader, &streams) {
+        Ok(linked) => linked,
+        Err(number) => {
+            let reason = "other rows go through the layer than the one before gave";
+            holes.push(Hole::of_module(&layers[number].path, reason));
+            (streams, Vec::new())
+        }
+    };
     let cache: Vec<Vec<i64>> = layers.iter().map(|layer| cache_layers(&reader, layer)).collect();
-    let carried = carry::find(&reader, &layers, &streams, &cache);
+    let carried = carry::find(&reader, &layers, &streams, &cache, &between);
     let mut written = Vec::new();
     for (number, layer) in layers.iter().enumerate() {
         let prefix = format!("{}.", layer.path);

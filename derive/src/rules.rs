@@ -116,6 +116,11 @@ fn activations(graph: &mut Graph, term: &Term) -> Option<Joined> {
             }
         }
     }
+    if term.op == "add"
+        && let Some(blend) = blended(graph, term)
+    {
+        return Some(Joined::Term(blend));
+    }
     // exp(x - log(sum(exp(x)))) in f32.
     if term.op == "exp"
         && term.kind == Kind::Float
@@ -150,6 +155,36 @@ fn activations(graph: &mut Graph, term: &Term) -> Option<Joined> {
         return Some(Joined::Term(joined));
     }
     None
+}
+
+/// `x * P + y * (1 - P)` of a weight P.
+fn blended(graph: &Graph, term: &Term) -> Option<Term> {
+    let [one, other] = term.inputs[..] else { return None };
+    let (one, other) = (graph.is(one, "mul")?, graph.is(other, "mul")?);
+    if [one, other].iter().any(|product| product.kind != term.kind) {
+        return None;
+    }
+    for (first, second) in [(one, other), (other, one)] {
+        for (rows, weight) in both(first) {
+            let Some(path) = graph.weight(weight) else { continue };
+            for (others, rest) in both(second) {
+                let Some(rest) = one_minus(graph, rest) else { continue };
+                if graph.weight(rest) == Some(path) && graph.term(rows).shape.len() == 1 {
+                    let inputs = vec![rows, others, graph.weight_root(weight)];
+                    return Some(Term { op: "weight_blend".to_owned(), inputs, ..term.clone() });
+                }
+            }
+        }
+    }
+    None
+}
+
+/// The term x of `1 - x`.
+fn one_minus(graph: &Graph, id: Id) -> Option<Id> {
+    let sum = graph.is(graph.weight_root(id), "offset")?;
+    let one = matches!(sum.attribute("s")?, Number::Int(1)) || sum.attribute("s")? == &Number::Real(1.0);
+    let negative = graph.is(graph.weight_root(sum.inputs[0]), "neg")?;
+    one.then_some(negative.inputs[0])
 }
 
 /// The two operands of a commutative term, in both orders.

@@ -155,6 +155,7 @@ pub fn leave(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
         WholeKind::Function(function) if function.op == "delta_rule" => {
             delta_rule(reader, whole, event);
         }
+        WholeKind::Function(function) if function.op == "wkv" => wkv(reader, whole, event),
         WholeKind::Function(function) => scan(reader, whole, event, &function.op),
     }
 }
@@ -430,6 +431,28 @@ fn exponential_of(reader: &Reader<'_>, id: usize) -> Option<String> {
     let negative = graph.is(graph.uncast(id), "neg")?;
     let power = graph.is(graph.uncast(negative.inputs[0]), "exp")?;
     graph.weight(power.inputs[0]).map(str::to_owned)
+}
+
+/// A mean of values whose weights decay, by two weights of one module.
+fn wkv(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
+    let values = ["time_decay", "time_first", "key", "value"]
+        .map(|name| operand_value(reader, whole, name));
+    let [Some(decay), Some(first), Some(key), Some(value)] = values else {
+        return reader.hole(event, "an operand of the mean is missing");
+    };
+    let module = |id: usize, name: &str| {
+        let path = reader.graph.weight(id)?.strip_suffix(name)?.strip_suffix('.')?;
+        Some(path.to_owned())
+    };
+    let path = module(decay.id, "time_decay");
+    let (Some(path), true) = (path.clone(), path == module(first.id, "time_first")) else {
+        return reader.hole(event, "weights of the mean in several modules");
+    };
+    let row = super::calls::shape(reader, value.id);
+    let mut term = reader.graph.step("wkv", &[key.id, value.id], row, Kind::Activation);
+    term.set("path", Number::Word(path));
+    let id = reader.graph.add(term);
+    reader.bind(&first_result(event), id, value.axes);
 }
 
 fn delta_rule(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {

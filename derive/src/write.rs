@@ -333,6 +333,14 @@ impl<'p, 'w> Program<'p, 'w> {
             "experts" => self.experts(term),
             "clamp" => self.clamp(term),
             "causal_conv" => self.convolution(term),
+            "previous" => {
+                let x = self.operand(term, 0);
+                let size = self.number(&term.width().number);
+                let declaration = format!("kind: conv, shape: [{size}, 1], dtype: activation");
+                format!("previous({x}, {})", self.single_state("previous", &declaration, term))
+            }
+            "weight_blend" => self.blend(term),
+            "wkv" => self.wkv(term),
             "expert_linear" => self.expert_linear(term),
             "regroup" => format!("regroup({}, {})", self.operand(term, 0), self.attribute(term, "n")),
             "heads_linear" => self.heads_linear(term),

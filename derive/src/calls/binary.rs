@@ -161,6 +161,7 @@ pub(super) fn broadcast(
     operands: &[Value],
 ) -> Option<(Vec<Id>, Vec<Dim>, Vec<Axis>)> {
     let rank = operands.iter().map(|operand| operand.axes.len()).max()?;
+    let operands = &without_ones(reader, operands, rank)[..];
     if let Some(whole) = operands.iter().find(|operand| {
         let several = |axis: &Axis| matches!(axis, Axis::Merged(_) | Axis::Sorted(_));
         operand.axes.iter().any(|axis| several(axis) && !axis.is_outer())
@@ -247,6 +248,29 @@ pub(super) fn broadcast(
         inputs.push(placed(reader, operand.id, &wanted)?);
     }
     Some((inputs, shape, axes))
+}
+
+/// Operands without axes of size 1 where another has sequences or tokens.
+fn without_ones(reader: &mut Reader<'_>, operands: &[Value], rank: usize) -> Vec<Value> {
+    let mut result = operands.to_vec();
+    for value in &mut result {
+        let missing = rank - value.axes.len();
+        for place in 0..value.axes.len() {
+            let Axis::Row(axis) = value.axes[place] else { continue };
+            let shape = super::shape(reader, value.id);
+            let meets = operands.iter().any(|other| {
+                let behind = rank - other.axes.len();
+                let axis = (missing + place).checked_sub(behind).map(|place| &other.axes[place]);
+                matches!(axis, Some(Axis::Batch | Axis::Tokens | Axis::Keys))
+            });
+            if meets && shape.len() > 1 && shape[axis].size == 1 {
+                value.id = super::axes::dropped(reader, value.id, axis);
+                value.axes[place] = Axis::One;
+                super::axes::renumber(&mut value.axes, &mut [], axis, -1);
+            }
+        }
+    }
+    result
 }
 
 /// A term whose axes stand at the wanted places, with axes of size 1 where it has none.

@@ -1,6 +1,6 @@
 //! Slices and indices.
 
-use crate::graph::Dim;
+use crate::graph::{Dim, Graph};
 use crate::layout::Axis;
 use crate::number::Number;
 use crate::operand::Operand;
@@ -256,6 +256,24 @@ fn replace(reader: &mut Reader<'_>, empty: usize, whole: &Value) {
     }
 }
 
+/// Is true for a place of zeros to which nothing was written.
+fn is_zero_part(graph: &Graph, id: usize) -> bool {
+    let mut part = graph.term(id);
+    if part.op == "merge_axes" {
+        part = graph.term(part.inputs[0]);
+    }
+    let Some(Number::Int(place)) = part.attribute("start") else { return false };
+    let source = graph.term(part.inputs[0]);
+    let is_written = source.attribute(&format!("written {place}")).is_some();
+    source.word("with") == Some("zeros") && !is_written
+}
+
+/// Is true for an index of the first token of all sequences.
+fn is_first_row(items: &[Operand]) -> bool {
+    let all = |ends: &[Operand; 3]| ends.iter().all(|end| *end == Operand::None);
+    matches!(items, [Operand::Slice(ends), first] if all(ends) && first.int() == Some(0))
+}
+
 /// A part of a tensor that was made empty: when all parts are there, they lie side by side.
 fn part_set(reader: &mut Reader<'_>, event: &Event, base: usize, args: &[Operand]) {
     let whole = reader.value(base);
@@ -266,6 +284,21 @@ fn part_set(reader: &mut Reader<'_>, event: &Event, base: usize, args: &[Operand
         return reader.hole(event, "sets something else than a part");
     };
     let items = super::axes::flat(std::slice::from_ref(index));
+    if reader.graph.term(whole.id).op == "previous" && is_first_row(&items) {
+        // The row before the first token, which a state of zeros has.
+        let source = reader.value(value).id;
+        if is_zero_part(&reader.graph, source) {
+            return reader.bind(&event.out, whole.id, whole.axes);
+        }
+    }
+    if let (Some(Operand::Number(place)), Some("zeros")) =
+        (items.last(), reader.graph.term(whole.id).word("with"))
+    {
+        // A place of a state is written.
+        let mut state = reader.graph.term(whole.id).clone();
+        state.set(&format!("written {place}"), Number::Bool(true));
+        return reader.give(&event.out, state, whole.axes);
+    }
     let Some(Operand::Slice(ends)) = items.last().cloned() else {
         return reader.hole(event, "sets something else than a part");
     };

@@ -43,6 +43,11 @@ fn linear(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let Some(Axis::Row(last)) = rows.axes.last().cloned() else {
         return reader.hole(event, "the last axis is none of a row");
     };
+    let mut weight = weight;
+    let divisor = divided_weight(reader, weight.id);
+    if let Some((bare, _)) = &divisor {
+        weight.id = *bare;
+    }
     let row = super::shape(reader, rows.id);
     if bias.is_none() && super::sorted::expert(reader, event, &rows, &weight) {
         return;
@@ -59,7 +64,25 @@ fn linear(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let op = if row.len() > 1 { "heads_linear" } else { "linear" };
     let mut term = reader.graph.step(op, &inputs, shape, kind);
     term.set("bias", bias_switch(reader, weight.id, bias.is_some()));
-    reader.give(&event.out, term, rows.axes);
+    let id = reader.graph.add(term);
+    let (Some((_, divisor)), None) = (divisor, &bias) else {
+        return reader.bind(&event.out, id, rows.axes);
+    };
+    let shape = super::shape(reader, id);
+    let mut quotient = reader.graph.step("divide", &[id], shape, kind);
+    quotient.set("s", divisor);
+    reader.give(&event.out, quotient, rows.axes);
+}
+
+/// A weight that was divided by a power of 2, which divides a product as well without a rounding.
+fn divided_weight(reader: &Reader<'_>, id: usize) -> Option<(usize, Number)> {
+    let quotient = reader.graph.is(id, "divide")?;
+    let divisor = quotient.attribute("s")?.clone();
+    let exponent = divisor.evaluate(&reader.record.config)?.log2();
+    let path = reader.graph.weight(quotient.inputs[0])?;
+    let layer = path.split('.').find_map(|part| part.parse().ok());
+    let divisor = layer.map_or_else(|| divisor.clone(), |layer| divisor.counting_layers(layer));
+    (exponent.fract() == 0.0).then_some((quotient.inputs[0], divisor))
 }
 
 /// The expression of a module's argument `bias`, or whether it has one.

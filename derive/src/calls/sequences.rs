@@ -169,6 +169,27 @@ pub(crate) fn rotary_rows(reader: &mut Reader<'_>, event: &Event, source: &Value
     true
 }
 
+/// Rows one token later, zeros before the first; false if the padding is another.
+pub(super) fn shifted(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) -> bool {
+    let Some(first) = args.first().and_then(Operand::value) else { return false };
+    let value = reader.value(first);
+    let sizes: Vec<Option<i64>> =
+        super::axes::flat(args.get(1..2).unwrap_or_default()).iter().map(Operand::int).collect();
+    let zeros = match event.named.get("value").map(Operand::parse) {
+        Some(Operand::Number(number)) => number.evaluate(&reader.record.config) == Some(0.0),
+        _ => true,
+    };
+    let row = shape(reader, value.id);
+    let is_shift = sizes == [Some(0), Some(0), Some(1), Some(-1)];
+    if !is_shift || !zeros || value.axes != [Axis::Batch, Axis::Tokens, Axis::Row(0)] {
+        return false;
+    }
+    let kind = reader.graph.term(value.id).kind;
+    let term = reader.graph.step("previous", &[value.id], row, kind);
+    reader.give(&event.out, term, value.axes);
+    true
+}
+
 /// Keys and values as a cache gives them back.
 pub(super) fn cached(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {
     if name == "cache.update_conv_state"

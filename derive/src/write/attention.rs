@@ -35,6 +35,18 @@ impl Program<'_, '_> {
         name
     }
 
+    /// Name of a state that no other step of the layer shares.
+    pub(super) fn single_state(&self, usual: &str, declaration: &str, term: &Term) -> String {
+        let place = term.owner.strip_prefix(&self.writer.prefix).unwrap_or_default();
+        let place = place.split('.').find(|part| !part.is_empty()).unwrap_or("row");
+        let name = format!("{usual}_{place}");
+        let mut states = self.writer.states.borrow_mut();
+        if !states.iter().any(|(known, _)| *known == name) {
+            states.push((name.clone(), declaration.to_owned()));
+        }
+        name
+    }
+
     pub(super) fn row(&self, id: Id) -> String {
         let sizes: Vec<String> =
             self.writer.graph.term(id).shape.iter().map(|dim| self.number(&dim.number)).collect();

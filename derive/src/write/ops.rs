@@ -86,6 +86,31 @@ impl Program<'_, '_> {
         format!("linear({x}, {module}, {width}{}{tap})", self.bias(term))
     }
 
+    /// A mean of two rows by a weight.
+    pub(super) fn blend(&mut self, term: &Term) -> String {
+        let rows = self.operand(term, 0);
+        let others = self.operand(term, 1);
+        let Some(path) = self.writer.graph.weight(term.inputs[2]).map(str::to_owned) else {
+            return self.fault(term, "a blend without a weight");
+        };
+        if self.rank(term.inputs[2]) > 1 {
+            self.writer.squeezed.borrow_mut().push(path.clone());
+        }
+        let size = self.number(&term.width().number);
+        format!("weight_blend({rows}, {others}, {}, [{size}])", self.path(&path))
+    }
+
+    /// A weighted mean of the values so far.
+    pub(super) fn wkv(&mut self, term: &Term) -> String {
+        let k = self.operand(term, 0);
+        let v = self.operand(term, 1);
+        let size = self.number(&term.width().number);
+        let path = self.path(term.word("path").unwrap_or_default());
+        let declaration = format!("kind: recurrent, shape: [{size}, 3], dtype: f32");
+        let state = self.state("recurrent", &declaration, term);
+        format!("wkv({k}, {v}, {path}, {state})")
+    }
+
     /// A matrix for each choice of a row.
     pub(super) fn expert_linear(&mut self, term: &Term) -> String {
         let rows = self.operand(term, 0);
