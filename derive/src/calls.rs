@@ -97,6 +97,7 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         "softmax" => softmax(reader, event, &args),
         "embedding" => embedding(reader, event, &args),
         "arange" => arange(reader, event),
+        "norm" | "vector_norm" => length(reader, event, &args),
         "layer_norm" | "rms_norm" => norm(reader, event, &args, name),
         "clamp" | "clip" | "clamp_min" | "clamp_max" | "clamp_" => {
             clamp(reader, event, &args, name);
@@ -385,6 +386,37 @@ fn norm(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {
         step.set("weight", Number::Bool(weight.is_some()));
     }
     reader.give(&event.out, step, value.axes);
+}
+
+/// The length of the last axis of a row by a power.
+fn length(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    let Some(first) = args.first().and_then(Operand::value) else {
+        return reader.hole(event, "operand is no tensor");
+    };
+    let value = reader.value(first);
+    let power = match event.named.get("ord").map(Operand::parse) {
+        Some(power) => power,
+        None => argument(event, args, 1, "p"),
+    };
+    let at = match argument(event, args, 2, "dim") {
+        Operand::List(items) if items.len() == 1 => items[0].int(),
+        other => other.int(),
+    };
+    let row = shape(reader, value.id);
+    let place = at.and_then(|at| axis_at(&value, at));
+    let is_last = place.is_some_and(|place| value.axes[place] == Axis::Row(row.len().max(1) - 1));
+    let keeps = argument(event, args, 3, "keepdim").int() == Some(1);
+    let (Operand::Number(power), true, true) = (power, is_last, keeps) else {
+        return reader.hole(event, "a length of other numbers than the last axis of a row");
+    };
+    let mut row = row;
+    if let Some(last) = row.last_mut() {
+        *last = Dim::plain(1);
+    }
+    let kind = reader.graph.term(value.id).kind;
+    let mut term = reader.graph.step("p_norm", &[value.id], row, kind);
+    term.set("p", power);
+    reader.give(&event.out, term, value.axes);
 }
 
 fn clamp(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {

@@ -241,9 +241,13 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     let is_whole = |value: &Value| matches!(reader.graph.term(value.id).kind, Kind::Int);
     let chosen = values.iter().skip(1).find(|value| is_whole(value)).cloned();
     let weights = values.iter().skip(1).find(|value| !is_whole(value)).cloned();
-    let (Some(chosen), Some(weights)) = (chosen, weights) else {
+    let (Some(mut chosen), Some(weights)) = (chosen, weights) else {
         return reader.hole(event, "experts without choices and weights");
     };
+    let with_none = reader.graph.is(chosen.id, "choose_or_none").map(|term| term.inputs[0]);
+    if let Some(choose) = with_none {
+        chosen.id = choose;
+    }
     if let Some(inner) = whole.calls.iter().find(|call| is_further_module(call)) {
         return reader.hole(event, &format!("experts with a module of their own, `{inner}`"));
     }
@@ -255,6 +259,9 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
         reader.graph.term(rows.id).kind,
     );
     term.set("path", Number::Word(whole.path.clone()));
+    if with_none.is_some() {
+        term.set("identities", Number::Int(1));
+    }
     let facts = &reader.record.weights[&format!("{}.down_proj", whole.path)];
     let values = reader.record.modules.get(&whole.path).map(|facts| &facts.values);
     let known = |size: usize, keys: &[&str]| {

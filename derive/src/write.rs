@@ -336,8 +336,28 @@ impl<'p, 'w> Program<'p, 'w> {
             "previous" => {
                 let x = self.operand(term, 0);
                 let size = self.number(&term.width().number);
-                let declaration = format!("kind: conv, shape: [{size}, 1], dtype: activation");
+                let (kind, shape) = match term.word("kept") {
+                    Some(kind) => (kind, size),
+                    None => ("conv", format!("{size}, 1")),
+                };
+                let declaration = format!("kind: {kind}, shape: [{shape}], dtype: activation");
                 format!("previous({x}, {})", self.single_state("previous", &declaration, term))
+            }
+            "grouped_conv" => self.grouped_convolution(term),
+            "p_norm" => {
+                let x = self.operand(term, 0);
+                let mut text = format!("p_norm({x}, {}", self.attribute(term, "p"));
+                if term.shape.len() > 1 {
+                    text.push_str(", of='heads'");
+                }
+                if let Some(least) = term.word("least") {
+                    let _ = write!(text, ", least='{least}'");
+                }
+                text.push(')');
+                text
+            }
+            "mean_axis" if self.is_over_heads(term) => {
+                format!("mean({}, over='heads')", self.operand(term, 0))
             }
             "weight_blend" => self.blend(term),
             "wkv" => self.wkv(term),
@@ -499,6 +519,13 @@ impl<'p, 'w> Program<'p, 'w> {
             .word("reason")
             .map_or_else(|| format!("no op for `{}`", term.op), str::to_owned);
         self.fault(term, &reason)
+    }
+
+    /// Is true for steps over the axis before the last.
+    fn is_over_heads(&self, term: &Term) -> bool {
+        let source = self.writer.graph.term(term.inputs[0]);
+        let before_last = source.shape.len().checked_sub(2);
+        before_last.is_some_and(|axis| term.attribute("axis") == Some(&Number::Int(axis as i64)))
     }
 
     /// Is true for a sum over heads in f32.

@@ -89,6 +89,9 @@ pub(super) fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[O
             }
             let reversed = matches!(args.first(), Some(Operand::Number(_)))
                 && ["sub", "div", "pow"].contains(step);
+            if name.starts_with("__r") && *step == "rdiv" {
+                return inverse(reader, event, &value, number);
+            }
             let step = if reversed { format!("r{step}") } else { (*step).to_owned() };
             with_number(reader, event, &value, &step, number.clone());
         }
@@ -141,6 +144,23 @@ fn with_number(reader: &mut Reader<'_>, event: &Event, value: &Value, step: &str
         other => one(other, "s", number),
     };
     reader.give(&event.out, made, value.axes.clone());
+}
+
+/// A number divided by a tensor, which is the inverse of the tensor, rounded, times the number.
+fn inverse(reader: &mut Reader<'_>, event: &Event, value: &Value, number: &Number) -> bool {
+    let kind = reader.graph.term(value.id).kind;
+    if kind != Kind::Activation {
+        with_number(reader, event, value, "rdiv", number.clone());
+        return true;
+    }
+    let shape = super::shape(reader, value.id);
+    let mut term = reader.graph.step("inverse", &[value.id], shape.clone(), kind);
+    term.set("s", Number::Real(1.0));
+    let id = reader.graph.add(term);
+    let mut term = reader.graph.step("scale", &[id], shape, kind);
+    term.set("s", number.clone());
+    reader.give(&event.out, term, value.axes.clone());
+    true
 }
 
 fn pair(reader: &mut Reader<'_>, event: &Event, step: &str, left: &Value, right: &Value) {

@@ -164,6 +164,12 @@ fn sliced(reader: &mut Reader<'_>, id: usize, axis: &Axis, ends: &[Operand; 3]) 
     if from.0 == 0 && to.0 == size && step == 1 {
         return Some(id);
     }
+    if *axis == Axis::Tokens && from.0 == 0 && to.0 + 1 == size && step == 1 {
+        // Rows that the next tokens see.
+        let term = reader.graph.term(id);
+        let earlier = reader.graph.step("earlier", &[id], term.shape.clone(), term.kind);
+        return Some(reader.graph.add(earlier));
+    }
     let Axis::Row(row) = axis else {
         let sinks = reader.graph.term(id).attribute("sinks").is_some();
         return (*axis == Axis::Keys && from.0 == 0 && sinks && to.0 + 1 == size).then_some(id);

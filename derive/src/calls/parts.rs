@@ -166,7 +166,9 @@ pub(super) fn joined(reader: &mut Reader<'_>, name: &str, event: &Event, args: &
         }
     }
     let Some(first) = values.first() else { return reader.hole(event, "joins nothing") };
-    if super::sorted::joined(reader, event, &values) {
+    if super::sorted::joined(reader, event, &values)
+        || super::sequences::delayed(reader, event, &values, at)
+    {
         return;
     }
     if name == "stack" {

@@ -172,6 +172,19 @@ impl Program<'_, '_> {
         format!("causal_conv({x}, {module}, {width}, {state}{})", self.bias(term))
     }
 
+    /// A convolution of each channel, and one by groups behind it.
+    pub(super) fn grouped_convolution(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let modules = [1, 2].map(|place| self.module(term.inputs[place], term)).join(", ");
+        let [width, second, groups] =
+            ["width", "second", "groups"].map(|name| self.attribute(term, name));
+        let channels = self.number(&term.width().number);
+        let declaration =
+            format!("kind: conv, shape: [{channels}, {width} + {second} - 2], dtype: activation");
+        let state = self.state("conv", &declaration, term);
+        format!("grouped_conv({x}, {modules}, {width}, {second}, {groups}, {state})")
+    }
+
     pub(super) fn scan(&mut self, term: &Term) -> String {
         let parts: Vec<String> = (0..4).map(|place| self.operand(term, place)).collect();
         let path = term.word("path").unwrap_or_default().to_owned();
@@ -264,6 +277,10 @@ impl Program<'_, '_> {
             && term.shape[1].size == 1
         {
             return x;
+        }
+        if term.attribute("count") == Some(&Number::Int(2)) && at == 0 && term.shape.len() == 3 {
+            let [outer, inner] = [0, 1].map(|axis| self.number(&term.shape[axis].number));
+            return format!("heads(heads(merge({x}), {outer}), {inner})");
         }
         self.fault(term, "splits an axis that `heads` does not")
     }
@@ -445,7 +462,7 @@ impl Program<'_, '_> {
             self.attribute(term, "n"),
             self.attribute(term, "ffn")
         );
-        for name in ["form", "bias", "sum", "weigh", "inner", "limit", "alpha"] {
+        for name in ["form", "bias", "sum", "weigh", "inner", "limit", "alpha", "identities"] {
             if term.attribute(name).is_some() {
                 let _ = write!(text, ", {name}={}", self.attribute(term, name));
             }
