@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::graph::{Graph, Id, Kind, Term};
+use crate::graph::{Dim, Graph, Id, Kind, Term};
 use crate::hole::Hole;
 use crate::names::Names;
 use crate::number::Number;
@@ -66,6 +66,8 @@ pub struct Program<'p, 'w> {
     taken: Vec<String>,
     /// The term that is written, behind those that read it.
     open: Vec<Id>,
+    /// Number of steps without an op that are written.
+    unknown: usize,
 }
 
 /// Terms that a run or a cache has: a step that reads one and is no op is the hole, and not the value.
@@ -92,7 +94,7 @@ impl<'p, 'w> Program<'p, 'w> {
             }
         }
         let taken = parameters.iter().map(|(_, name)| name.clone()).collect();
-        Self { writer, bound, lines: Vec::new(), uses, taken, open: Vec::new() }
+        Self { writer, bound, lines: Vec::new(), uses, taken, open: Vec::new(), unknown: 0 }
     }
 
     /// Has a call in the place of a term.
@@ -343,6 +345,16 @@ impl<'p, 'w> Program<'p, 'w> {
                 let declaration = format!("kind: {kind}, shape: [{shape}], dtype: activation");
                 format!("previous({x}, {})", self.single_state("previous", &declaration, term))
             }
+            "mixed_streams" => {
+                format!("mix_streams({}, {})", self.operand(term, 0), self.operand(term, 1))
+            }
+            "sinkhorn" => self.sinkhorn(term),
+            "permute_row" if term.shape.len() == 2 => {
+                let x = self.operand(term, 0);
+                let [rows, columns] = [1, 0].map(|axis| self.number(&term.shape[axis].number));
+                let count = self.number(&Dim::product(&term.shape).number);
+                format!("heads(merge(regroup(heads(merge({x}), {count}), {rows})), {columns})")
+            }
             "grouped_conv" => self.grouped_convolution(term),
             "p_norm" => {
                 let x = self.operand(term, 0);
@@ -507,6 +519,7 @@ impl<'p, 'w> Program<'p, 'w> {
 
     /// A step that is no op, with what it reads.
     fn unknown(&mut self, term: &Term) -> String {
+        self.unknown += 1;
         for &input in &term.inputs {
             let source = self.writer.graph.term(input);
             if source.op == "cached" {
@@ -515,6 +528,7 @@ impl<'p, 'w> Program<'p, 'w> {
                 self.value(input);
             }
         }
+        self.unknown -= 1;
         let reason = term
             .word("reason")
             .map_or_else(|| format!("no op for `{}`", term.op), str::to_owned);
@@ -554,6 +568,10 @@ impl<'p, 'w> Program<'p, 'w> {
 
     /// A value that the step around it reads, for which it is no op.
     fn given(&self, term: &Term) -> String {
+        if self.unknown > 0 {
+            // What a cache gives is read for a step without an op.
+            return format!("hole_{}", term.op);
+        }
         let reader = self.open.len().checked_sub(2).map(|place| self.open[place]);
         let reader = reader.map_or(term, |id| self.writer.graph.term(id));
         self.fault(reader, &format!("no op for `{}` of `{}`", reader.op, term.op))

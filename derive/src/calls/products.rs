@@ -159,6 +159,25 @@ fn by_heads(
     reader.give(&event.out, term, rows.axes.clone());
 }
 
+/// Streams of a row that a matrix of the same row mixes; false if the operands are others.
+fn streams(reader: &mut Reader<'_>, event: &Event, matrix: &Value, rows: &Value) -> bool {
+    let [Axis::Batch, Axis::Tokens, Axis::Row(0), Axis::Row(1)] = rows.axes[..] else {
+        return false;
+    };
+    let order = match matrix.axes[..] {
+        [Axis::Batch, Axis::Tokens, Axis::Row(0), Axis::Row(1)] => [0, 1],
+        [Axis::Batch, Axis::Tokens, Axis::Row(1), Axis::Row(0)] => [1, 0],
+        _ => return false,
+    };
+    let matrix = super::axes::permuted(reader, matrix.id, &order);
+    let count = reader.graph.term(matrix).shape[0].clone();
+    let shape = vec![count, reader.graph.term(rows.id).width()];
+    let kind = reader.graph.term(rows.id).kind;
+    let term = reader.graph.step("mixed_streams", &[rows.id, matrix], shape, kind);
+    reader.give(&event.out, term, rows.axes.clone());
+    true
+}
+
 /// The product of heads with a stack of as many matrices; false if the operands are others.
 fn stacked(reader: &mut Reader<'_>, event: &Event, rows: &Value, stack: &Value) -> bool {
     let shape = super::shape(reader, stack.id);
@@ -190,6 +209,9 @@ fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) 
         return reader.give(&event.out, term, right.axes.clone());
     }
     if reader.graph.weight(right.id).is_some() && stacked(reader, event, left, right) {
+        return;
+    }
+    if streams(reader, event, left, right) {
         return;
     }
     let left = &flattened(left);

@@ -172,6 +172,18 @@ impl Program<'_, '_> {
         format!("causal_conv({x}, {module}, {width}, {state}{})", self.bias(term))
     }
 
+    /// A matrix whose rows and columns are divided by their sums in turn.
+    pub(super) fn sinkhorn(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let count = match term.attribute("iterations") {
+            Some(Number::Int(count)) => {
+                self.writer.names.attribute(&term.owner, "iter", *count).unwrap_or(Number::Int(*count))
+            }
+            _ => return self.fault(term, "a number of rounds that is not known"),
+        };
+        format!("sinkhorn({x}, {}, {})", self.number(&count), self.attribute(term, "eps"))
+    }
+
     /// A convolution of each channel, and one by groups behind it.
     pub(super) fn grouped_convolution(&mut self, term: &Term) -> String {
         let x = self.operand(term, 0);
