@@ -39,6 +39,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     let bare = RefCell::new(Vec::new());
     let alone = RefCell::new(Vec::new());
     let shared = RefCell::new(BTreeMap::new());
+    let grouped = RefCell::new(Vec::new());
     let outputs = module_outputs(&reader);
     let states = RefCell::new(Vec::new());
     let activations = activation_keys(record);
@@ -72,6 +73,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         bare: &bare,
         alone: &alone,
         shared: &shared,
+        grouped: &grouped,
         kept_in_half: &record.kept_in_half,
         transposed: &transposed,
         squeezed: &squeezed,
@@ -122,6 +124,7 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         inner: inner.into_inner(),
         alone: alone.into_inner(),
         shared: shared.into_inner(),
+        grouped: grouped.into_inner(),
         states: states.into_inner(),
     }
     .text(name);

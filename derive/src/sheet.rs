@@ -39,6 +39,8 @@ pub(crate) struct Sheet<'s> {
     pub(crate) squeezed: Vec<String>,
     pub(crate) inner: Vec<String>,
     pub(crate) alone: Vec<String>,
+    /// Matrices whose rows are those of several, and their number.
+    pub(crate) grouped: Vec<(String, String)>,
     /// Functions that programs of several layers call.
     pub(crate) shared: BTreeMap<String, String>,
     pub(crate) states: Vec<(String, String)>,

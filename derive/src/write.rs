@@ -49,6 +49,8 @@ pub struct Writer<'w> {
     pub alone: &'w RefCell<Vec<String>>,
     /// Weights that stay f32 in a run in f16.
     pub kept_in_half: &'w [String],
+    /// Matrices whose rows are those of several, and their number.
+    pub grouped: &'w RefCell<Vec<(String, String)>>,
     /// Functions that programs of several layers call, by their heads.
     pub shared: &'w RefCell<BTreeMap<String, String>>,
     /// Weights that are stored the other way round.
@@ -71,7 +73,8 @@ pub struct Program<'p, 'w> {
 }
 
 /// Terms that a run or a cache has: a step that reads one and is no op is the hole, and not the value.
-pub(crate) const GIVEN: &[&str] = &["positions", "mask", "filled", "constant", "cached"];
+pub(crate) const GIVEN: &[&str] =
+    &["positions", "mask", "filled", "constant", "cached", "rope_cos", "rope_sin", "rope_both", "rope_rotation"];
 
 impl<'p, 'w> Program<'p, 'w> {
     /// Begins a program whose parameters have names.
@@ -348,6 +351,7 @@ impl<'p, 'w> Program<'p, 'w> {
             "mixed_streams" => {
                 format!("mix_streams({}, {})", self.operand(term, 0), self.operand(term, 1))
             }
+            "choose_by_token" => self.choose_by_token(term),
             "sinkhorn" => self.sinkhorn(term),
             "permute_row" if term.shape.len() == 2 => {
                 let x = self.operand(term, 0);

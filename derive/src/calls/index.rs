@@ -29,6 +29,11 @@ pub(super) fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[O
                 return true;
             }
             if by_tensor
+                && super::choices::by_token(reader, event, &value, &super::axes::flat(&args[1..]))
+            {
+                return true;
+            }
+            if by_tensor
                 && super::sorted::taken(reader, event, &value, &super::axes::flat(&args[1..]))
             {
                 return true;

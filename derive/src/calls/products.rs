@@ -1,6 +1,6 @@
 //! Products of matrices.
 
-use crate::graph::{Dim, Kind};
+use crate::graph::{Dim, Graph, Kind};
 use crate::layout::Axis;
 use crate::number::Number;
 use crate::operand::Operand;
@@ -178,6 +178,17 @@ fn streams(reader: &mut Reader<'_>, event: &Event, matrix: &Value, rows: &Value)
     true
 }
 
+/// Is true for a weight, and for a matrix whose rows are those of several.
+fn is_stack(graph: &Graph, id: usize) -> bool {
+    let term = graph.term(id);
+    let source = if term.op == "split_axis" && term.attribute("at") == Some(&Number::Int(0)) {
+        term.inputs[0]
+    } else {
+        id
+    };
+    graph.weight(source).is_some()
+}
+
 /// The product of heads with a stack of as many matrices; false if the operands are others.
 fn stacked(reader: &mut Reader<'_>, event: &Event, rows: &Value, stack: &Value) -> bool {
     let shape = super::shape(reader, stack.id);
@@ -208,7 +219,7 @@ fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) 
         term.set("bias", Number::Bool(false));
         return reader.give(&event.out, term, right.axes.clone());
     }
-    if reader.graph.weight(right.id).is_some() && stacked(reader, event, left, right) {
+    if is_stack(&reader.graph, right.id) && stacked(reader, event, left, right) {
         return;
     }
     if streams(reader, event, left, right) {

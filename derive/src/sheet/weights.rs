@@ -49,8 +49,15 @@ impl Sheet<'_> {
             }));
         }
         rules.extend(self.matrices_of_choices());
+        rules.extend(self.grouped.iter().map(|(path, count)| {
+            let disk = general(&text_model(self.whole_tensor(path)));
+            let path = general(&text_model(path.strip_suffix(".weight").unwrap_or(path)));
+            format!("  - {{ disk: \"{disk}\", weight: \"{path}\", do: \"unflatten(0, [{count}, 0])\" }}")
+        }));
         for (weight, sources) in &self.record.sources {
-            let has_rule = self.squeezed.contains(weight) || self.alone.contains(weight);
+            let has_rule = self.squeezed.contains(weight)
+                || self.alone.contains(weight)
+                || self.grouped.iter().any(|(path, _)| path == weight);
             if has_rule || !self.is_read(weight) {
                 continue;
             }
@@ -286,6 +293,9 @@ impl Sheet<'_> {
                 if self.alone.contains(path) { format!("{name}.weight") } else { name }
             })
             .collect();
+        let terms = self.reader.graph.terms.iter().filter(|term| term.op == "choose_by_token");
+        let tables = terms.filter_map(|term| self.reader.graph.weight(term.inputs[1]));
+        paths.extend(tables.map(|path| starred(&text_model(path))));
         paths.dedup();
         let half: Vec<String> =
             self.record.kept_in_half.iter().map(|path| starred(&text_model(path))).collect();

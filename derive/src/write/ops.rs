@@ -136,11 +136,19 @@ impl Program<'_, '_> {
         if biased || rank + term.shape.len() < 4 || term.shape.len() != 2 {
             return self.fault(term, "a product of heads and a matrix with a bias");
         }
-        let mut text = format!(
-            "heads_linear({x}, {}, {}",
-            self.tensor(term, 1),
-            self.number(&term.width().number)
-        );
+        let stack = self.writer.graph.term(term.inputs[1]).clone();
+        let path = match stack.op.as_str() {
+            // Rows of a matrix, in groups.
+            "split_axis" => {
+                let path = self.writer.graph.weight(stack.inputs[0]).unwrap_or_default().to_owned();
+                let count = self.number(&stack.shape[0].number);
+                self.writer.grouped.borrow_mut().push((path.clone(), count));
+                self.path(path.strip_suffix(".weight").unwrap_or(&path))
+            }
+            _ => self.tensor(term, 1),
+        };
+        let width = self.number(&term.width().number);
+        let mut text = format!("heads_linear({x}, {path}, {width}");
         if let Some(layout) = term.word("layout") {
             let _ = write!(text, ", layout='{layout}'");
         }
@@ -182,6 +190,21 @@ impl Program<'_, '_> {
             _ => return self.fault(term, "a number of rounds that is not known"),
         };
         format!("sinkhorn({x}, {}, {})", self.number(&count), self.attribute(term, "eps"))
+    }
+
+    /// Experts of each token, from a table.
+    pub(super) fn choose_by_token(&mut self, term: &Term) -> String {
+        let graph = self.writer.graph;
+        let mut picks = graph.terms.iter().filter(|other| other.op == "pick");
+        let chosen = picks.find(|pick| graph.term(pick.inputs[1]).inputs == term.inputs);
+        let Some(scores) = chosen.map(|pick| graph.term(pick.inputs[0]).width()) else {
+            return self.fault(term, "choices of which no scores are picked");
+        };
+        let table = graph.term(term.inputs[1]);
+        let path = self.tensor(term, 1);
+        let [tokens, count, experts] = [&table.shape[0], &table.shape[1], &scores]
+            .map(|dim| self.number(&dim.number));
+        format!("choose_by_token(tokens, {path}, {tokens}, {count}, {experts})")
     }
 
     /// A convolution of each channel, and one by groups behind it.
