@@ -247,10 +247,47 @@ pub(super) fn reshaped(
                 renumber(&mut axes, &mut result, first, news.len() as i64 - 1);
                 result.extend((0..news.len()).map(|offset| Axis::Row(first + offset)));
             }
-            _ => return None,
+            (group, news) => {
+                let (&Axis::Row(axis), outer) = group.split_last()? else { return None };
+                if news.len() < 2 || !outer.iter().all(Axis::is_outer) {
+                    return None;
+                }
+                let into = parts_behind(&reader.graph.term(id).shape[axis], news, sizes, written)?;
+                id = split_row(reader, id, axis, &into);
+                renumber(&mut axes, &mut result, axis, news.len() as i64 - 1);
+                let first = outer.iter().cloned().chain([Axis::Row(axis)]).collect();
+                result.push(Axis::Merged(first));
+                result.extend((1..news.len()).map(|offset| Axis::Row(axis + offset)));
+            }
         }
     }
     Some((id, result))
+}
+
+/// Sizes of the parts of an axis of which the first part joins the axes before.
+fn parts_behind(
+    dim: &Dim,
+    news: &[usize],
+    sizes: &[usize],
+    written: &[Option<Number>],
+) -> Option<Vec<Dim>> {
+    let behind: Vec<Dim> = news[1..]
+        .iter()
+        .map(|&place| {
+            let plain = Dim::plain(sizes[place]);
+            let number = written.get(place).cloned().flatten().unwrap_or(plain.number);
+            Dim { size: plain.size, number }
+        })
+        .collect();
+    let size = behind.iter().map(|part| part.size).product::<usize>();
+    if size == 0 || !dim.size.is_multiple_of(size) {
+        return None;
+    }
+    let number = behind.iter().fold(dim.number.clone(), |number, part| {
+        Number::apply("//", vec![number, part.number.clone()])
+    });
+    let first = Dim { size: dim.size / size, number };
+    Some(std::iter::once(first).chain(behind).collect())
 }
 
 /// A part of size 1 whose size is an expression is an axis of the row, as one head of keys is.
