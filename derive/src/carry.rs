@@ -18,9 +18,9 @@ pub(crate) struct Carried {
 
 impl Carried {
     /// Is true if a value that one layer makes and a later one reads can have this name: neither takes the place of another that is read later.
-    fn lasts(&self, reader: &Reader<'_>, list: &str, made: usize, read: usize) -> bool {
-        let between = (made + 1..read).any(|layer| self.made[layer].is_some());
-        !between && !self.overwritten(reader, list, made)
+    fn lasts(&self, reader: &Reader<'_>, list: &str, maker: usize, read: usize) -> bool {
+        let between = (maker + 1..read).any(|layer| self.made[layer].is_some());
+        !between && !self.overwritten(reader, list, maker)
     }
 
     /// Is true if a value that a layer makes takes the place of an earlier one that a later layer reads.
@@ -80,7 +80,8 @@ pub(crate) fn find(
             let role = Role::of(reader, list, id);
             let source = role.layer_of(reader, list, id);
             let fits = |(known, entry): &(Role, Carried)| {
-                *known == role && source.is_none_or(|source| entry.lasts(reader, list, source, number))
+                *known == role
+                    && source.is_none_or(|source| entry.lasts(reader, list, source, number))
             };
             let place = carried.iter().position(fits).unwrap_or_else(|| {
                 let name = fresh_name(&carried, &role);

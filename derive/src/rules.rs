@@ -167,10 +167,10 @@ fn blended(graph: &Graph, term: &Term) -> Option<Term> {
     for (first, second) in [(one, other), (other, one)] {
         for (rows, weight) in both(first) {
             let Some(path) = graph.weight(weight) else { continue };
-            for (others, rest) in both(second) {
-                let Some(rest) = one_minus(graph, rest) else { continue };
-                if graph.weight(rest) == Some(path) && graph.term(rows).shape.len() == 1 {
-                    let inputs = vec![rows, others, graph.weight_root(weight)];
+            for (before, factor) in both(second) {
+                let Some(factor) = one_minus(graph, factor) else { continue };
+                if graph.weight(factor) == Some(path) && graph.term(rows).shape.len() == 1 {
+                    let inputs = vec![rows, before, graph.weight_root(weight)];
                     return Some(Term { op: "weight_blend".to_owned(), inputs, ..term.clone() });
                 }
             }
@@ -182,7 +182,8 @@ fn blended(graph: &Graph, term: &Term) -> Option<Term> {
 /// The term x of `1 - x`.
 fn one_minus(graph: &Graph, id: Id) -> Option<Id> {
     let sum = graph.is(graph.weight_root(id), "offset")?;
-    let one = matches!(sum.attribute("s")?, Number::Int(1)) || sum.attribute("s")? == &Number::Real(1.0);
+    let one =
+        matches!(sum.attribute("s")?, Number::Int(1)) || sum.attribute("s")? == &Number::Real(1.0);
     let negative = graph.is(graph.weight_root(sum.inputs[0]), "neg")?;
     one.then_some(negative.inputs[0])
 }

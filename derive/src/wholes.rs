@@ -179,9 +179,10 @@ fn stretched(reader: &Reader<'_>, whole: &Whole) -> Result<Option<String>, &'sta
     let takes = |inner: &InnerCall, number: Option<usize>| {
         number.is_some() && inner.args.iter().any(|operand| operand.value() == number)
     };
-    let power = whole.body.iter().find(|inner| {
-        inner.call == "exp" && inner.args.first().and_then(path) == Some(weight)
-    });
+    let power = whole
+        .body
+        .iter()
+        .find(|inner| inner.call == "exp" && inner.args.first().and_then(path) == Some(weight));
     let factor = power.and_then(|power| power.out);
     let stretches = whole.body.iter().any(|inner| {
         let frequencies = inner.args.iter().filter_map(path).any(|path| path.ends_with("inv_freq"));
@@ -442,8 +443,8 @@ fn exponential_of(reader: &Reader<'_>, id: usize) -> Option<String> {
 
 /// A mean of values whose weights decay, by two weights of one module.
 fn wkv(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
-    let values = ["time_decay", "time_first", "key", "value"]
-        .map(|name| operand_value(reader, whole, name));
+    let values =
+        ["time_decay", "time_first", "key", "value"].map(|name| operand_value(reader, whole, name));
     let [Some(decay), Some(first), Some(key), Some(value)] = values else {
         return reader.hole(event, "an operand of the mean is missing");
     };

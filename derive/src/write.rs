@@ -11,6 +11,7 @@ use crate::number::Number;
 
 mod attention;
 mod ops;
+mod steps;
 
 /// Longest line of a program.
 const WIDTH: usize = 150;
@@ -73,8 +74,17 @@ pub struct Program<'p, 'w> {
 }
 
 /// Terms that a run or a cache has: a step that reads one and is no op is the hole, and not the value.
-pub(crate) const GIVEN: &[&str] =
-    &["positions", "mask", "filled", "constant", "cached", "rope_cos", "rope_sin", "rope_both", "rope_rotation"];
+pub(crate) const GIVEN: &[&str] = &[
+    "positions",
+    "mask",
+    "filled",
+    "constant",
+    "cached",
+    "rope_cos",
+    "rope_sin",
+    "rope_both",
+    "rope_rotation",
+];
 
 impl<'p, 'w> Program<'p, 'w> {
     /// Begins a program whose parameters have names.
@@ -237,7 +247,9 @@ impl<'p, 'w> Program<'p, 'w> {
     fn goes_on(&self, weight: Id) -> bool {
         let path = self.writer.graph.weight(weight).and_then(|path| path.strip_suffix(".weight"));
         let outputs = path.and_then(|path| self.writer.outputs.get(path));
-        outputs.is_some_and(|outputs| !outputs.is_empty() && self.open.last().is_none_or(|id| !outputs.contains(id)))
+        outputs.is_some_and(|outputs| {
+            !outputs.is_empty() && self.open.last().is_none_or(|id| !outputs.contains(id))
+        })
     }
 
     /// Path of a weight's module, below the prefix.
@@ -338,16 +350,7 @@ impl<'p, 'w> Program<'p, 'w> {
             "experts" => self.experts(term),
             "clamp" => self.clamp(term),
             "causal_conv" => self.convolution(term),
-            "previous" => {
-                let x = self.operand(term, 0);
-                let size = self.number(&term.width().number);
-                let (kind, shape) = match term.word("kept") {
-                    Some(kind) => (kind, size),
-                    None => ("conv", format!("{size}, 1")),
-                };
-                let declaration = format!("kind: {kind}, shape: [{shape}], dtype: activation");
-                format!("previous({x}, {})", self.single_state("previous", &declaration, term))
-            }
+            "previous" => self.previous(term),
             "mixed_streams" => {
                 format!("mix_streams({}, {})", self.operand(term, 0), self.operand(term, 1))
             }
@@ -360,25 +363,16 @@ impl<'p, 'w> Program<'p, 'w> {
                 format!("heads(merge(regroup(heads(merge({x}), {count}), {rows})), {columns})")
             }
             "grouped_conv" => self.grouped_convolution(term),
-            "p_norm" => {
-                let x = self.operand(term, 0);
-                let mut text = format!("p_norm({x}, {}", self.attribute(term, "p"));
-                if term.shape.len() > 1 {
-                    text.push_str(", of='heads'");
-                }
-                if let Some(least) = term.word("least") {
-                    let _ = write!(text, ", least='{least}'");
-                }
-                text.push(')');
-                text
-            }
+            "p_norm" => self.length(term),
             "mean_axis" if self.is_over_heads(term) => {
                 format!("mean({}, over='heads')", self.operand(term, 0))
             }
             "weight_blend" => self.blend(term),
             "wkv" => self.wkv(term),
             "expert_linear" => self.expert_linear(term),
-            "regroup" => format!("regroup({}, {})", self.operand(term, 0), self.attribute(term, "n")),
+            "regroup" => {
+                format!("regroup({}, {})", self.operand(term, 0), self.attribute(term, "n"))
+            }
             "heads_linear" => self.heads_linear(term),
             "sum_axis" if self.sums_heads(term) => {
                 let x = self.wide_operand(term);
@@ -519,66 +513,6 @@ impl<'p, 'w> Program<'p, 'w> {
             op if GIVEN.contains(&op) => self.given(term),
             _ => self.unknown(term),
         }
-    }
-
-    /// A step that is no op, with what it reads.
-    fn unknown(&mut self, term: &Term) -> String {
-        self.unknown += 1;
-        for &input in &term.inputs {
-            let source = self.writer.graph.term(input);
-            if source.op == "cached" {
-                self.value(source.inputs[0]);
-            } else if !GIVEN.contains(&source.op.as_str()) {
-                self.value(input);
-            }
-        }
-        self.unknown -= 1;
-        let reason = term
-            .word("reason")
-            .map_or_else(|| format!("no op for `{}`", term.op), str::to_owned);
-        self.fault(term, &reason)
-    }
-
-    /// Is true for steps over the axis before the last.
-    fn is_over_heads(&self, term: &Term) -> bool {
-        let source = self.writer.graph.term(term.inputs[0]);
-        let before_last = source.shape.len().checked_sub(2);
-        before_last.is_some_and(|axis| term.attribute("axis") == Some(&Number::Int(axis as i64)))
-    }
-
-    /// Is true for a sum over heads in f32.
-    fn sums_heads(&self, term: &Term) -> bool {
-        let source = self.writer.graph.term(term.inputs[0]);
-        source.shape.len() == 2
-            && term.kind == Kind::Float
-            && term.attribute("axis") == Some(&Number::Int(0))
-    }
-
-    /// Name of a function of all layers with this body.
-    fn shared_function(&self, stem: &str, parameters: &str, body: &str) -> String {
-        let mut functions = self.writer.shared.borrow_mut();
-        let mut name = stem.to_owned();
-        let mut number = 2;
-        loop {
-            let header = format!("{name}({parameters})");
-            let known = functions.entry(header).or_insert_with(|| body.to_owned());
-            if known == body {
-                return name;
-            }
-            name = format!("{stem}_{number}");
-            number += 1;
-        }
-    }
-
-    /// A value that the step around it reads, for which it is no op.
-    fn given(&self, term: &Term) -> String {
-        if self.unknown > 0 {
-            // What a cache gives is read for a step without an op.
-            return format!("hole_{}", term.op);
-        }
-        let reader = self.open.len().checked_sub(2).map(|place| self.open[place]);
-        let reader = reader.map_or(term, |id| self.writer.graph.term(id));
-        self.fault(reader, &format!("no op for `{}` of `{}`", reader.op, term.op))
     }
 
     /// A weight as a value of each row of the program's first parameter.

@@ -401,7 +401,8 @@ fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Oper
     for place in 0..sizes.len() {
         let size = axes[place].size(&reader.graph.term(id).shape, reader.sizes);
         // A first axis of a computed size is an axis of the row, even where the size is 1.
-        let counted = place == 0 && axes[0] == Axis::One && matches!(written.first(), Some(Some(_)));
+        let counted =
+            place == 0 && axes[0] == Axis::One && matches!(written.first(), Some(Some(_)));
         if size == sizes[place] && !counted {
             continue;
         }
@@ -417,7 +418,11 @@ fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Oper
                 }
                 let times = Dim {
                     size: sizes[place] / size,
-                    number: written.get(place).cloned().flatten().unwrap_or(Number::Int((sizes[place] / size) as i64)),
+                    number: written
+                        .get(place)
+                        .cloned()
+                        .flatten()
+                        .unwrap_or(Number::Int((sizes[place] / size) as i64)),
                 };
                 id = repeated(reader, id, axis, &times);
                 continue;

@@ -27,7 +27,7 @@ pub(super) fn compared(
     };
     let op = match (step, straight) {
         ("sub", _) => "distance",
-        ("ge", true) | ("le", false) | ("lt", true) | ("gt", false) => "mask",
+        ("ge" | "lt", true) | ("le" | "gt", false) => "mask",
         _ => return false,
     };
     let is_mask = op == "mask";
@@ -94,7 +94,9 @@ pub(super) fn is_far(reader: &Reader<'_>, mask: usize, count: usize) -> bool {
     };
     let tests = crate::rules::both(test);
     test.op == "or"
-        && tests.iter().any(|(one, other)| holds(*one, "lt", 0.0) && holds(*other, "ge", count as f64))
+        && tests
+            .iter()
+            .any(|(one, other)| holds(*one, "lt", 0.0) && holds(*other, "ge", count as f64))
 }
 
 /// Numbers of a query by distance, with 0 for keys that are too far; false if the mask is another.

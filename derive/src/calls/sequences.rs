@@ -194,12 +194,7 @@ pub(super) fn shifted(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) 
 }
 
 /// A row of zeros and all rows but the last behind it; false if others are joined.
-pub(super) fn delayed(
-    reader: &mut Reader<'_>,
-    event: &Event,
-    values: &[Value],
-    at: i64,
-) -> bool {
+pub(super) fn delayed(reader: &mut Reader<'_>, event: &Event, values: &[Value], at: i64) -> bool {
     let [first, rows] = values else { return false };
     let Some(earlier) = reader.graph.is(rows.id, "earlier").cloned() else { return false };
     let place = super::axis_at(rows, at);
@@ -243,7 +238,8 @@ fn grouped(
     let second = length(kernel).unwrap_or(1);
     let padded = length(args.first().and_then(Operand::value));
     let given = length(Operand::parse(&event.out).value());
-    let whole = padded == Some(reader.sizes.tokens + second - 1) && given == Some(reader.sizes.tokens);
+    let whole =
+        padded == Some(reader.sizes.tokens + second - 1) && given == Some(reader.sizes.tokens);
     let biased = argument(event, args, 2, "bias").value().is_some();
     let (true, true, Some(kernel), Some(Number::Bool(true)), Operand::Number(groups)) =
         (whole, biased, kernel, first.attribute("bias"), argument(event, args, 6, "groups"))
@@ -270,7 +266,8 @@ fn grouped(
 /// Keys and values as a cache gives them back.
 pub(super) fn cached(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {
     if name == "cache.update_conv_state"
-        && let Some(place @ 1..) = event.named.get("state_idx").and_then(|json| Operand::parse(json).int())
+        && let Some(place @ 1..) =
+            event.named.get("state_idx").and_then(|json| Operand::parse(json).int())
         && let Some(first) = args.iter().find_map(Operand::value)
     {
         // One of several convolutions of a layer.

@@ -70,12 +70,8 @@ pub(super) fn taken(
         _ => return false,
     };
     let source = reader.graph.term(value.id);
-    let taken = reader.graph.step(
-        step,
-        &[value.id, term.inputs[0]],
-        source.shape.clone(),
-        source.kind,
-    );
+    let taken =
+        reader.graph.step(step, &[value.id, term.inputs[0]], source.shape.clone(), source.kind);
     let mut axes = index.axes;
     axes.extend(axis.map(Axis::Row));
     reader.give(&event.out, taken, axes);
@@ -99,7 +95,8 @@ pub(super) fn expert(reader: &mut Reader<'_>, event: &Event, rows: &Value, matri
         return false;
     }
     let graph = &reader.graph;
-    let Some(part) = graph.is(matrix.id, "merge_axes").and_then(|term| graph.is(term.inputs[0], "slice_axis"))
+    let Some(part) =
+        graph.is(matrix.id, "merge_axes").and_then(|term| graph.is(term.inputs[0], "slice_axis"))
     else {
         return false;
     };
@@ -110,8 +107,7 @@ pub(super) fn expert(reader: &mut Reader<'_>, event: &Event, rows: &Value, matri
     let width = graph.term(matrix.id).shape[0].clone();
     let shape = vec![graph.term(choose).width(), width];
     let kind = graph.term(rows.id).kind;
-    let mut term =
-        graph.step("expert_part", &[rows.id, choose, part.inputs[0]], shape, kind);
+    let mut term = graph.step("expert_part", &[rows.id, choose, part.inputs[0]], shape, kind);
     term.set("place", Number::Int(*place));
     reader.give(&event.out, term, vec![rows.axes[0].clone(), Axis::Row(1)]);
     true
@@ -168,10 +164,8 @@ pub(super) fn added(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) ->
     }
     match index.op.as_str() {
         "choice_order" => {
-            let axes = vec![
-                Axis::Merged(vec![Axis::Batch, Axis::Tokens, Axis::Row(0)]),
-                Axis::Row(1),
-            ];
+            let axes =
+                vec![Axis::Merged(vec![Axis::Batch, Axis::Tokens, Axis::Row(0)]), Axis::Row(1)];
             reader.bind(&event.out, part.id, axes);
         }
         "choice_rows" => {

@@ -258,23 +258,20 @@ fn latent(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
     let latent = with_heads(graph, cached.inputs[0]);
     let mut query = graph.uncast(scores.inputs[0]);
     let mut layer = cached.attribute("layer").cloned();
-    let shared = match rotated {
-        Some(rotated) => {
-            let shared = shared_part(graph, rotated);
-            let kept_rotated = graph.is(shared, "cached")?.inputs[0];
-            layer = cache_layer(graph, shared);
-            with_heads(graph, kept_rotated)
-        }
-        None => {
-            // A number 0 stands in the place of the shared part, of keys and of queries.
-            let zero = first_as_zero(graph, query);
-            let widths = [graph.term(query).width(), Dim::plain(1)];
-            let mut wide = graph.step("concat", &[query, zero], Vec::new(), term.kind);
-            wide.shape = vec![graph.term(query).shape[0].clone(), sum_of(&widths)];
-            wide.owner.clone_from(&term.owner);
-            query = graph.add(wide);
-            first_as_zero(graph, latent)
-        }
+    let shared = if let Some(rotated) = rotated {
+        let shared = shared_part(graph, rotated);
+        let rotated = graph.is(shared, "cached")?.inputs[0];
+        layer = cache_layer(graph, shared);
+        with_heads(graph, rotated)
+    } else {
+        // A number 0 stands in the place of the shared part, of keys and of queries.
+        let zero = first_as_zero(graph, query);
+        let widths = [graph.term(query).width(), Dim::plain(1)];
+        let mut wide = graph.step("concat", &[query, zero], Vec::new(), term.kind);
+        wide.shape = vec![graph.term(query).shape[0].clone(), sum_of(&widths)];
+        wide.owner.clone_from(&term.owner);
+        query = graph.add(wide);
+        first_as_zero(graph, latent)
     };
     let mut joined = Term {
         op: "latent_attend".to_owned(),
@@ -320,13 +317,8 @@ fn sum_of([one, other]: &[Dim; 2]) -> Dim {
 fn first_as_zero(graph: &mut Graph, id: Id) -> Id {
     let source = graph.term(id).clone();
     let shape = vec![source.shape[0].clone(), Dim::plain(1)];
-    let mut first = Term {
-        op: "slice".to_owned(),
-        inputs: vec![id],
-        attributes: Vec::new(),
-        shape,
-        ..source
-    };
+    let mut first =
+        Term { op: "slice".to_owned(), inputs: vec![id], attributes: Vec::new(), shape, ..source };
     for (name, place) in [("from", 0), ("to", 1), ("start", 0), ("end", 1)] {
         first.set(name, Number::Int(place));
     }

@@ -54,7 +54,8 @@ fn without_expert(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let width = graph.term(scores).width();
     let count = test.attribute("s")?.clone();
     let last = Number::apply("+", vec![count.clone(), Number::Int(1)]) == width.number;
-    let zero = matches!(term.attribute("value")?, Number::Int(0)) || term.attribute("value")? == &Number::Real(0.0);
+    let zero = matches!(term.attribute("value")?, Number::Int(0))
+        || term.attribute("value")? == &Number::Real(0.0);
     if !last || !zero {
         return None;
     }

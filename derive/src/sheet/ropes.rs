@@ -143,10 +143,9 @@ fn partial_share(rotated: &Number, width: &Number, config: &Json) -> Option<Numb
     }
     let is_share = |part: f64| part <= 1.0 && (part * whole).floor() == share;
     let factor = match rotated {
-        Number::Apply(operator, operands) if operator == "*" && operands.len() == 2 => operands
-            .iter()
-            .find(|operand| operand.evaluate(config).is_some_and(|part| is_share(part)))
-            .cloned(),
+        Number::Apply(operator, operands) if operator == "*" && operands.len() == 2 => {
+            operands.iter().find(|operand| operand.evaluate(config).is_some_and(is_share)).cloned()
+        }
         Number::Apply(operator, operands) if operator == "int" => {
             return partial_share(&operands[0], width, config);
         }

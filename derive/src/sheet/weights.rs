@@ -52,7 +52,9 @@ impl Sheet<'_> {
         rules.extend(self.grouped.iter().map(|(path, count)| {
             let disk = general(&text_model(self.whole_tensor(path)));
             let path = general(&text_model(path.strip_suffix(".weight").unwrap_or(path)));
-            format!("  - {{ disk: \"{disk}\", weight: \"{path}\", do: \"unflatten(0, [{count}, 0])\" }}")
+            format!(
+                "  - {{ disk: \"{disk}\", weight: \"{path}\", do: \"unflatten(0, [{count}, 0])\" }}"
+            )
         }));
         for (weight, sources) in &self.record.sources {
             let has_rule = self.squeezed.contains(weight)

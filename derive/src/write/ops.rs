@@ -86,10 +86,36 @@ impl Program<'_, '_> {
         format!("linear({x}, {module}, {width}{}{tap})", self.bias(term))
     }
 
+    /// The row of the token before, with its state.
+    pub(super) fn previous(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let size = self.number(&term.width().number);
+        let (kind, shape) = match term.word("kept") {
+            Some(kind) => (kind, size),
+            None => ("conv", format!("{size}, 1")),
+        };
+        let declaration = format!("kind: {kind}, shape: [{shape}], dtype: activation");
+        format!("previous({x}, {})", self.single_state("previous", &declaration, term))
+    }
+
+    /// The length of a row, or of each head.
+    pub(super) fn length(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let mut text = format!("p_norm({x}, {}", self.attribute(term, "p"));
+        if term.shape.len() > 1 {
+            text.push_str(", of='heads'");
+        }
+        if let Some(least) = term.word("least") {
+            let _ = write!(text, ", least='{least}'");
+        }
+        text.push(')');
+        text
+    }
+
     /// A mean of two rows by a weight.
     pub(super) fn blend(&mut self, term: &Term) -> String {
         let rows = self.operand(term, 0);
-        let others = self.operand(term, 1);
+        let before = self.operand(term, 1);
         let Some(path) = self.writer.graph.weight(term.inputs[2]).map(str::to_owned) else {
             return self.fault(term, "a blend without a weight");
         };
@@ -97,7 +123,7 @@ impl Program<'_, '_> {
             self.writer.squeezed.borrow_mut().push(path.clone());
         }
         let size = self.number(&term.width().number);
-        format!("weight_blend({rows}, {others}, {}, [{size}])", self.path(&path))
+        format!("weight_blend({rows}, {before}, {}, [{size}])", self.path(&path))
     }
 
     /// A weighted mean of the values so far.
@@ -184,9 +210,11 @@ impl Program<'_, '_> {
     pub(super) fn sinkhorn(&mut self, term: &Term) -> String {
         let x = self.operand(term, 0);
         let count = match term.attribute("iterations") {
-            Some(Number::Int(count)) => {
-                self.writer.names.attribute(&term.owner, "iter", *count).unwrap_or(Number::Int(*count))
-            }
+            Some(Number::Int(count)) => self
+                .writer
+                .names
+                .attribute(&term.owner, "iter", *count)
+                .unwrap_or(Number::Int(*count)),
             _ => return self.fault(term, "a number of rounds that is not known"),
         };
         format!("sinkhorn({x}, {}, {})", self.number(&count), self.attribute(term, "eps"))
@@ -202,8 +230,8 @@ impl Program<'_, '_> {
         };
         let table = graph.term(term.inputs[1]);
         let path = self.tensor(term, 1);
-        let [tokens, count, experts] = [&table.shape[0], &table.shape[1], &scores]
-            .map(|dim| self.number(&dim.number));
+        let [tokens, count, experts] =
+            [&table.shape[0], &table.shape[1], &scores].map(|dim| self.number(&dim.number));
         format!("choose_by_token(tokens, {path}, {tokens}, {count}, {experts})")
     }
 
@@ -437,9 +465,10 @@ impl Program<'_, '_> {
         graph.is(graph.bare(sum.inputs[0]), "positions")?;
         let Some(Number::Int(added @ 1..)) = sum.attribute("s") else { return None };
         let is_flat = |id: &Id| graph.term(*id).shape.len() == 1;
-        let rows = self.taken.iter().find(|name| {
-            self.bound.iter().any(|(id, known)| known == *name && is_flat(id))
-        })?;
+        let rows = self
+            .taken
+            .iter()
+            .find(|name| self.bound.iter().any(|(id, known)| known == *name && is_flat(id)))?;
         let shift = match added - 1 {
             0 => String::new(),
             shift => format!(", shift={shift}.0"),
