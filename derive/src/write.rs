@@ -400,12 +400,11 @@ impl<'p, 'w> Program<'p, 'w> {
             }
             "index_topk" => {
                 let parts: Vec<String> = (0..3).map(|place| self.operand(term, place)).collect();
-                let width = self.number(&self.writer.graph.term(term.inputs[1]).width().number);
-                let state = self.state(
-                    "index",
-                    &format!("kind: index, shape: [1, {width}], dtype: activation"),
-                    term,
-                );
+                let key = self.writer.graph.term(term.inputs[1]);
+                let width = self.number(&key.width().number);
+                let dtype = if key.kind == Kind::Float { "f32" } else { "activation" };
+                let declaration = format!("kind: index, shape: [1, {width}], dtype: {dtype}");
+                let state = self.state("index", &declaration, term);
                 format!(
                     "index_topk({}, {state}, {}, {})",
                     parts.join(", "),

@@ -349,7 +349,7 @@ impl Program<'_, '_> {
     }
 
     pub(super) fn rope(&mut self, term: &Term) -> String {
-        let x = self.operand(term, 0);
+        let x = self.wide_operand(term);
         // A row without heads is one head.
         let flat = term.shape.len() == 1;
         let x = if flat { format!("heads({x}, 1)") } else { x };
