@@ -433,9 +433,15 @@ fn clamp(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {
         argument(event, args, 2, "max")
     };
     for (key, bound) in [("lo", low), ("hi", high)] {
-        if let Operand::Number(number) = bound {
+        // A bound without end is none.
+        if let Operand::Number(number) = bound
+            && number.evaluate(&reader.record.config).is_none_or(f64::is_finite)
+        {
             step.set(key, number);
         }
+    }
+    if step.attributes.is_empty() {
+        return reader.bind(&event.out, value.id, value.axes);
     }
     reader.give(&event.out, step, value.axes);
 }

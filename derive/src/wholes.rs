@@ -340,10 +340,28 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     if whole.body.iter().any(InnerCall::takes_every_second) {
         term.set("interleaved", Number::Bool(true));
     }
-    for (name, value) in bounded_gate(&whole.body) {
+    let mut bounds = bounded_gate(&whole.body);
+    bounds.retain(|(_, value)| value.evaluate(&reader.record.config).is_none_or(f64::is_finite));
+    if is_bounded_late(&whole.calls) && bounds.iter().any(|(name, _)| *name == "limit") {
+        return reader.hole(event, "experts whose gates are bounded behind their activation");
+    }
+    for (name, value) in bounds {
         term.set(name, value);
     }
     reader.give(&event.out, term, rows.axes);
+}
+
+/// Is true if the first bound of an expert comes behind its first activation.
+fn is_bounded_late(calls: &[String]) -> bool {
+    let activates = |call: &String| {
+        REFERENCE.activations.contains_key(call)
+            || ["silu", "gelu", "relu", "sigmoid"].contains(&call.as_str())
+    };
+    let bounds = |call: &String| ["clamp", "clamp_", "clip"].contains(&call.as_str());
+    match (calls.iter().position(bounds), calls.iter().position(activates)) {
+        (Some(bound), Some(activation)) => activation < bound,
+        _ => false,
+    }
 }
 
 /// Is true for the class of a module that is no activation.

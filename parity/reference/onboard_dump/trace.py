@@ -414,9 +414,10 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
         runs = []
         with recorder, layer_configs(), kinds_as_dtypes(KINDS):
             start = len(recorder.events)
-            recorder.value(ids)
+            # Classes that keep their tokens may write them anew, which gives them another number.
+            tokens_value = recorder.value(ids)
             result = model(input_ids=ids, use_cache=True)
-            runs.append({"ids": recorder.value(ids), "events": recorder.events[start:], "logits": recorder.value(result.logits)})
+            runs.append({"ids": tokens_value, "events": recorder.events[start:], "logits": recorder.value(result.logits)})
             recorder.events = []
             step = torch.tensor([[5], [7]])
             recorder.value(step)
