@@ -127,7 +127,7 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         }
         "tril" | "triu" => sequences::triangle(reader, event),
         "zeros_like" | "ones_like" | "zeros" | "ones" | "full" | "empty" | "new_empty"
-        | "new_zeros" | "empty_like" | "new_ones" => filled(reader, event, name),
+        | "new_zeros" | "empty_like" | "new_ones" | "full_like" => filled(reader, event, name),
         "scaled_dot_product_attention" => products::fused_attention(reader, event, &args),
         _ if name.starts_with("cache.") => sequences::cached(reader, event, &args, name),
         _ if name.starts_with("create_") => sequences::mask(reader, event, name),
@@ -354,6 +354,11 @@ fn filled(reader: &mut Reader<'_>, event: &Event, name: &str) {
     let mut term = reader.graph.step("filled", &[], row, reader.kind(out));
     if name.contains("empty") {
         term.set("number", Number::Int(out as i64));
+    }
+    if let ("full_like", Some(Operand::Number(number))) =
+        (name, event.args.get(1).map(Operand::parse))
+    {
+        term.set("fill", number);
     }
     term.set("with", Number::Word(name.trim_end_matches("_like").to_owned()));
     reader.give(&event.out, term, axes);

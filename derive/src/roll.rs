@@ -329,11 +329,11 @@ fn cache_layers(reader: &Reader<'_>, layer: &Forward) -> Vec<i64> {
     layers
 }
 
-/// Results of the forward of each module.
+/// First results of the forwards of each module, which dumps have.
 fn module_outputs(reader: &Reader<'_>) -> BTreeMap<String, Vec<Id>> {
     let mut outputs: BTreeMap<String, Vec<Id>> = BTreeMap::new();
     for forward in &reader.forwards {
-        outputs.entry(forward.path.clone()).or_default().extend(&forward.outputs);
+        outputs.entry(forward.path.clone()).or_default().extend(forward.outputs.first());
     }
     outputs
 }

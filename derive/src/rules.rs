@@ -8,6 +8,7 @@ use crate::number::Number;
 
 mod attention;
 pub(crate) use attention::{mask_kind, with_heads};
+mod dense;
 mod gates;
 mod norms;
 mod pairs;
@@ -43,6 +44,7 @@ pub fn join(graph: &mut Graph, term: &Term) -> Joined {
         table::join,
         temperature::join,
         pairs::join,
+        dense::join,
         streams::join,
         activations,
     ];

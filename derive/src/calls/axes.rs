@@ -440,6 +440,23 @@ fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Oper
             axes[place] = Axis::Tokens;
             continue;
         }
+        let repeats = event.call.as_deref() == Some("repeat") && sizes[place].is_multiple_of(size);
+        if place == 0 && axes[0].is_outer() && axes[0] != Axis::One && repeats {
+            let times = sizes[0] / size;
+            let number = written.first().cloned().flatten().unwrap_or(Number::Int(times as i64));
+            id = super::parts::expanded(reader, id, 0, Dim { size: times, number });
+            for axis in &mut axes[1..] {
+                if let Axis::Row(number) = axis {
+                    *number += 1;
+                }
+            }
+            let parts = match &axes[0] {
+                Axis::Merged(parts) => parts.clone(),
+                other => vec![other.clone()],
+            };
+            axes[0] = Axis::Merged([vec![Axis::Row(0)], parts].concat());
+            continue;
+        }
         let at = match axes[place] {
             Axis::One => axes[..place]
                 .iter()

@@ -186,6 +186,26 @@ pub(super) fn broadcast(
         let several = |axis: &Axis| matches!(axis, Axis::Merged(_) | Axis::Sorted(_));
         operand.axes.iter().any(|axis| several(axis) && !axis.is_outer())
     }) {
+        let column = |operand: &Value| {
+            operand.axes.len() == whole.axes.len()
+                && operand.axes[0] == whole.axes[0]
+                && operand.axes[1..].iter().all(|axis| *axis == Axis::One)
+                && reader.graph.term(operand.id).shape.len() == 1
+        };
+        if operands.len() == 2
+            && super::shape(reader, whole.id).len() == 2
+            && let Some(place) = operands.iter().position(column)
+        {
+            // A number for each row of all.
+            let mut inputs: Vec<Id> = operands.iter().map(|operand| operand.id).collect();
+            let shape = super::shape(reader, whole.id);
+            let axes = whole.axes.clone();
+            let numbers = reader.graph.term(inputs[place]);
+            let column = vec![numbers.shape[0].clone(), Dim::plain(1)];
+            let with_ones = reader.graph.step("with_ones", &[inputs[place]], column, numbers.kind);
+            inputs[place] = reader.graph.add(with_ones);
+            return Some((inputs, shape, axes));
+        }
         let known = operands.iter().all(|operand| {
             operand.axes == whole.axes
                 || operand.axes.len() == 1

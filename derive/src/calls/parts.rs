@@ -31,6 +31,16 @@ pub(super) fn interleave(reader: &mut Reader<'_>, event: &Event, value: &Value, 
     reader.give(&event.out, step, value.axes.clone());
 }
 
+/// A row with a new axis along which it is repeated.
+pub(super) fn expanded(reader: &mut Reader<'_>, id: Id, at: usize, count: Dim) -> Id {
+    let term = reader.graph.term(id);
+    let mut shape = term.shape.clone();
+    shape.insert(at, count);
+    let mut step = reader.graph.step("expand", &[id], shape, term.kind);
+    step.set("at", Number::Int(at as i64));
+    reader.graph.add(step)
+}
+
 /// Parts of an axis.
 pub(super) fn parts(
     reader: &mut Reader<'_>,
