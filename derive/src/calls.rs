@@ -97,7 +97,7 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         "softmax" => softmax(reader, event, &args),
         "embedding" => embedding(reader, event, &args),
         "arange" => arange(reader, event),
-        "norm" | "vector_norm" => length(reader, event, &args),
+        "norm" | "linalg_vector_norm" | "vector_norm" => length(reader, event, &args),
         "layer_norm" | "rms_norm" => norm(reader, event, &args, name),
         "clamp" | "clip" | "clamp_min" | "clamp_max" | "clamp_" => {
             clamp(reader, event, &args, name);
@@ -399,9 +399,10 @@ fn length(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
         return reader.hole(event, "operand is no tensor");
     };
     let value = reader.value(first);
-    let power = match event.named.get("ord").map(Operand::parse) {
-        Some(power) => power,
-        None => argument(event, args, 1, "p"),
+    let name = if event.call.as_deref() == Some("norm") { "p" } else { "ord" };
+    let power = match argument(event, args, 1, name) {
+        Operand::None => Operand::Number(Number::Int(2)),
+        power => power,
     };
     let at = match argument(event, args, 2, "dim") {
         Operand::List(items) if items.len() == 1 => items[0].int(),

@@ -176,7 +176,8 @@ fn sliced(reader: &mut Reader<'_>, id: usize, axis: &Axis, ends: &[Operand; 3]) 
         return Some(reader.graph.add(earlier));
     }
     let Axis::Row(row) = axis else {
-        let sinks = reader.graph.term(id).attribute("sinks").is_some();
+        let scores = reader.graph.term(id);
+        let sinks = ["sinks", "query_sinks"].iter().any(|name| scores.attribute(name).is_some());
         return (*axis == Axis::Keys && from.0 == 0 && sinks && to.0 + 1 == size).then_some(id);
     };
     let whole = reader.graph.term(id).shape[*row].clone();

@@ -185,10 +185,17 @@ fn highest(graph: &mut Graph, term: &Term) -> Option<Joined> {
 fn sinks(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let scores = graph.is(term.inputs[0], "scores")?;
     let tensor = graph.uncast(term.inputs[1]);
-    graph.weight(tensor)?;
+    let is_weight = graph.weight(tensor).is_some();
+    let row = graph.term(tensor);
+    let heads = row.shape.len() == 1 && row.shape[0].size == scores.shape.first()?.size;
+    if !is_weight && (!heads || row.kind != Kind::Activation) {
+        return None;
+    }
     let mut joined = scores.clone();
     joined.inputs.push(tensor);
-    joined.set("sinks", Number::Int(joined.inputs.len() as i64 - 1));
+    // Sinks of the query itself are numbers of its row.
+    let name = if is_weight { "sinks" } else { "query_sinks" };
+    joined.set(name, Number::Int(joined.inputs.len() as i64 - 1));
     Some(Joined::Term(joined))
 }
 
@@ -234,7 +241,7 @@ pub(crate) fn with_heads(graph: &mut Graph, id: Id) -> Id {
 
 /// Keys and values that a matrix expands from a latent vector, with a rotated part that all heads share, or without one.
 fn latent(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
-    if scores.attribute("relative_at").is_some() {
+    if ["relative_at", "query_sinks"].iter().any(|name| scores.attribute(name).is_some()) {
         return None;
     }
     let key = graph.uncast(scores.inputs[1]);

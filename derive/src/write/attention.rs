@@ -166,6 +166,10 @@ impl Program<'_, '_> {
                 text.push_str(", sink_form='gate'");
             }
         }
+        if let Some(Number::Int(at)) = term.attribute("query_sinks") {
+            let sinks = self.operand(term, *at as usize + 1);
+            let _ = write!(text, ", query_sinks={sinks}");
+        }
         match term.word("soft") {
             Some("unrounded") => text.push_str(", softmax='unrounded'"),
             Some("activation") if term.attribute("highest").is_some() => {
