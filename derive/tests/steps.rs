@@ -154,6 +154,63 @@ fn numbers_by_distance_are_added_before_the_mask() {
     assert_eq!(graph.term(late).op, "add");
 }
 
+#[test]
+fn sinks_are_weights_or_numbers_of_the_query() {
+    for (op, size, name) in
+        [("weight", 4, Some("sinks")), ("row", 4, Some("query_sinks")), ("row", 3, None)]
+    {
+        let mut graph = Graph::default();
+        let query = step(&mut graph, "query", &[], &[], &[4, 8], Kind::Activation);
+        let key = step(&mut graph, "key", &[], &[], &[4, 8], Kind::Activation);
+        let path = [("path", Number::Word("sinks".to_owned()))];
+        let column = step(&mut graph, op, &[], &path, &[size], Kind::Activation);
+        let scores = step(&mut graph, "scores", &[query, key], &[], &[4], Kind::Activation);
+        let wide = step(&mut graph, "with_sinks", &[scores, column], &[], &[4], Kind::Activation);
+        let joined = graph.term(wide);
+        assert_eq!(joined.op == "scores", name.is_some());
+        assert!(name.is_none_or(|name| joined.attribute(name) == Some(&Number::Int(2))));
+    }
+}
+
+/// The sum of the results of all experts, on rows times factors of which the others are 0, or the lowest number.
+fn all_experts(fill: f64) -> (Graph, Id) {
+    let mut graph = Graph::default();
+    let kind = Kind::Activation;
+    let scores = step(&mut graph, "router_scores", &[], &[], &[3], kind);
+    let chosen = step(&mut graph, "choose", &[scores], &[("k", Number::Int(2))], &[2], Kind::Int);
+    let picked = step(&mut graph, "pick", &[scores, chosen], &[], &[2], kind);
+    let fill = [("fill", Number::Real(fill))];
+    let base = step(&mut graph, "filled", &[], &fill, &[3], kind);
+    let spread = step(&mut graph, "scatter", &[base, chosen, picked], &[], &[3], kind);
+    let factors = step(&mut graph, "sigmoid", &[spread], &[], &[3], kind);
+    let column = step(&mut graph, "with_ones", &[factors], &[], &[3, 1], kind);
+    let rows = step(&mut graph, "rows", &[], &[], &[4], kind);
+    let all = step(&mut graph, "expand", &[rows], &[("at", Number::Int(0))], &[3, 4], kind);
+    let weighed = step(&mut graph, "mul", &[all, column], &[], &[3, 4], kind);
+    let layout = [("layout", Number::Word("in_out".to_owned()))];
+    let stack = weight(&mut graph, "experts.gate_up_proj");
+    let fused = step(&mut graph, "heads_linear", &[weighed, stack], &layout, &[3, 10], kind);
+    let part = |from: i64, to: i64| [("start", Number::Int(from)), ("end", Number::Int(to))];
+    let gate = step(&mut graph, "slice", &[fused], &part(0, 5), &[3, 5], kind);
+    let up = step(&mut graph, "slice", &[fused], &part(5, 10), &[3, 5], kind);
+    let act = step(&mut graph, "silu", &[gate], &[], &[3, 5], kind);
+    let inner = step(&mut graph, "mul", &[act, up], &[], &[3, 5], kind);
+    let stack = weight(&mut graph, "experts.down_proj");
+    let down = step(&mut graph, "heads_linear", &[inner, stack], &layout, &[3, 4], kind);
+    let sum = step(&mut graph, "sum_axis", &[down], &[("axis", Number::Int(0))], &[4], kind);
+    (graph, sum)
+}
+
+#[test]
+fn experts_that_a_row_did_not_choose_get_a_factor_of_0() {
+    let (graph, sum) = all_experts(f64::NEG_INFINITY);
+    let experts = graph.term(sum);
+    assert_eq!((experts.op.as_str(), experts.word("weigh")), ("experts", Some("input")));
+    assert_eq!(graph.term(experts.inputs[2]).op, "sigmoid");
+    let (graph, sum) = all_experts(0.0);
+    assert_eq!(graph.term(sum).op, "sum_axis");
+}
+
 /// Attention to keys that go round over the heads, and to values that go round as often or not.
 fn rounds(of_values: i64) -> (Graph, Id) {
     let mut graph = Graph::default();
@@ -243,7 +300,7 @@ fn record(shapes: &[(&str, &[usize])], events: &Json) -> Record {
         "weights": {}, "buffers": {}, "built": [], "values": values,
         "runs": [{ "ids": 0, "events": events }],
     });
-    serde_json::from_value(record).unwrap()
+    serde_json::from_value(record).expect("all fields are there")
 }
 
 fn call(name: &str, args: &Json, out: &Json) -> Json {

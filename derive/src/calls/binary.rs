@@ -188,6 +188,7 @@ pub(super) fn broadcast(
     }) {
         let column = |operand: &Value| {
             operand.axes.len() == whole.axes.len()
+                && matches!(whole.axes[0], Axis::Merged(_))
                 && operand.axes[0] == whole.axes[0]
                 && operand.axes[1..].iter().all(|axis| *axis == Axis::One)
                 && reader.graph.term(operand.id).shape.len() == 1
