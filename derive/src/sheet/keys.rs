@@ -40,7 +40,8 @@ impl Sheet<'_> {
         })
         .filter_map(|(key, value)| {
             let written = crate::names::literal(value)?;
-            let test = format!("config('{key}', null) == {written}");
+            let saved = self.record.attribute_map.get(key).unwrap_or(key);
+            let test = format!("config('{saved}', config('{key}', null)) == {written}");
             Some((format!("the layers of {key} are known"), test))
         })
         .collect()
