@@ -10,11 +10,13 @@ use crate::record::Event;
 mod axes;
 mod binary;
 mod choices;
+mod distances;
 mod index;
 pub(crate) mod mixture;
 mod parts;
 mod products;
 mod sequences;
+mod sorted;
 
 /// Calls that give a tensor with the same numbers.
 const SAME: &[&str] = &[
@@ -95,6 +97,7 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         "softmax" => softmax(reader, event, &args),
         "embedding" => embedding(reader, event, &args),
         "arange" => arange(reader, event),
+        "norm" | "linalg_vector_norm" | "vector_norm" => length(reader, event, &args),
         "layer_norm" | "rms_norm" => norm(reader, event, &args, name),
         "clamp" | "clip" | "clamp_min" | "clamp_max" | "clamp_" => {
             clamp(reader, event, &args, name);
@@ -107,6 +110,8 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         "where" if args.len() == 3 => choices::choice(reader, event, &args),
         "where" | "nonzero" if mixture::chosen_rows(reader, event, &args) => {}
         "one_hot" => mixture::one_hot(reader, event, &args),
+        "sort" if sorted::sort(reader, event, &args) => {}
+        "index_add_" | "index_add" if sorted::added(reader, event, &args) => {}
         "index_add_" | "index_add" => mixture::added(reader, event, &args),
         "baddbmm" => products::added(reader, event, &args),
         "cumsum" => sequences::counted(reader, event, first),
@@ -122,7 +127,7 @@ pub fn call(reader: &mut Reader<'_>, name: &str, event: &Event) {
         }
         "tril" | "triu" => sequences::triangle(reader, event),
         "zeros_like" | "ones_like" | "zeros" | "ones" | "full" | "empty" | "new_empty"
-        | "new_zeros" | "empty_like" | "new_ones" => filled(reader, event, name),
+        | "new_zeros" | "empty_like" | "new_ones" | "full_like" => filled(reader, event, name),
         "scaled_dot_product_attention" => products::fused_attention(reader, event, &args),
         _ if name.starts_with("cache.") => sequences::cached(reader, event, &args, name),
         _ if name.starts_with("create_") => sequences::mask(reader, event, name),
@@ -143,8 +148,14 @@ fn same(reader: &mut Reader<'_>, event: &Event, first: Option<usize>) {
 fn unary(reader: &mut Reader<'_>, event: &Event, first: Option<usize>, step: &str) {
     let Some(first) = first else { return reader.hole(event, "operand is no tensor") };
     let value = reader.value(first);
-    let id = reader.graph.unary(step, value.id);
-    reader.bind(&event.out, id, value.axes);
+    let mut term = reader.graph.term(value.id).clone();
+    let out = Operand::parse(&event.out).value().map(|out| reader.kind(out));
+    // Functions of whole numbers, as of positions, give fractions.
+    if term.kind == Kind::Int && out == Some(Kind::Float) {
+        term.kind = Kind::Float;
+    }
+    let term = reader.graph.step(step, &[value.id], term.shape, term.kind);
+    reader.give(&event.out, term, value.axes);
 }
 
 /// The logarithm of one more than a number.
@@ -288,6 +299,9 @@ fn embedding(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
 
 /// Zeros before the first token, which a convolution over the tokens before begins with.
 fn padded(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    if sequences::shifted(reader, event, args) {
+        return;
+    }
     let behind = axes::flat(args.get(1..).unwrap_or_default()).get(1).and_then(Operand::int);
     let value = args.first().and_then(Operand::value).map(|number| reader.value(number));
     match value.filter(|value| value.axes.last() == Some(&Axis::Tokens) && behind == Some(0)) {
@@ -341,6 +355,11 @@ fn filled(reader: &mut Reader<'_>, event: &Event, name: &str) {
     if name.contains("empty") {
         term.set("number", Number::Int(out as i64));
     }
+    if let ("full_like", Some(Operand::Number(number))) =
+        (name, event.args.get(1).map(Operand::parse))
+    {
+        term.set("fill", number);
+    }
     term.set("with", Number::Word(name.trim_end_matches("_like").to_owned()));
     reader.give(&event.out, term, axes);
 }
@@ -374,6 +393,38 @@ fn norm(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {
     reader.give(&event.out, step, value.axes);
 }
 
+/// The length of the last axis of a row by a power.
+fn length(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    let Some(first) = args.first().and_then(Operand::value) else {
+        return reader.hole(event, "operand is no tensor");
+    };
+    let value = reader.value(first);
+    let name = if event.call.as_deref() == Some("norm") { "p" } else { "ord" };
+    let power = match argument(event, args, 1, name) {
+        Operand::None => Operand::Number(Number::Int(2)),
+        power => power,
+    };
+    let at = match argument(event, args, 2, "dim") {
+        Operand::List(items) if items.len() == 1 => items[0].int(),
+        other => other.int(),
+    };
+    let row = shape(reader, value.id);
+    let place = at.and_then(|at| axis_at(&value, at));
+    let is_last = place.is_some_and(|place| value.axes[place] == Axis::Row(row.len().max(1) - 1));
+    let keeps = argument(event, args, 3, "keepdim").int() == Some(1);
+    let (Operand::Number(power), true, true) = (power, is_last, keeps) else {
+        return reader.hole(event, "a length of other numbers than the last axis of a row");
+    };
+    let mut row = row;
+    if let Some(last) = row.last_mut() {
+        *last = Dim::plain(1);
+    }
+    let kind = reader.graph.term(value.id).kind;
+    let mut term = reader.graph.step("p_norm", &[value.id], row, kind);
+    term.set("p", power);
+    reader.give(&event.out, term, value.axes);
+}
+
 fn clamp(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {
     let Some(first) = args.first().and_then(Operand::value) else {
         return reader.hole(event, "operand is no tensor");
@@ -388,9 +439,15 @@ fn clamp(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {
         argument(event, args, 2, "max")
     };
     for (key, bound) in [("lo", low), ("hi", high)] {
-        if let Operand::Number(number) = bound {
+        // A bound without end is none.
+        if let Operand::Number(number) = bound
+            && number.evaluate(&reader.record.config).is_none_or(f64::is_finite)
+        {
             step.set(key, number);
         }
+    }
+    if step.attributes.is_empty() {
+        return reader.bind(&event.out, value.id, value.axes);
     }
     reader.give(&event.out, step, value.axes);
 }

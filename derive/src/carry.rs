@@ -16,8 +16,44 @@ pub(crate) struct Carried {
     pub(crate) read: Vec<Option<Id>>,
 }
 
+impl Carried {
+    /// Is true if a value that one layer makes and a later one reads can have this name: neither takes the place of another that is read later.
+    fn lasts(&self, reader: &Reader<'_>, list: &str, maker: usize, read: usize) -> bool {
+        let between = (maker + 1..read).any(|layer| self.made[layer].is_some());
+        !between && !self.overwritten(reader, list, maker)
+    }
+
+    /// Is true if a value that a layer makes takes the place of an earlier one that a later layer reads.
+    fn overwritten(&self, reader: &Reader<'_>, list: &str, layer: usize) -> bool {
+        self.read.iter().enumerate().any(|(reading, id)| {
+            let source = id.and_then(|id| split_owner(list, &reader.graph.term(id).owner));
+            source.is_some_and(|(source, _)| source < layer && layer < reading)
+        })
+    }
+}
+
 /// Rows of a layer, which its program calls `x`, and what the layer gives.
 pub(crate) type Stream = (Id, Id);
+
+/// Streams of which each begins with the rows that the layer before gave, and the steps of the model between them; the number of a layer that begins with others.
+pub(crate) fn linked(
+    reader: &Reader<'_>,
+    streams: &[Stream],
+) -> Result<(Vec<Stream>, Vec<Id>), usize> {
+    let mut result = streams.to_vec();
+    let mut between = Vec::new();
+    for number in 1..streams.len() {
+        let given = streams[number - 1].1;
+        let mut id = streams[number].0;
+        while id != given {
+            let [input] = reader.graph.term(id).inputs[..] else { return Err(number) };
+            between.push(id);
+            id = input;
+        }
+        result[number].0 = given;
+    }
+    Ok((result, between))
+}
 
 /// True for each term that depends on the tokens' embeddings.
 pub(crate) fn varying(reader: &Reader<'_>) -> Vec<bool> {
@@ -34,14 +70,20 @@ pub(crate) fn find(
     layers: &[&Forward],
     streams: &[Stream],
     cache: &[Vec<i64>],
+    between: &[Id],
 ) -> Vec<Carried> {
     let varies = varying(reader);
     let list = layers[0].path.rsplit_once('.').map_or("", |(list, _)| list);
     let mut carried: Vec<(Role, Carried)> = Vec::new();
     for (number, &(input, output)) in streams.iter().enumerate() {
-        for id in outside(reader, list, number, (input, output), &varies, &cache[number]) {
+        for id in outside(reader, list, number, (input, output), &varies, &cache[number], between) {
             let role = Role::of(reader, list, id);
-            let place = carried.iter().position(|(known, _)| *known == role).unwrap_or_else(|| {
+            let source = role.layer_of(reader, list, id);
+            let fits = |(known, entry): &(Role, Carried)| {
+                *known == role
+                    && source.is_none_or(|source| entry.lasts(reader, list, source, number))
+            };
+            let place = carried.iter().position(fits).unwrap_or_else(|| {
                 let name = fresh_name(&carried, &role);
                 let none = vec![None; layers.len()];
                 carried.push((
@@ -52,7 +94,7 @@ pub(crate) fn find(
             });
             let entry = &mut carried[place].1;
             entry.read[number] = Some(id);
-            match role.layer_of(reader, list, id) {
+            match source {
                 Some(layer) => entry.made[layer] = Some(id),
                 None => entry.initial = Some(id),
             }
@@ -106,7 +148,9 @@ impl Role {
             let mut steps = (0..reader.graph.terms.len()).filter(|&id| {
                 reader.graph.term(id).owner == path && reader.graph.term(id).op == *op
             });
-            if let (None, Some(id), None) = (entry.made[layer], steps.next(), steps.next()) {
+            if let (None, Some(id), None) = (entry.made[layer], steps.next(), steps.next())
+                && !entry.overwritten(reader, list, layer)
+            {
                 entry.made[layer] = Some(id);
             }
         }
@@ -145,6 +189,7 @@ fn outside(
     (input, output): Stream,
     varies: &[bool],
     cache: &[i64],
+    between: &[Id],
 ) -> Vec<Id> {
     let mut open = vec![output];
     let mut visited: Vec<Id> = Vec::new();
@@ -155,7 +200,8 @@ fn outside(
         }
         visited.push(id);
         let term = reader.graph.term(id);
-        if split_owner(list, &term.owner).is_none_or(|(layer, _)| layer != number) {
+        let is_other = split_owner(list, &term.owner).is_none_or(|(layer, _)| layer != number);
+        if is_other && !between.contains(&id) {
             found.push(id);
             continue;
         }

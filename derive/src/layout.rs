@@ -13,6 +13,8 @@ pub enum Axis {
     Keys,
     /// Rows that chose an expert, and their count.
     Chosen(usize),
+    /// Choices of all rows in the order of the experts, and their count.
+    Sorted(usize),
     /// An axis of size 1 that a row does not have.
     One,
     /// An axis of the row.
@@ -39,7 +41,7 @@ impl Axis {
             Self::Batch => sizes.batch,
             Self::Tokens => sizes.tokens,
             Self::Keys => sizes.keys,
-            Self::Chosen(count) => *count,
+            Self::Chosen(count) | Self::Sorted(count) => *count,
             Self::One => 1,
             Self::Row(number) => row.get(*number).map_or(1, |dim| dim.size),
             Self::Merged(axes) => axes.iter().map(|axis| axis.size(row, sizes)).product(),
@@ -49,7 +51,7 @@ impl Axis {
     /// Is true if no axis of a row is in it.
     pub fn is_outer(&self) -> bool {
         match self {
-            Self::Row(_) => false,
+            Self::Row(_) | Self::Sorted(_) => false,
             Self::Merged(axes) => axes.iter().all(Self::is_outer),
             _ => true,
         }

@@ -117,6 +117,15 @@ impl<'r> Names<'r> {
             || self.computed.borrow().iter().any(|(known, _)| known == name)
     }
 
+    /// Returns the attribute of a module with a word in its name that has this value, as an expression over the config.
+    pub fn attribute(&self, module: &str, word: &str, value: i64) -> Option<Number> {
+        let values = self.record.modules.get(module).map(|facts| &facts.values)?;
+        let named = values.iter().filter(|(name, _)| name.contains(word));
+        named.map(|(_, json)| Number::parse(json)).find(|number| {
+            number.is_symbolic() && number.evaluate(&self.record.config) == Some(value as f64)
+        })
+    }
+
     /// Writes a number.
     pub fn written(&self, number: &Number) -> String {
         number::written(number, &|key| self.name(key))

@@ -188,6 +188,25 @@ impl Number {
         }
     }
 
+    /// Names the layer's number where it is divided.
+    #[must_use]
+    pub fn counting_layers(&self, layer: i64) -> Self {
+        match self {
+            Self::Apply(operator, operands)
+                if operator == "//" && operands.first() == Some(&Self::Int(layer)) =>
+            {
+                let mut operands = operands.clone();
+                operands[0] = Self::Config("i".to_owned());
+                Self::Apply(operator.clone(), operands)
+            }
+            Self::Apply(operator, operands) => Self::Apply(
+                operator.clone(),
+                operands.iter().map(|operand| operand.counting_layers(layer)).collect(),
+            ),
+            other => other.clone(),
+        }
+    }
+
     /// The test of one layer.
     #[must_use]
     pub fn at_layer(&self, layer: i64) -> Self {

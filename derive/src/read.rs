@@ -181,6 +181,8 @@ impl<'r> Reader<'r> {
             && shape[1] == self.sizes.tokens
         {
             vec![Axis::Batch, Axis::Tokens]
+        } else if shape.len() >= 3 && shape[0] == 1 && shape[1] == self.sizes.tokens {
+            vec![Axis::One, Axis::Tokens]
         } else if shape.first() == Some(&rows) {
             vec![Axis::Merged(vec![Axis::Batch, Axis::Tokens])]
         } else if shape.len() >= 3 && shape[0] == self.sizes.batch && shape[2] == self.sizes.tokens

@@ -14,7 +14,7 @@ use crate::origin::Origin;
 use crate::read::{Forward, Reader};
 use crate::record::Record;
 use crate::sheet::{Layer, Sheet};
-use crate::write::{Program, Writer};
+use crate::write::{GIVEN, Program, Writer};
 
 /// A spec with what is left open.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub fn derive(record: &Record, name: &str) -> Derived {
     let inner = RefCell::new(Vec::new());
     let bare = RefCell::new(Vec::new());
     let alone = RefCell::new(Vec::new());
+    let shared = RefCell::new(BTreeMap::new());
+    let grouped = RefCell::new(Vec::new());
     let outputs = module_outputs(&reader);
     let states = RefCell::new(Vec::new());
     let activations = activation_keys(record);
@@ -70,6 +72,8 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         inner: &inner,
         bare: &bare,
         alone: &alone,
+        shared: &shared,
+        grouped: &grouped,
         kept_in_half: &record.kept_in_half,
         transposed: &transposed,
         squeezed: &squeezed,
@@ -83,8 +87,16 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         }
         return Derived { spec: String::new(), holes, origins: Vec::new() };
     }
+    let (streams, between) = match carry::linked(&reader, &streams) {
+        Ok(linked) => linked,
+        Err(number) => {
+            let reason = "other rows go through the layer than the one before gave";
+            holes.push(Hole::of_module(&layers[number].path, reason));
+            (streams, Vec::new())
+        }
+    };
     let cache: Vec<Vec<i64>> = layers.iter().map(|layer| cache_layers(&reader, layer)).collect();
-    let carried = carry::find(&reader, &layers, &streams, &cache);
+    let carried = carry::find(&reader, &layers, &streams, &cache, &between);
     let mut written = Vec::new();
     for (number, layer) in layers.iter().enumerate() {
         let prefix = format!("{}.", layer.path);
@@ -111,6 +123,8 @@ pub fn derive(record: &Record, name: &str) -> Derived {
         squeezed: squeezed.into_inner(),
         inner: inner.into_inner(),
         alone: alone.into_inner(),
+        shared: shared.into_inner(),
+        grouped: grouped.into_inner(),
         states: states.into_inner(),
     }
     .text(name);
@@ -315,11 +329,11 @@ fn cache_layers(reader: &Reader<'_>, layer: &Forward) -> Vec<i64> {
     layers
 }
 
-/// Results of the forward of each module.
+/// First results of the forwards of each module, which dumps have.
 fn module_outputs(reader: &Reader<'_>) -> BTreeMap<String, Vec<Id>> {
     let mut outputs: BTreeMap<String, Vec<Id>> = BTreeMap::new();
     for forward in &reader.forwards {
-        outputs.entry(forward.path.clone()).or_default().extend(&forward.outputs);
+        outputs.entry(forward.path.clone()).or_default().extend(forward.outputs.first());
     }
     outputs
 }
@@ -395,7 +409,7 @@ fn write_layer(
                 if !members.contains(&source)
                     && !parameters.contains(&source)
                     && op != "weight"
-                    && op != "constant"
+                    && !GIVEN.contains(&op)
                 {
                     parameters.push(source);
                 }

@@ -8,6 +8,7 @@ use crate::number::Number;
 
 mod attention;
 pub(crate) use attention::{mask_kind, with_heads};
+mod dense;
 mod gates;
 mod norms;
 mod pairs;
@@ -43,6 +44,7 @@ pub fn join(graph: &mut Graph, term: &Term) -> Joined {
         table::join,
         temperature::join,
         pairs::join,
+        dense::join,
         streams::join,
         activations,
     ];
@@ -116,6 +118,21 @@ fn activations(graph: &mut Graph, term: &Term) -> Option<Joined> {
             }
         }
     }
+    if term.op == "add"
+        && let Some(blend) = blended(graph, term)
+    {
+        return Some(Joined::Term(blend));
+    }
+    // exp(x - log(sum(exp(x)))) in f32.
+    if term.op == "exp"
+        && term.kind == Kind::Float
+        && let Some(gap) = graph.is(term.inputs[0], "sub")
+        && let Some(sum) = graph.is(gap.inputs[1], "lse_row")
+        && sum.inputs[0] == gap.inputs[0]
+    {
+        let inputs = vec![gap.inputs[0]];
+        return Some(Joined::Term(Term { op: "softmax".to_owned(), inputs, ..term.clone() }));
+    }
     // For a large x, log(1 + exp(x)) is x.
     if term.op == "where" && term.inputs.len() == 3 {
         let test = graph.term(term.inputs[0]);
@@ -140,6 +157,37 @@ fn activations(graph: &mut Graph, term: &Term) -> Option<Joined> {
         return Some(Joined::Term(joined));
     }
     None
+}
+
+/// `x * P + y * (1 - P)` of a weight P.
+fn blended(graph: &Graph, term: &Term) -> Option<Term> {
+    let [one, other] = term.inputs[..] else { return None };
+    let (one, other) = (graph.is(one, "mul")?, graph.is(other, "mul")?);
+    if [one, other].iter().any(|product| product.kind != term.kind) {
+        return None;
+    }
+    for (first, second) in [(one, other), (other, one)] {
+        for (rows, weight) in both(first) {
+            let Some(path) = graph.weight(weight) else { continue };
+            for (before, factor) in both(second) {
+                let Some(factor) = one_minus(graph, factor) else { continue };
+                if graph.weight(factor) == Some(path) && graph.term(rows).shape.len() == 1 {
+                    let inputs = vec![rows, before, graph.weight_root(weight)];
+                    return Some(Term { op: "weight_blend".to_owned(), inputs, ..term.clone() });
+                }
+            }
+        }
+    }
+    None
+}
+
+/// The term x of `1 - x`.
+fn one_minus(graph: &Graph, id: Id) -> Option<Id> {
+    let sum = graph.is(graph.weight_root(id), "offset")?;
+    let one =
+        matches!(sum.attribute("s")?, Number::Int(1)) || sum.attribute("s")? == &Number::Real(1.0);
+    let negative = graph.is(graph.weight_root(sum.inputs[0]), "neg")?;
+    one.then_some(negative.inputs[0])
 }
 
 /// The two operands of a commutative term, in both orders.

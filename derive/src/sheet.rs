@@ -39,6 +39,10 @@ pub(crate) struct Sheet<'s> {
     pub(crate) squeezed: Vec<String>,
     pub(crate) inner: Vec<String>,
     pub(crate) alone: Vec<String>,
+    /// Matrices whose rows are those of several, and their number.
+    pub(crate) grouped: Vec<(String, String)>,
+    /// Functions that programs of several layers call.
+    pub(crate) shared: BTreeMap<String, String>,
     pub(crate) states: Vec<(String, String)>,
 }
 
@@ -55,7 +59,7 @@ impl Sheet<'_> {
     }
 
     pub(crate) fn text(&self, name: &str) -> String {
-        let mut functions: BTreeMap<String, String> = BTreeMap::new();
+        let mut functions = self.shared.clone();
         let mut programs: Vec<(String, Vec<usize>)> = Vec::new();
         for (index, layer) in self.written.iter().enumerate() {
             let mut program = layer.program.clone();
@@ -134,6 +138,10 @@ impl Sheet<'_> {
                 format!("there are {} layers", self.written.len()),
                 format!("layers == {}", self.written.len()),
             ));
+        }
+        if programs.len() > 2 && programs.len() == self.written.len() {
+            // Where no two layers are alike, no test says which of the lists tells them apart.
+            assumptions.extend(self.same_lists());
         }
         if kinds.expression.as_ref().is_some_and(|kind| kind.contains(" if ")) {
             let inner = self.record.text_config();

@@ -29,6 +29,7 @@ struct InnerCall {
     call: String,
     args: Vec<Operand>,
     named: BTreeMap<String, Operand>,
+    out: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +87,7 @@ impl Whole {
                 call: call.clone(),
                 args: event.args.iter().map(Operand::parse).collect(),
                 named,
+                out: Operand::parse(&event.out).value(),
             });
         } else if let Some(class) = &event.module {
             self.calls.push(class.clone());
@@ -153,11 +155,52 @@ pub fn leave(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
         WholeKind::Function(function) if function.op == "delta_rule" => {
             delta_rule(reader, whole, event);
         }
+        WholeKind::Function(function) if function.op == "wkv" => wkv(reader, whole, event),
         WholeKind::Function(function) => scan(reader, whole, event, &function.op),
     }
 }
 
+/// The weights that a rotary module reads, of which one can stretch its frequencies: `frequencies * exp(weight)`.
+fn stretched(reader: &Reader<'_>, whole: &Whole) -> Result<Option<String>, &'static str> {
+    let path = |operand: &Operand| {
+        let facts = &reader.record.values[operand.value()?];
+        facts.weight.as_ref()
+    };
+    let is_learned = |path: &&String| reader.record.weights.contains_key(*path);
+    let operands = || whole.body.iter().flat_map(|inner| &inner.args);
+    let mut learned = operands().filter_map(path).filter(is_learned);
+    let (Some(weight), None) = (learned.next(), learned.next()) else {
+        return if operands().filter_map(path).any(|path| is_learned(&path)) {
+            Err("a rotary table with several weights")
+        } else {
+            Ok(None)
+        };
+    };
+    let takes = |inner: &InnerCall, number: Option<usize>| {
+        number.is_some() && inner.args.iter().any(|operand| operand.value() == number)
+    };
+    let power = whole
+        .body
+        .iter()
+        .find(|inner| inner.call == "exp" && inner.args.first().and_then(path) == Some(weight));
+    let factor = power.and_then(|power| power.out);
+    let stretches = whole.body.iter().any(|inner| {
+        let frequencies = inner.args.iter().filter_map(path).any(|path| path.ends_with("inv_freq"));
+        inner.call == "mul" && takes(inner, factor) && frequencies
+    });
+    let alone = whole.body.iter().filter(|inner| takes(inner, factor)).count() == 1;
+    if stretches && alone {
+        Ok(Some(weight.clone()))
+    } else {
+        Err("a rotary table with a weight that is no exponent of its frequencies")
+    }
+}
+
 fn rotary(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
+    let stretch = match stretched(reader, whole) {
+        Ok(stretch) => stretch,
+        Err(reason) => return reader.hole(event, reason),
+    };
     let table = if let Some(word) = whole.words.first() {
         format!("{}:{word}", whole.path)
     } else {
@@ -174,6 +217,9 @@ fn rotary(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
         let mut term =
             reader.graph.step(&format!("rope_{function}"), &[], vec![width], reader.kind(out));
         term.set("table", Number::Word(table.clone()));
+        if let Some(path) = &stretch {
+            term.set("stretch", Number::Word(path.clone()));
+        }
         let id = reader.graph.add(term);
         let mut axes = vec![Axis::Batch, Axis::Tokens, Axis::Row(0)];
         while axes.len() > shape.len() {
@@ -196,9 +242,13 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     let is_whole = |value: &Value| matches!(reader.graph.term(value.id).kind, Kind::Int);
     let chosen = values.iter().skip(1).find(|value| is_whole(value)).cloned();
     let weights = values.iter().skip(1).find(|value| !is_whole(value)).cloned();
-    let (Some(chosen), Some(weights)) = (chosen, weights) else {
+    let (Some(mut chosen), Some(weights)) = (chosen, weights) else {
         return reader.hole(event, "experts without choices and weights");
     };
+    let with_none = reader.graph.is(chosen.id, "choose_or_none").map(|term| term.inputs[0]);
+    if let Some(choose) = with_none {
+        chosen.id = choose;
+    }
     if let Some(inner) = whole.calls.iter().find(|call| is_further_module(call)) {
         return reader.hole(event, &format!("experts with a module of their own, `{inner}`"));
     }
@@ -210,6 +260,9 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
         reader.graph.term(rows.id).kind,
     );
     term.set("path", Number::Word(whole.path.clone()));
+    if with_none.is_some() {
+        term.set("identities", Number::Int(1));
+    }
     let facts = &reader.record.weights[&format!("{}.down_proj", whole.path)];
     let values = reader.record.modules.get(&whole.path).map(|facts| &facts.values);
     let known = |size: usize, keys: &[&str]| {
@@ -287,10 +340,28 @@ fn experts(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     if whole.body.iter().any(InnerCall::takes_every_second) {
         term.set("interleaved", Number::Bool(true));
     }
-    for (name, value) in bounded_gate(&whole.body) {
+    let mut bounds = bounded_gate(&whole.body);
+    bounds.retain(|(_, value)| value.evaluate(&reader.record.config).is_none_or(f64::is_finite));
+    if is_bounded_late(&whole.calls) && bounds.iter().any(|(name, _)| *name == "limit") {
+        return reader.hole(event, "experts whose gates are bounded behind their activation");
+    }
+    for (name, value) in bounds {
         term.set(name, value);
     }
     reader.give(&event.out, term, rows.axes);
+}
+
+/// Is true if the first bound of an expert comes behind its first activation.
+fn is_bounded_late(calls: &[String]) -> bool {
+    let activates = |call: &String| {
+        REFERENCE.activations.contains_key(call)
+            || ["silu", "gelu", "relu", "sigmoid"].contains(&call.as_str())
+    };
+    let bounds = |call: &String| ["clamp", "clamp_", "clip"].contains(&call.as_str());
+    match (calls.iter().position(bounds), calls.iter().position(activates)) {
+        (Some(bound), Some(activation)) => activation < bound,
+        _ => false,
+    }
 }
 
 /// Is true for the class of a module that is no activation.
@@ -386,6 +457,28 @@ fn exponential_of(reader: &Reader<'_>, id: usize) -> Option<String> {
     let negative = graph.is(graph.uncast(id), "neg")?;
     let power = graph.is(graph.uncast(negative.inputs[0]), "exp")?;
     graph.weight(power.inputs[0]).map(str::to_owned)
+}
+
+/// A mean of values whose weights decay, by two weights of one module.
+fn wkv(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
+    let values =
+        ["time_decay", "time_first", "key", "value"].map(|name| operand_value(reader, whole, name));
+    let [Some(decay), Some(first), Some(key), Some(value)] = values else {
+        return reader.hole(event, "an operand of the mean is missing");
+    };
+    let module = |id: usize, name: &str| {
+        let path = reader.graph.weight(id)?.strip_suffix(name)?.strip_suffix('.')?;
+        Some(path.to_owned())
+    };
+    let path = module(decay.id, "time_decay");
+    let (Some(path), true) = (path.clone(), path == module(first.id, "time_first")) else {
+        return reader.hole(event, "weights of the mean in several modules");
+    };
+    let row = super::calls::shape(reader, value.id);
+    let mut term = reader.graph.step("wkv", &[key.id, value.id], row, Kind::Activation);
+    term.set("path", Number::Word(path));
+    let id = reader.graph.add(term);
+    reader.bind(&first_result(event), id, value.axes);
 }
 
 fn delta_rule(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {

@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::graph::{Graph, Id, Kind, Term};
+use crate::graph::{Dim, Graph, Id, Kind, Term};
 use crate::hole::Hole;
 use crate::names::Names;
 use crate::number::Number;
 
 mod attention;
 mod ops;
+mod steps;
 
 /// Longest line of a program.
 const WIDTH: usize = 150;
@@ -49,6 +50,10 @@ pub struct Writer<'w> {
     pub alone: &'w RefCell<Vec<String>>,
     /// Weights that stay f32 in a run in f16.
     pub kept_in_half: &'w [String],
+    /// Matrices whose rows are those of several, and their number.
+    pub grouped: &'w RefCell<Vec<(String, String)>>,
+    /// Functions that programs of several layers call, by their heads.
+    pub shared: &'w RefCell<BTreeMap<String, String>>,
     /// Weights that are stored the other way round.
     pub transposed: &'w RefCell<Vec<String>>,
     /// Config keys that name activations, with the name.
@@ -62,8 +67,24 @@ pub struct Program<'p, 'w> {
     lines: Vec<String>,
     uses: BTreeMap<Id, usize>,
     taken: Vec<String>,
-    current: Id,
+    /// The term that is written, behind those that read it.
+    open: Vec<Id>,
+    /// Number of steps without an op that are written.
+    unknown: usize,
 }
+
+/// Terms that a run or a cache has: a step that reads one and is no op is the hole, and not the value.
+pub(crate) const GIVEN: &[&str] = &[
+    "positions",
+    "mask",
+    "filled",
+    "constant",
+    "cached",
+    "rope_cos",
+    "rope_sin",
+    "rope_both",
+    "rope_rotation",
+];
 
 impl<'p, 'w> Program<'p, 'w> {
     /// Begins a program whose parameters have names.
@@ -86,7 +107,7 @@ impl<'p, 'w> Program<'p, 'w> {
             }
         }
         let taken = parameters.iter().map(|(_, name)| name.clone()).collect();
-        Self { writer, bound, lines: Vec::new(), uses, taken, current: 0 }
+        Self { writer, bound, lines: Vec::new(), uses, taken, open: Vec::new(), unknown: 0 }
     }
 
     /// Has a call in the place of a term.
@@ -124,8 +145,9 @@ impl<'p, 'w> Program<'p, 'w> {
             return name.clone();
         }
         let term = self.writer.graph.term(id).clone();
-        self.current = id;
+        self.open.push(id);
         let text = self.expression(&term);
+        self.open.pop();
         let shared = self.uses.get(&id).copied().unwrap_or(0) > 1
             && !matches!(term.op.as_str(), "weight" | "tokens" | "constant");
         if shared || text.len() > WIDTH {
@@ -225,7 +247,9 @@ impl<'p, 'w> Program<'p, 'w> {
     fn goes_on(&self, weight: Id) -> bool {
         let path = self.writer.graph.weight(weight).and_then(|path| path.strip_suffix(".weight"));
         let outputs = path.and_then(|path| self.writer.outputs.get(path));
-        outputs.is_some_and(|outputs| !outputs.is_empty() && !outputs.contains(&self.current))
+        outputs.is_some_and(|outputs| {
+            !outputs.is_empty() && self.open.last().is_none_or(|id| !outputs.contains(id))
+        })
     }
 
     /// Path of a weight's module, below the prefix.
@@ -325,30 +349,39 @@ impl<'p, 'w> Program<'p, 'w> {
             "sum" => self.reduced(term, "total", "row"),
             "experts" => self.experts(term),
             "clamp" => self.clamp(term),
-            "causal_conv" => {
+            "causal_conv" => self.convolution(term),
+            "previous" => self.previous(term),
+            "mixed_streams" => {
+                format!("mix_streams({}, {})", self.operand(term, 0), self.operand(term, 1))
+            }
+            "choose_by_token" => self.choose_by_token(term),
+            "sinkhorn" => self.sinkhorn(term),
+            "permute_row" if term.shape.len() == 2 => {
                 let x = self.operand(term, 0);
-                let before = Number::apply(
-                    "-",
-                    vec![
-                        term.attribute("width").cloned().unwrap_or(Number::Int(1)),
-                        Number::Int(1),
-                    ],
-                );
-                let state = self.state(
-                    "conv",
-                    &format!(
-                        "kind: conv, shape: [{}, {}], dtype: activation",
-                        self.number(&term.width().number),
-                        self.number(&before)
-                    ),
-                    term,
-                );
-                format!(
-                    "causal_conv({x}, {}, {}, {state}{})",
-                    self.module(term.inputs[1], term),
-                    self.attribute(term, "width"),
-                    self.bias(term)
-                )
+                let [rows, columns] = [1, 0].map(|axis| self.number(&term.shape[axis].number));
+                let count = self.number(&Dim::product(&term.shape).number);
+                format!("heads(merge(regroup(heads(merge({x}), {count}), {rows})), {columns})")
+            }
+            "grouped_conv" => self.grouped_convolution(term),
+            "p_norm" => self.length(term),
+            "mean_axis" if self.is_over_heads(term) => {
+                format!("mean({}, over='heads')", self.operand(term, 0))
+            }
+            "weight_blend" => self.blend(term),
+            "wkv" => self.wkv(term),
+            "expert_linear" => self.expert_linear(term),
+            "regroup" => {
+                format!("regroup({}, {})", self.operand(term, 0), self.attribute(term, "n"))
+            }
+            "heads_linear" => self.heads_linear(term),
+            "sum_axis" if self.sums_heads(term) => {
+                let x = self.wide_operand(term);
+                let heads = &self.writer.graph.term(term.inputs[0]).shape[0];
+                format!("mean({x}, over='heads') * {}", self.number(&heads.number))
+            }
+            "log_sigmoid" => {
+                let x = self.factor(first, true);
+                format!("softplus({x} * -1.0) * -1.0")
             }
             "mix_streams" => {
                 let x = self.wide_operand(term);
@@ -367,12 +400,11 @@ impl<'p, 'w> Program<'p, 'w> {
             }
             "index_topk" => {
                 let parts: Vec<String> = (0..3).map(|place| self.operand(term, place)).collect();
-                let width = self.number(&self.writer.graph.term(term.inputs[1]).width().number);
-                let state = self.state(
-                    "index",
-                    &format!("kind: index, shape: [1, {width}], dtype: activation"),
-                    term,
-                );
+                let key = self.writer.graph.term(term.inputs[1]);
+                let width = self.number(&key.width().number);
+                let dtype = if key.kind == Kind::Float { "f32" } else { "activation" };
+                let declaration = format!("kind: index, shape: [1, {width}], dtype: {dtype}");
+                let state = self.state("index", &declaration, term);
                 format!(
                     "index_topk({}, {state}, {}, {})",
                     parts.join(", "),
@@ -473,15 +505,12 @@ impl<'p, 'w> Program<'p, 'w> {
                 let x = self.wide_operand(term);
                 format!("{}({x})", term.op)
             }
-            _ => {
-                for place in 0..term.inputs.len() {
-                    self.operand(term, place);
-                }
-                let reason = term
-                    .word("reason")
-                    .map_or_else(|| format!("no op for `{}`", term.op), str::to_owned);
-                self.fault(term, &reason)
-            }
+            "log" => match self.log_of_position(term) {
+                Some(text) => text,
+                None => self.unknown(term),
+            },
+            op if GIVEN.contains(&op) => self.given(term),
+            _ => self.unknown(term),
         }
     }
 

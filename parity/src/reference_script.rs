@@ -56,6 +56,7 @@ pub const PACKAGE: &[(&str, &str)] = package![
     "symbols.py",
     "taps.py",
     "trace.py",
+    "trace_configs.py",
     "trace_facts.py",
     "trace_steps.py",
     "units.py",

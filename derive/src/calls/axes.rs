@@ -247,10 +247,47 @@ pub(super) fn reshaped(
                 renumber(&mut axes, &mut result, first, news.len() as i64 - 1);
                 result.extend((0..news.len()).map(|offset| Axis::Row(first + offset)));
             }
-            _ => return None,
+            (group, news) => {
+                let (&Axis::Row(axis), outer) = group.split_last()? else { return None };
+                if news.len() < 2 || !outer.iter().all(Axis::is_outer) {
+                    return None;
+                }
+                let into = parts_behind(&reader.graph.term(id).shape[axis], news, sizes, written)?;
+                id = split_row(reader, id, axis, &into);
+                renumber(&mut axes, &mut result, axis, news.len() as i64 - 1);
+                let first = outer.iter().cloned().chain([Axis::Row(axis)]).collect();
+                result.push(Axis::Merged(first));
+                result.extend((1..news.len()).map(|offset| Axis::Row(axis + offset)));
+            }
         }
     }
     Some((id, result))
+}
+
+/// Sizes of the parts of an axis of which the first part joins the axes before.
+fn parts_behind(
+    dim: &Dim,
+    news: &[usize],
+    sizes: &[usize],
+    written: &[Option<Number>],
+) -> Option<Vec<Dim>> {
+    let behind: Vec<Dim> = news[1..]
+        .iter()
+        .map(|&place| {
+            let plain = Dim::plain(sizes[place]);
+            let number = written.get(place).cloned().flatten().unwrap_or(plain.number);
+            Dim { size: plain.size, number }
+        })
+        .collect();
+    let size = behind.iter().map(|part| part.size).product::<usize>();
+    if size == 0 || !dim.size.is_multiple_of(size) {
+        return None;
+    }
+    let number = behind.iter().fold(dim.number.clone(), |number, part| {
+        Number::apply("//", vec![number, part.number.clone()])
+    });
+    let first = Dim { size: dim.size / size, number };
+    Some(std::iter::once(first).chain(behind).collect())
 }
 
 /// A part of size 1 whose size is an expression is an axis of the row, as one head of keys is.
@@ -326,6 +363,25 @@ pub(super) fn dropped(reader: &mut Reader<'_>, id: Id, axis: usize) -> Id {
     if axis == 0 { merge_row(reader, id, 0, 2) } else { merge_row(reader, id, axis - 1, 2) }
 }
 
+/// A row whose axis goes round several times.
+fn repeated(reader: &mut Reader<'_>, id: Id, axis: usize, times: &Dim) -> Id {
+    let term = reader.graph.term(id);
+    let mut shape = term.shape.clone();
+    shape[axis] = Dim::product(&[shape[axis].clone(), times.clone()]);
+    let mut step = reader.graph.step("repeat_all", &[id], shape, term.kind);
+    step.set("axis", Number::Int(axis as i64));
+    step.set("n", times.number.clone());
+    reader.graph.add(step)
+}
+
+/// Is true for an axis of sequences, or one that they are merged in.
+fn holds_batch(axis: &Axis) -> bool {
+    match axis {
+        Axis::Merged(parts) => parts.iter().any(holds_batch),
+        other => *other == Axis::Batch,
+    }
+}
+
 fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Operand]) {
     let written: Vec<Option<Number>> = numbers
         .iter()
@@ -344,16 +400,32 @@ fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Oper
     let outer = [(reader.sizes.batch, Axis::Batch), (reader.sizes.tokens, Axis::Tokens)];
     for place in 0..sizes.len() {
         let size = axes[place].size(&reader.graph.term(id).shape, reader.sizes);
-        if size == sizes[place] {
+        // A first axis of a computed size is an axis of the row, even where the size is 1.
+        let counted =
+            place == 0 && axes[0] == Axis::One && matches!(written.first(), Some(Some(_)));
+        if size == sizes[place] && !counted {
             continue;
         }
-        if axes[place] == Axis::One && place == 0 && sizes[place] == outer[0].0 {
+        let has_batch = axes.iter().any(holds_batch);
+        if axes[place] == Axis::One && place == 0 && sizes[place] == outer[0].0 && !has_batch {
             axes[place] = Axis::Batch;
             continue;
         }
         if let Axis::Row(axis) = axes[place] {
             if size != 1 {
-                return reader.hole(event, "repeats rows");
+                if event.call.as_deref() != Some("repeat") || !sizes[place].is_multiple_of(size) {
+                    return reader.hole(event, "repeats rows");
+                }
+                let times = Dim {
+                    size: sizes[place] / size,
+                    number: written
+                        .get(place)
+                        .cloned()
+                        .flatten()
+                        .unwrap_or(Number::Int((sizes[place] / size) as i64)),
+                };
+                id = repeated(reader, id, axis, &times);
+                continue;
             }
             let term = reader.graph.term(id);
             let mut shape = term.shape.clone();
@@ -366,6 +438,23 @@ fn expand(reader: &mut Reader<'_>, event: &Event, value: &Value, numbers: &[Oper
         }
         if axes[place] == Axis::One && sizes[place] == outer[1].0 && place == axes.len() - 2 {
             axes[place] = Axis::Tokens;
+            continue;
+        }
+        let repeats = event.call.as_deref() == Some("repeat") && sizes[place].is_multiple_of(size);
+        if place == 0 && axes[0].is_outer() && axes[0] != Axis::One && repeats {
+            let times = sizes[0] / size;
+            let number = written.first().cloned().flatten().unwrap_or(Number::Int(times as i64));
+            id = super::parts::expanded(reader, id, 0, Dim { size: times, number });
+            for axis in &mut axes[1..] {
+                if let Axis::Row(number) = axis {
+                    *number += 1;
+                }
+            }
+            let parts = match &axes[0] {
+                Axis::Merged(parts) => parts.clone(),
+                other => vec![other.clone()],
+            };
+            axes[0] = Axis::Merged([vec![Axis::Row(0)], parts].concat());
             continue;
         }
         let at = match axes[place] {

@@ -84,8 +84,14 @@ pub(super) fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[O
         (Some(Operand::Value(left)), Operand::Number(number))
         | (Some(Operand::Number(number)), Operand::Value(left)) => {
             let value = reader.value(*left);
+            if super::sorted::rows_of_choices(reader, event, &value, number) {
+                return true;
+            }
             let reversed = matches!(args.first(), Some(Operand::Number(_)))
                 && ["sub", "div", "pow"].contains(step);
+            if name.starts_with("__r") && *step == "rdiv" {
+                return inverse(reader, event, &value, number);
+            }
             let step = if reversed { format!("r{step}") } else { (*step).to_owned() };
             with_number(reader, event, &value, &step, number.clone());
         }
@@ -140,7 +146,27 @@ fn with_number(reader: &mut Reader<'_>, event: &Event, value: &Value, step: &str
     reader.give(&event.out, made, value.axes.clone());
 }
 
+/// A number divided by a tensor, which is the inverse of the tensor, rounded, times the number.
+fn inverse(reader: &mut Reader<'_>, event: &Event, value: &Value, number: &Number) -> bool {
+    let kind = reader.graph.term(value.id).kind;
+    if kind != Kind::Activation {
+        with_number(reader, event, value, "rdiv", number.clone());
+        return true;
+    }
+    let shape = super::shape(reader, value.id);
+    let mut term = reader.graph.step("inverse", &[value.id], shape.clone(), kind);
+    term.set("s", Number::Real(1.0));
+    let id = reader.graph.add(term);
+    let mut term = reader.graph.step("scale", &[id], shape, kind);
+    term.set("s", number.clone());
+    reader.give(&event.out, term, value.axes.clone());
+    true
+}
+
 fn pair(reader: &mut Reader<'_>, event: &Event, step: &str, left: &Value, right: &Value) {
+    if super::distances::compared(reader, event, step, left, right) {
+        return;
+    }
     let Some((inputs, shape, axes)) = broadcast(reader, &[left.clone(), right.clone()]) else {
         return reader.hole(event, "shapes that no row has");
     };
@@ -155,12 +181,36 @@ pub(super) fn broadcast(
     operands: &[Value],
 ) -> Option<(Vec<Id>, Vec<Dim>, Vec<Axis>)> {
     let rank = operands.iter().map(|operand| operand.axes.len()).max()?;
+    let operands = &without_ones(reader, operands, rank)[..];
     if let Some(whole) = operands.iter().find(|operand| {
-        operand.axes.iter().any(|axis| matches!(axis, Axis::Merged(_)) && !axis.is_outer())
+        let several = |axis: &Axis| matches!(axis, Axis::Merged(_) | Axis::Sorted(_));
+        operand.axes.iter().any(|axis| several(axis) && !axis.is_outer())
     }) {
+        let column = |operand: &Value| {
+            operand.axes.len() == whole.axes.len()
+                && matches!(whole.axes[0], Axis::Merged(_))
+                && operand.axes[0] == whole.axes[0]
+                && operand.axes[1..].iter().all(|axis| *axis == Axis::One)
+                && reader.graph.term(operand.id).shape.len() == 1
+        };
+        if operands.len() == 2
+            && super::shape(reader, whole.id).len() == 2
+            && let Some(place) = operands.iter().position(column)
+        {
+            // A number for each row of all.
+            let mut inputs: Vec<Id> = operands.iter().map(|operand| operand.id).collect();
+            let shape = super::shape(reader, whole.id);
+            let axes = whole.axes.clone();
+            let numbers = reader.graph.term(inputs[place]);
+            let column = vec![numbers.shape[0].clone(), Dim::plain(1)];
+            let with_ones = reader.graph.step("with_ones", &[inputs[place]], column, numbers.kind);
+            inputs[place] = reader.graph.add(with_ones);
+            return Some((inputs, shape, axes));
+        }
         let known = operands.iter().all(|operand| {
             operand.axes == whole.axes
                 || operand.axes.len() == 1
+                || reader.graph.term(operand.id).op == "sorted_weights"
                 || super::shape(reader, operand.id).last().is_some_and(|dim| dim.size == 1)
         });
         if !known {
@@ -239,6 +289,29 @@ pub(super) fn broadcast(
         inputs.push(placed(reader, operand.id, &wanted)?);
     }
     Some((inputs, shape, axes))
+}
+
+/// Operands without axes of size 1 where another has sequences or tokens.
+fn without_ones(reader: &mut Reader<'_>, operands: &[Value], rank: usize) -> Vec<Value> {
+    let mut result = operands.to_vec();
+    for value in &mut result {
+        let missing = rank - value.axes.len();
+        for place in 0..value.axes.len() {
+            let Axis::Row(axis) = value.axes[place] else { continue };
+            let shape = super::shape(reader, value.id);
+            let meets = operands.iter().any(|other| {
+                let behind = rank - other.axes.len();
+                let axis = (missing + place).checked_sub(behind).map(|place| &other.axes[place]);
+                matches!(axis, Some(Axis::Batch | Axis::Tokens | Axis::Keys))
+            });
+            if meets && shape.len() > 1 && shape[axis].size == 1 {
+                value.id = super::axes::dropped(reader, value.id, axis);
+                value.axes[place] = Axis::One;
+                super::axes::renumber(&mut value.axes, &mut [], axis, -1);
+            }
+        }
+    }
+    result
 }
 
 /// A term whose axes stand at the wanted places, with axes of size 1 where it has none.

@@ -70,6 +70,28 @@ pub(super) fn topk(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     reader.values.insert(places, Value { id: chosen, axes: value.axes });
 }
 
+/// Experts of each token, from a table of whole numbers; false if the index is another.
+pub(super) fn by_token(
+    reader: &mut Reader<'_>,
+    event: &Event,
+    table: &Value,
+    items: &[Operand],
+) -> bool {
+    let [Operand::Value(number)] = items else { return false };
+    let tokens = reader.value(*number);
+    let facts = reader.graph.term(table.id).clone();
+    let is_table = facts.op == "weight" && facts.kind == Kind::Int && facts.shape.len() == 2;
+    if !is_table || reader.graph.term(tokens.id).op != "tokens" {
+        return false;
+    }
+    let shape = facts.shape[1..].to_vec();
+    let term = reader.graph.step("choose_by_token", &[tokens.id, table.id], shape, Kind::Int);
+    let mut axes = tokens.axes;
+    axes.push(Axis::Row(0));
+    reader.give(&event.out, term, axes);
+    true
+}
+
 /// The keys that an indexer scores best.
 pub(super) fn best_keys(
     reader: &mut Reader<'_>,
@@ -122,6 +144,9 @@ pub(super) fn gather(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     };
     let source = reader.value(source);
     let places = reader.value(places);
+    if super::distances::near(reader, event, &source, &places) {
+        return;
+    }
     let shape = reader.graph.term(places.id).shape.clone();
     let kind = reader.graph.term(source.id).kind;
     let term = reader.graph.step("pick", &[source.id, places.id], shape, kind);
@@ -160,6 +185,9 @@ pub(super) fn scatter(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) 
 }
 
 pub(super) fn masked_fill(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
+    if super::distances::bounded(reader, event, args) {
+        return;
+    }
     let values = tensors(reader, args);
     if let Some(tokens) =
         values.first().filter(|value| reader.graph.term(value.id).op == "tokens").cloned()

@@ -1,6 +1,6 @@
 //! Slices and indices.
 
-use crate::graph::Dim;
+use crate::graph::{Dim, Graph};
 use crate::layout::Axis;
 use crate::number::Number;
 use crate::operand::Operand;
@@ -26,6 +26,16 @@ pub(super) fn call(reader: &mut Reader<'_>, name: &str, event: &Event, args: &[O
             let by_tensor =
                 super::axes::flat(&args[1..]).iter().any(|item| matches!(item, Operand::Value(_)));
             if by_tensor && super::sequences::rotary_rows(reader, event, &value) {
+                return true;
+            }
+            if by_tensor
+                && super::choices::by_token(reader, event, &value, &super::axes::flat(&args[1..]))
+            {
+                return true;
+            }
+            if by_tensor
+                && super::sorted::taken(reader, event, &value, &super::axes::flat(&args[1..]))
+            {
                 return true;
             }
             if by_tensor
@@ -159,8 +169,15 @@ fn sliced(reader: &mut Reader<'_>, id: usize, axis: &Axis, ends: &[Operand; 3]) 
     if from.0 == 0 && to.0 == size && step == 1 {
         return Some(id);
     }
+    if *axis == Axis::Tokens && from.0 == 0 && to.0 + 1 == size && step == 1 {
+        // Rows that the next tokens see.
+        let term = reader.graph.term(id);
+        let earlier = reader.graph.step("earlier", &[id], term.shape.clone(), term.kind);
+        return Some(reader.graph.add(earlier));
+    }
     let Axis::Row(row) = axis else {
-        let sinks = reader.graph.term(id).attribute("sinks").is_some();
+        let scores = reader.graph.term(id);
+        let sinks = ["sinks", "query_sinks"].iter().any(|name| scores.attribute(name).is_some());
         return (*axis == Axis::Keys && from.0 == 0 && sinks && to.0 + 1 == size).then_some(id);
     };
     let whole = reader.graph.term(id).shape[*row].clone();
@@ -213,8 +230,14 @@ pub(super) fn copied(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
         _ => None,
     };
     let (true, Some(from), Some(to)) = (term.op == "slice", bound("start"), bound("end")) else {
+        if term.op == "filled" {
+            replace(reader, part.id, &source);
+        }
         return reader.bind(&event.out, source.id, source.axes);
     };
+    if from == to {
+        return reader.bind(&event.out, source.id, source.axes);
+    }
     let base = term.inputs[0];
     if reader.graph.term(base).op != "filled" {
         return reader.hole(event, "writes into a computed tensor");
@@ -234,12 +257,33 @@ pub(super) fn copied(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let out = Operand::parse(&event.out).value();
     super::parts::side_by_side(reader, event, &values);
     if let Some(whole) = out.and_then(|out| reader.values.get(&out).cloned()) {
-        for value in reader.values.values_mut() {
-            if value.id == base {
-                *value = whole.clone();
-            }
-        }
+        replace(reader, base, &whole);
     }
+}
+
+/// Puts a value in the place of a tensor that was made empty.
+fn replace(reader: &mut Reader<'_>, empty: usize, whole: &Value) {
+    for value in reader.values.values_mut().filter(|value| value.id == empty) {
+        *value = whole.clone();
+    }
+}
+
+/// Is true for a place of zeros to which nothing was written.
+fn is_zero_part(graph: &Graph, id: usize) -> bool {
+    let mut part = graph.term(id);
+    if part.op == "merge_axes" {
+        part = graph.term(part.inputs[0]);
+    }
+    let Some(Number::Int(place)) = part.attribute("start") else { return false };
+    let source = graph.term(part.inputs[0]);
+    let is_written = source.attribute(&format!("written {place}")).is_some();
+    source.word("with") == Some("zeros") && !is_written
+}
+
+/// Is true for an index of the first token of all sequences.
+fn is_first_row(items: &[Operand]) -> bool {
+    let all = |ends: &[Operand; 3]| ends.iter().all(|end| *end == Operand::None);
+    matches!(items, [Operand::Slice(ends), first] if all(ends) && first.int() == Some(0))
 }
 
 /// A part of a tensor that was made empty: when all parts are there, they lie side by side.
@@ -252,6 +296,21 @@ fn part_set(reader: &mut Reader<'_>, event: &Event, base: usize, args: &[Operand
         return reader.hole(event, "sets something else than a part");
     };
     let items = super::axes::flat(std::slice::from_ref(index));
+    if reader.graph.term(whole.id).op == "previous" && is_first_row(&items) {
+        // The row before the first token, which a state of zeros has.
+        let source = reader.value(value).id;
+        if is_zero_part(&reader.graph, source) {
+            return reader.bind(&event.out, whole.id, whole.axes);
+        }
+    }
+    if let (Some(Operand::Number(place)), Some("zeros")) =
+        (items.last(), reader.graph.term(whole.id).word("with"))
+    {
+        // A place of a state is written.
+        let mut state = reader.graph.term(whole.id).clone();
+        state.set(&format!("written {place}"), Number::Bool(true));
+        return reader.give(&event.out, state, whole.axes);
+    }
     let Some(Operand::Slice(ends)) = items.last().cloned() else {
         return reader.hole(event, "sets something else than a part");
     };

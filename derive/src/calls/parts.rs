@@ -31,6 +31,16 @@ pub(super) fn interleave(reader: &mut Reader<'_>, event: &Event, value: &Value, 
     reader.give(&event.out, step, value.axes.clone());
 }
 
+/// A row with a new axis along which it is repeated.
+pub(super) fn expanded(reader: &mut Reader<'_>, id: Id, at: usize, count: Dim) -> Id {
+    let term = reader.graph.term(id);
+    let mut shape = term.shape.clone();
+    shape.insert(at, count);
+    let mut step = reader.graph.step("expand", &[id], shape, term.kind);
+    step.set("at", Number::Int(at as i64));
+    reader.graph.add(step)
+}
+
 /// Parts of an axis.
 pub(super) fn parts(
     reader: &mut Reader<'_>,
@@ -55,6 +65,15 @@ pub(super) fn parts(
                 value.id,
                 value.axes.clone(),
             );
+        }
+        if let Axis::Sorted(_) = value.axes[place] {
+            // Rows of each expert.
+            for out in outs {
+                let mut axes = value.axes.clone();
+                axes[place] = Axis::Sorted(reader.record.values[out].shape[place]);
+                reader.values.insert(out, Value { id: value.id, axes });
+            }
+            return;
         }
         return reader.hole(event, "parts of rows");
     };
@@ -157,6 +176,11 @@ pub(super) fn joined(reader: &mut Reader<'_>, name: &str, event: &Event, args: &
         }
     }
     let Some(first) = values.first() else { return reader.hole(event, "joins nothing") };
+    if super::sorted::joined(reader, event, &values)
+        || super::sequences::delayed(reader, event, &values, at)
+    {
+        return;
+    }
     if name == "stack" {
         return stacked(reader, event, &values, at);
     }

@@ -1,6 +1,6 @@
 //! Products of matrices.
 
-use crate::graph::{Dim, Kind};
+use crate::graph::{Dim, Graph, Kind};
 use crate::layout::Axis;
 use crate::number::Number;
 use crate::operand::Operand;
@@ -43,7 +43,15 @@ fn linear(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let Some(Axis::Row(last)) = rows.axes.last().cloned() else {
         return reader.hole(event, "the last axis is none of a row");
     };
+    let mut weight = weight;
+    let divisor = divided_weight(reader, weight.id);
+    if let Some((bare, _)) = &divisor {
+        weight.id = *bare;
+    }
     let row = super::shape(reader, rows.id);
+    if bias.is_none() && super::sorted::expert(reader, event, &rows, &weight) {
+        return;
+    }
     if last + 1 != row.len() || reader.graph.weight(weight.id).is_none() {
         return reader.hole(event, "a product with a computed matrix");
     }
@@ -56,7 +64,25 @@ fn linear(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) {
     let op = if row.len() > 1 { "heads_linear" } else { "linear" };
     let mut term = reader.graph.step(op, &inputs, shape, kind);
     term.set("bias", bias_switch(reader, weight.id, bias.is_some()));
-    reader.give(&event.out, term, rows.axes);
+    let id = reader.graph.add(term);
+    let (Some((_, divisor)), None) = (divisor, &bias) else {
+        return reader.bind(&event.out, id, rows.axes);
+    };
+    let shape = super::shape(reader, id);
+    let mut quotient = reader.graph.step("divide", &[id], shape, kind);
+    quotient.set("s", divisor);
+    reader.give(&event.out, quotient, rows.axes);
+}
+
+/// A weight that was divided by a power of 2, which divides a product as well without a rounding.
+fn divided_weight(reader: &Reader<'_>, id: usize) -> Option<(usize, Number)> {
+    let quotient = reader.graph.is(id, "divide")?;
+    let divisor = quotient.attribute("s")?.clone();
+    let exponent = divisor.evaluate(&reader.record.config)?.log2();
+    let path = reader.graph.weight(quotient.inputs[0])?;
+    let layer = path.split('.').find_map(|part| part.parse().ok());
+    let divisor = layer.map_or_else(|| divisor.clone(), |layer| divisor.counting_layers(layer));
+    (exponent.fract() == 0.0).then_some((quotient.inputs[0], divisor))
 }
 
 /// The expression of a module's argument `bias`, or whether it has one.
@@ -94,6 +120,13 @@ fn transposed_linear(
     }
     let straight = weight.axes == [Axis::Row(1), Axis::Row(0)];
     let out = shape[usize::from(!straight)].clone();
+    let row = super::shape(reader, rows.id);
+    if row.len() > 1 {
+        if bias.is_some() || rows.axes.last() != Some(&Axis::Row(row.len() - 1)) {
+            return reader.hole(event, "a product of these axes");
+        }
+        return by_heads(reader, event, rows, weight, out, straight);
+    }
     let mut inputs = vec![rows.id, weight.id];
     inputs.extend(bias.iter().map(|bias| bias.id));
     let kind = Operand::parse(&event.out).value().map_or(Kind::Activation, |out| reader.kind(out));
@@ -103,6 +136,73 @@ fn transposed_linear(
         term.set("transposed", Number::Bool(true));
     }
     reader.give(&event.out, term, rows.axes.clone());
+}
+
+/// The product of each head of a row with its matrix of a stack, or with one matrix; `straight` if outputs come first in it.
+fn by_heads(
+    reader: &mut Reader<'_>,
+    event: &Event,
+    rows: &Value,
+    weight: &Value,
+    out: Dim,
+    straight: bool,
+) {
+    let mut shape = super::shape(reader, rows.id);
+    if let Some(last) = shape.last_mut() {
+        *last = out;
+    }
+    let kind = Operand::parse(&event.out).value().map_or(Kind::Activation, |out| reader.kind(out));
+    let mut term = reader.graph.step("heads_linear", &[rows.id, weight.id], shape, kind);
+    if !straight {
+        term.set("layout", Number::Word("in_out".to_owned()));
+    }
+    reader.give(&event.out, term, rows.axes.clone());
+}
+
+/// Streams of a row that a matrix of the same row mixes; false if the operands are others.
+fn streams(reader: &mut Reader<'_>, event: &Event, matrix: &Value, rows: &Value) -> bool {
+    let [Axis::Batch, Axis::Tokens, Axis::Row(0), Axis::Row(1)] = rows.axes[..] else {
+        return false;
+    };
+    let order = match matrix.axes[..] {
+        [Axis::Batch, Axis::Tokens, Axis::Row(0), Axis::Row(1)] => [0, 1],
+        [Axis::Batch, Axis::Tokens, Axis::Row(1), Axis::Row(0)] => [1, 0],
+        _ => return false,
+    };
+    let matrix = super::axes::permuted(reader, matrix.id, &order);
+    let count = reader.graph.term(matrix).shape[0].clone();
+    let shape = vec![count, reader.graph.term(rows.id).width()];
+    let kind = reader.graph.term(rows.id).kind;
+    let term = reader.graph.step("mixed_streams", &[rows.id, matrix], shape, kind);
+    reader.give(&event.out, term, rows.axes.clone());
+    true
+}
+
+/// Is true for a weight, and for a matrix whose rows are those of several.
+fn is_stack(graph: &Graph, id: usize) -> bool {
+    let term = graph.term(id);
+    let source = if term.op == "split_axis" && term.attribute("at") == Some(&Number::Int(0)) {
+        term.inputs[0]
+    } else {
+        id
+    };
+    graph.weight(source).is_some()
+}
+
+/// The product of heads with a stack of as many matrices; false if the operands are others.
+fn stacked(reader: &mut Reader<'_>, event: &Event, rows: &Value, stack: &Value) -> bool {
+    let shape = super::shape(reader, stack.id);
+    let [Axis::Row(0), inner, Axis::Row(1)] = &rows.axes[..] else { return false };
+    if !inner.is_outer() || shape.len() != 3 || reader.graph.term(rows.id).shape.len() != 2 {
+        return false;
+    }
+    let (straight, out) = match stack.axes[..] {
+        [Axis::Row(0), Axis::Row(2), Axis::Row(1)] => (true, shape[1].clone()),
+        [Axis::Row(0), Axis::Row(1), Axis::Row(2)] => (false, shape[2].clone()),
+        _ => return false,
+    };
+    by_heads(reader, event, rows, stack, out, straight);
+    true
 }
 
 fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) {
@@ -118,6 +218,12 @@ fn product(reader: &mut Reader<'_>, event: &Event, left: &Value, right: &Value) 
         let mut term = reader.graph.step("linear", &[right.id, left.id], vec![out], kind);
         term.set("bias", Number::Bool(false));
         return reader.give(&event.out, term, right.axes.clone());
+    }
+    if is_stack(&reader.graph, right.id) && stacked(reader, event, left, right) {
+        return;
+    }
+    if streams(reader, event, left, right) {
+        return;
     }
     let left = &flattened(left);
     let right = &keys_of(left, flattened(right));

@@ -36,6 +36,14 @@ pub(super) fn real(reader: &mut Reader<'_>, event: &Event, first: Option<usize>)
 pub(super) fn log_sum(reader: &mut Reader<'_>, event: &Event, first: Option<usize>) {
     let Some(first) = first else { return reader.hole(event, "operand is no tensor") };
     let value = reader.value(first);
+    let rank = reader.graph.term(value.id).shape.len();
+    if rank > 0 && value.axes.last() == Some(&Axis::Row(rank - 1)) {
+        let mut row = shape(reader, value.id);
+        row[rank - 1] = Dim::plain(1);
+        let kind = reader.graph.term(value.id).kind;
+        let term = reader.graph.step("lse_row", &[value.id], row, kind);
+        return reader.give(&event.out, term, value.axes);
+    }
     if value.axes.last() != Some(&Axis::Keys) {
         return reader.hole(event, "a logarithm of a sum over an axis that is not the keys");
     }
@@ -73,7 +81,11 @@ pub(super) fn convolution(reader: &mut Reader<'_>, event: &Event, args: &[Operan
     else {
         return reader.hole(event, "operands are no tensors");
     };
-    let rows = reader.value(rows);
+    let mut rows = reader.value(rows);
+    let part = reader.graph.is(rows.id, "kept_rows").cloned();
+    if let Some(part) = &part {
+        rows.id = part.inputs[0];
+    }
     let weight_value = reader.value(weight);
     let bias = argument(event, args, 2, "bias").value();
     let Some(path) = reader.graph.weight(weight_value.id).map(str::to_owned) else {
@@ -83,6 +95,9 @@ pub(super) fn convolution(reader: &mut Reader<'_>, event: &Event, args: &[Operan
     let tokens_last = rows.axes.last() == Some(&Axis::Tokens) && shape.len() == 1;
     let groups = argument(event, args, 6, "groups");
     let depthwise = matches!(&groups, Operand::Number(number) if number.evaluate(&reader.record.config) == shape.first().map(|dim| dim.size as f64));
+    if tokens_last && !depthwise && grouped(reader, event, args, &rows, &path) {
+        return;
+    }
     if !tokens_last || !depthwise {
         return reader.hole(event, "a convolution that mixes channels");
     }
@@ -104,6 +119,9 @@ pub(super) fn convolution(reader: &mut Reader<'_>, event: &Event, args: &[Operan
     }
     let mut term = reader.graph.step("causal_conv", &inputs, shape, kind);
     term.set("width", width);
+    if let Some(part) = part.as_ref().and_then(|part| part.attribute("part")) {
+        term.set("part", part.clone());
+    }
     let switch = match kernel {
         Some(Number::Word(text)) => serde_json::from_str(&text)
             .map_or(Number::Bool(bias.is_some()), |json| Number::parse(&json)),
@@ -154,8 +172,111 @@ pub(crate) fn rotary_rows(reader: &mut Reader<'_>, event: &Event, source: &Value
     true
 }
 
+/// Rows one token later, zeros before the first; false if the padding is another.
+pub(super) fn shifted(reader: &mut Reader<'_>, event: &Event, args: &[Operand]) -> bool {
+    let Some(first) = args.first().and_then(Operand::value) else { return false };
+    let value = reader.value(first);
+    let sizes: Vec<Option<i64>> =
+        super::axes::flat(args.get(1..2).unwrap_or_default()).iter().map(Operand::int).collect();
+    let zeros = match event.named.get("value").map(Operand::parse) {
+        Some(Operand::Number(number)) => number.evaluate(&reader.record.config) == Some(0.0),
+        _ => true,
+    };
+    let row = shape(reader, value.id);
+    let is_shift = sizes == [Some(0), Some(0), Some(1), Some(-1)];
+    if !is_shift || !zeros || value.axes != [Axis::Batch, Axis::Tokens, Axis::Row(0)] {
+        return false;
+    }
+    let kind = reader.graph.term(value.id).kind;
+    let term = reader.graph.step("previous", &[value.id], row, kind);
+    reader.give(&event.out, term, value.axes);
+    true
+}
+
+/// A row of zeros and all rows but the last behind it; false if others are joined.
+pub(super) fn delayed(reader: &mut Reader<'_>, event: &Event, values: &[Value], at: i64) -> bool {
+    let [first, rows] = values else { return false };
+    let Some(earlier) = reader.graph.is(rows.id, "earlier").cloned() else { return false };
+    let place = super::axis_at(rows, at);
+    let along_tokens = place.is_some_and(|place| rows.axes[place] == Axis::Tokens);
+    if !along_tokens || !is_zero(reader, first.id) {
+        return false;
+    }
+    let row = earlier.shape.clone();
+    let mut term = reader.graph.step("previous", &earlier.inputs, row, earlier.kind);
+    let mut events = reader.record.runs[0].events.iter();
+    if events.any(|event| event.call.as_deref() == Some("cache.update_recurrent_state")) {
+        term.set("kept", Number::Word("recurrent".to_owned()));
+    }
+    reader.give(&event.out, term, rows.axes.clone());
+    true
+}
+
+/// Is true for zeros, and for their product with a matrix.
+fn is_zero(reader: &Reader<'_>, id: usize) -> bool {
+    let term = reader.graph.term(id);
+    match term.op.as_str() {
+        "filled" => term.word("with").is_some_and(|with| with.ends_with("zeros")),
+        "linear" | "heads_linear" => term.inputs.len() == 2 && is_zero(reader, term.inputs[0]),
+        _ => false,
+    }
+}
+
+/// A convolution by groups behind one of each channel, both over zeros before the first token; false if it is another.
+fn grouped(
+    reader: &mut Reader<'_>,
+    event: &Event,
+    args: &[Operand],
+    rows: &Value,
+    path: &str,
+) -> bool {
+    let Some(first) = reader.graph.is(rows.id, "causal_conv").cloned() else { return false };
+    let length = |operand: Option<usize>| {
+        operand.and_then(|number| reader.record.values[number].shape.last().copied())
+    };
+    let kernel = argument(event, args, 1, "weight").value();
+    let second = length(kernel).unwrap_or(1);
+    let padded = length(args.first().and_then(Operand::value));
+    let given = length(Operand::parse(&event.out).value());
+    let whole =
+        padded == Some(reader.sizes.tokens + second - 1) && given == Some(reader.sizes.tokens);
+    let biased = argument(event, args, 2, "bias").value().is_some();
+    let (true, true, Some(kernel), Some(Number::Bool(true)), Operand::Number(groups)) =
+        (whole, biased, kernel, first.attribute("bias"), argument(event, args, 6, "groups"))
+    else {
+        return false;
+    };
+    let weight = reader.value(kernel).id;
+    let weight = reader.graph.weight_root(weight);
+    let mut term = first.clone();
+    "grouped_conv".clone_into(&mut term.op);
+    term.inputs = vec![first.inputs[0], first.inputs[1], weight];
+    term.owner.clone_from(&reader.graph.owner);
+    let facts = path.rsplit_once('.').and_then(|(module, _)| reader.record.modules.get(module));
+    let width = facts
+        .and_then(|facts| facts.values.get("kernel_width"))
+        .map(Number::parse)
+        .filter(|number| number.evaluate(&reader.record.config) == Some(second as f64));
+    term.set("second", width.unwrap_or(Number::Int(second as i64)));
+    term.set("groups", groups);
+    reader.give(&event.out, term, rows.axes.clone());
+    true
+}
+
 /// Keys and values as a cache gives them back.
 pub(super) fn cached(reader: &mut Reader<'_>, event: &Event, args: &[Operand], name: &str) {
+    if name == "cache.update_conv_state"
+        && let Some(place @ 1..) =
+            event.named.get("state_idx").and_then(|json| Operand::parse(json).int())
+        && let Some(first) = args.iter().find_map(Operand::value)
+    {
+        // One of several convolutions of a layer.
+        let value = reader.value(first);
+        let kind = reader.graph.term(value.id).kind;
+        let mut term = reader.graph.step("kept_rows", &[value.id], shape(reader, value.id), kind);
+        term.set("part", Number::Int(place));
+        return reader.give(&event.out, term, value.axes);
+    }
     if name == "cache.update_conv_state" || name == "cache.update_recurrent_state" {
         return same(reader, event, args.iter().find_map(Operand::value));
     }

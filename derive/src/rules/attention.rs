@@ -17,7 +17,9 @@ pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
             Some(Joined::Term(joined))
         }
         "scale" | "divide" => scaled(graph, term),
+        "temperature" => on_numbers(graph, term),
         "add" => masked(graph, term).or_else(|| biased(graph, term)),
+        "cast" if graph.term(term.inputs[0]).op == "relative" => on_numbers(graph, term),
         "tanh" | "cast" | "softmax_keys" | "slice" => passed(graph, term),
         "masked_fill" | "where" => hidden(graph, term),
         "sub" => highest(graph, term),
@@ -106,8 +108,33 @@ pub(crate) fn mask_kind(graph: &Graph, id: Id) -> Option<Number> {
     }
 }
 
-fn biased(_: &mut Graph, _: &Term) -> Option<Joined> {
+/// Numbers of a query, by the distance of keys, that are added to its scores.
+fn biased(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    for (scores, numbers) in both(term) {
+        let (Some(scores), Some(numbers)) =
+            (graph.is(scores, "scores"), graph.is(numbers, "relative"))
+        else {
+            continue;
+        };
+        if ["mask", "soft", "relative_at"].iter().any(|name| scores.attribute(name).is_some()) {
+            return None;
+        }
+        let mut joined = scores.clone();
+        joined.kind = term.kind;
+        joined.inputs.push(numbers.inputs[0]);
+        joined.set("relative_at", Number::Int(joined.inputs.len() as i64 - 1));
+        return Some(Joined::Term(joined));
+    }
     None
+}
+
+/// Steps on numbers by distance are steps on the numbers, since 0 stays 0.
+fn on_numbers(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let relative = graph.is(term.inputs[0], "relative")?.clone();
+    let shape = graph.term(relative.inputs[0]).shape.clone();
+    let inner = graph.add(Term { inputs: relative.inputs.clone(), shape, ..term.clone() });
+    let kind = graph.term(inner).kind;
+    Some(Joined::Term(Term { inputs: vec![inner], kind, ..relative }))
 }
 
 /// Steps that scores remember: tanh, casts, softmax, and a slice that drops the column of sinks.
@@ -158,10 +185,17 @@ fn highest(graph: &mut Graph, term: &Term) -> Option<Joined> {
 fn sinks(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let scores = graph.is(term.inputs[0], "scores")?;
     let tensor = graph.uncast(term.inputs[1]);
-    graph.weight(tensor)?;
+    let is_weight = graph.weight(tensor).is_some();
+    let row = graph.term(tensor);
+    let heads = row.shape.len() == 1 && row.shape[0].size == scores.shape.first()?.size;
+    if !is_weight && (!heads || row.kind != Kind::Activation) {
+        return None;
+    }
     let mut joined = scores.clone();
     joined.inputs.push(tensor);
-    joined.set("sinks", Number::Int(joined.inputs.len() as i64 - 1));
+    // Sinks of the query itself are numbers of its row.
+    let name = if is_weight { "sinks" } else { "query_sinks" };
+    joined.set(name, Number::Int(joined.inputs.len() as i64 - 1));
     Some(Joined::Term(joined))
 }
 
@@ -205,10 +239,18 @@ pub(crate) fn with_heads(graph: &mut Graph, id: Id) -> Id {
     graph.add(term)
 }
 
-/// Keys and values that a matrix expands from a latent vector, with a rotated part that all heads share.
+/// Keys and values that a matrix expands from a latent vector, with a rotated part that all heads share, or without one.
 fn latent(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
-    let key = graph.is(graph.uncast(scores.inputs[1]), "concat")?.clone();
-    let [straight, rotated] = key.inputs[..] else { return None };
+    if ["relative_at", "query_sinks"].iter().any(|name| scores.attribute(name).is_some()) {
+        return None;
+    }
+    let key = graph.uncast(scores.inputs[1]);
+    let parts = graph.term(key).clone();
+    let (straight, rotated) = match (parts.op.as_str(), &parts.inputs[..]) {
+        ("concat", &[straight, rotated]) => (straight, Some(rotated)),
+        ("slice", _) => (key, None),
+        _ => return None,
+    };
     let straight = graph.is(straight, "slice")?.clone();
     let value = graph.is(graph.uncast(term.inputs[1]), "slice")?.clone();
     if straight.inputs != value.inputs
@@ -219,20 +261,28 @@ fn latent(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
     }
     let heads = graph.is(straight.inputs[0], "split_axis")?;
     let expanded = graph.is(heads.inputs[0], "linear")?.clone();
-    let kept_latent = graph.is(graph.weightless(expanded.inputs[0]), "cached")?.inputs[0];
-    let mut shared = rotated;
-    while ["expand", "repeat_each", "with_ones", "merge_axes"]
-        .contains(&graph.term(shared).op.as_str())
-    {
-        shared = graph.term(shared).inputs[0];
-    }
-    let kept_rotated = graph.is(shared, "cached")?.inputs[0];
-    let layer = cache_layer(graph, shared);
-    let latent = with_heads(graph, kept_latent);
-    let rotated = with_heads(graph, kept_rotated);
+    let cached = graph.is(graph.weightless(expanded.inputs[0]), "cached")?.clone();
+    let latent = with_heads(graph, cached.inputs[0]);
+    let mut query = graph.uncast(scores.inputs[0]);
+    let mut layer = cached.attribute("layer").cloned();
+    let shared = if let Some(rotated) = rotated {
+        let shared = shared_part(graph, rotated);
+        let rotated = graph.is(shared, "cached")?.inputs[0];
+        layer = cache_layer(graph, shared);
+        with_heads(graph, rotated)
+    } else {
+        // A number 0 stands in the place of the shared part, of keys and of queries.
+        let zero = first_as_zero(graph, query);
+        let widths = [graph.term(query).width(), Dim::plain(1)];
+        let mut wide = graph.step("concat", &[query, zero], Vec::new(), term.kind);
+        wide.shape = vec![graph.term(query).shape[0].clone(), sum_of(&widths)];
+        wide.owner.clone_from(&term.owner);
+        query = graph.add(wide);
+        first_as_zero(graph, latent)
+    };
     let mut joined = Term {
         op: "latent_attend".to_owned(),
-        inputs: vec![graph.uncast(scores.inputs[0]), latent, rotated, expanded.inputs[1]],
+        inputs: vec![query, latent, shared, expanded.inputs[1]],
         attributes: Vec::new(),
         ..term.clone()
     };
@@ -255,11 +305,77 @@ fn latent(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
     Some(joined)
 }
 
+/// The part of keys that all heads share, before it is repeated for each.
+fn shared_part(graph: &Graph, id: Id) -> Id {
+    let term = graph.term(id);
+    match term.op.as_str() {
+        "expand" | "repeat_each" | "with_ones" | "merge_axes" => shared_part(graph, term.inputs[0]),
+        _ => id,
+    }
+}
+
+/// The sum of two sizes.
+fn sum_of([one, other]: &[Dim; 2]) -> Dim {
+    let number = Number::apply("+", vec![one.number.clone(), other.number.clone()]);
+    Dim { size: one.size + other.size, number }
+}
+
+/// The first number of each head, times 0.
+fn first_as_zero(graph: &mut Graph, id: Id) -> Id {
+    let source = graph.term(id).clone();
+    let shape = vec![source.shape[0].clone(), Dim::plain(1)];
+    let mut first =
+        Term { op: "slice".to_owned(), inputs: vec![id], attributes: Vec::new(), shape, ..source };
+    for (name, place) in [("from", 0), ("to", 1), ("start", 0), ("end", 1)] {
+        first.set(name, Number::Int(place));
+    }
+    let mut zero = Term { op: "scale".to_owned(), attributes: Vec::new(), ..first.clone() };
+    zero.inputs = vec![graph.add(first)];
+    zero.set("s", Number::Real(0.0));
+    graph.add(zero)
+}
+
+/// Keys and values that go round several times over the heads: queries in groups for each key head see them once.
+fn by_rounds(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
+    let round = |id: Id| {
+        let term = graph.is(id, "repeat_all")?;
+        let first = term.attribute("axis") == Some(&Number::Int(0));
+        first.then(|| (term.inputs[0], term.attribute("n").cloned()))
+    };
+    let (key, count) = round(graph.uncast(scores.inputs[1]))?;
+    let (value, same) = round(graph.uncast(term.inputs[1]))?;
+    if count != same || scores.inputs.len() > 2 {
+        return None;
+    }
+    let heads = graph.term(key).shape.first()?.number.clone();
+    let query = graph.uncast(scores.inputs[0]);
+    let grouped = regrouped(graph.term(query), query, count?);
+    let grouped = graph.add(grouped);
+    let inner = graph.add(Term { inputs: vec![grouped, key], ..scores.clone() });
+    let attended = graph.add(Term { inputs: vec![inner, value], ..term.clone() });
+    Some(regrouped(term, attended, heads))
+}
+
+/// Heads in groups of another number.
+fn regrouped(like: &Term, heads: Id, count: Number) -> Term {
+    let mut term = Term {
+        op: "regroup".to_owned(),
+        inputs: vec![heads],
+        attributes: Vec::new(),
+        ..like.clone()
+    };
+    term.set("n", count);
+    term
+}
+
 fn attended(graph: &mut Graph, term: &Term) -> Option<Joined> {
     let scores = graph.is(graph.uncast(term.inputs[0]), "scores")?.clone();
     scores.attribute("soft")?;
     if let Some(latent) = latent(graph, term, &scores) {
         return Some(Joined::Term(latent));
+    }
+    if let Some(regrouped) = by_rounds(graph, term, &scores) {
+        return Some(Joined::Term(regrouped));
     }
     let layer = cache_layer(graph, scores.inputs[1]);
     let key = kept(graph, scores.inputs[1])?;

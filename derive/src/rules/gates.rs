@@ -152,7 +152,7 @@ fn bounded_decay(graph: &mut Graph, term: &Term) -> Option<Joined> {
     }
     let product = graph.is(gate.inputs[0], "mul")?.clone();
     for (rate, sum) in both(&product) {
-        let Some(power) = graph.is(graph.weightless(rate), "exp").cloned() else { continue };
+        let Some(power) = graph.is(graph.weight_root(rate), "exp").cloned() else { continue };
         if graph.weight(power.inputs[0]).is_none() {
             continue;
         }
@@ -171,8 +171,8 @@ fn decay(graph: &mut Graph, term: &Term) -> Option<Joined> {
         return None;
     }
     for (rate, step) in both(term) {
-        let Some(negative) = graph.is(graph.weightless(rate), "neg").cloned() else { continue };
-        let Some(power) = graph.is(graph.weightless(negative.inputs[0]), "exp").cloned() else {
+        let Some(negative) = graph.is(graph.weight_root(rate), "neg").cloned() else { continue };
+        let Some(power) = graph.is(graph.weight_root(negative.inputs[0]), "exp").cloned() else {
             continue;
         };
         if graph.weight(power.inputs[0]).is_none() {

@@ -11,6 +11,7 @@ pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
         "mul" => root_mean_square(graph, term).or_else(|| weighted(graph, term)),
         "div" => divided(graph, term),
         "sub" => centred(graph, term),
+        "clamp" => least_length(graph, term),
         "cast" => rounded(graph, term),
         "add" => shifted(graph, term),
         "layer_norm" if has_weight(term) => one_and_weight(graph, term),
@@ -34,6 +35,18 @@ fn one_and_weight(graph: &mut Graph, term: &Term) -> Option<Joined> {
     joined.inputs[1] = graph.weight_root(sum.inputs[0]);
     joined.set("plus_one", Number::Bool(true));
     one.then_some(Joined::Term(joined))
+}
+
+/// A length that is at least the epsilon of its dtype, which is that of bf16 in a record.
+fn least_length(graph: &Graph, term: &Term) -> Option<Joined> {
+    let length = graph.is(term.inputs[0], "p_norm")?;
+    let epsilon = term.attribute("lo") == Some(&Number::Real(0.007_812_5));
+    if !epsilon || term.attribute("hi").is_some() || term.kind != Kind::Activation {
+        return None;
+    }
+    let mut joined = length.clone();
+    joined.set("least", Number::Word("epsilon".to_owned()));
+    Some(Joined::Term(joined))
 }
 
 fn has_weight(term: &Term) -> bool {

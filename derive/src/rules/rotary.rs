@@ -152,9 +152,9 @@ fn turned(graph: &mut Graph, term: &Term) -> Option<Joined> {
     None
 }
 
-/// Keeps the numbers of a table that the class computes itself.
+/// Keeps the numbers of a table that the class computes itself, and the weight that stretches it.
 fn keep_numbers(joined: &mut Term, table: &Term) {
-    for (name, key) in [("theta", "theta"), ("dim", "rotated")] {
+    for (name, key) in [("theta", "theta"), ("dim", "rotated"), ("stretch", "stretch")] {
         if let Some(number) = table.attribute(name) {
             joined.set(key, number.clone());
         }

@@ -1,12 +1,15 @@
 //! Choices of experts.
 
-use crate::graph::{Graph, Id, Term};
+use crate::graph::{Dim, Graph, Id, Term};
 use crate::number::Number;
 
 use super::Joined;
 
 /// Joins the steps of a choice in groups.
 pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    if term.op == "masked_fill" {
+        return without_expert(graph, term);
+    }
     if term.op == "pick" {
         // Only numbers that no mask hides are chosen in groups.
         let filled = graph.is(term.inputs[0], "masked_fill")?;
@@ -41,6 +44,66 @@ pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
         joined.set("mask", Number::Word("zero".to_owned()));
     }
     Some(Joined::Term(joined))
+}
+
+/// The last of the choices, which stands for no expert: its weight is 0, whatever expert stands in its place.
+fn without_expert(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let test = graph.is(graph.bare(term.inputs[1]), "eq")?;
+    let choose = test.inputs[0];
+    let scores = *graph.is(choose, "choose")?.inputs.first()?;
+    let width = graph.term(scores).width();
+    let count = test.attribute("s")?.clone();
+    let last = Number::apply("+", vec![count.clone(), Number::Int(1)]) == width.number;
+    let zero = matches!(term.attribute("value")?, Number::Int(0))
+        || term.attribute("value")? == &Number::Real(0.0);
+    if !last || !zero {
+        return None;
+    }
+    if term.inputs[0] == choose {
+        let mut joined = term.clone();
+        "choose_or_none".clone_into(&mut joined.op);
+        joined.inputs = vec![choose];
+        return Some(Joined::Term(joined));
+    }
+    let pick = graph.is(term.inputs[0], "pick")?.clone();
+    if pick.inputs[1] != choose {
+        return None;
+    }
+    let source = graph.term(pick.inputs[0]).clone();
+    let mut part = |from: (&Number, usize), to: (&Number, usize)| {
+        let width = Dim {
+            size: to.1 - from.1,
+            number: Number::apply("-", vec![to.0.clone(), from.0.clone()]),
+        };
+        let mut part = Term {
+            op: "slice".to_owned(),
+            inputs: vec![pick.inputs[0]],
+            attributes: Vec::new(),
+            shape: vec![width],
+            ..source.clone()
+        };
+        part.set("from", from.0.clone());
+        part.set("to", to.0.clone());
+        part.set("start", Number::Int(from.1 as i64));
+        part.set("end", Number::Int(to.1 as i64));
+        graph.add(part)
+    };
+    let known = (&count, width.size - 1);
+    let first = part((&Number::Int(0), 0), known);
+    let none = part(known, (&width.number, width.size));
+    let mut zero = Term { inputs: vec![none], ..graph.term(none).clone() };
+    "scale".clone_into(&mut zero.op);
+    zero.attributes.clear();
+    zero.set("s", Number::Real(0.0));
+    let zero = graph.add(zero);
+    let whole = Term {
+        op: "concat".to_owned(),
+        inputs: vec![first, zero],
+        attributes: Vec::new(),
+        ..source
+    };
+    let whole = graph.add(whole);
+    Some(Joined::Term(Term { inputs: vec![whole, choose], ..pick }))
 }
 
 /// The groups whose two best, or whose best, are the scores of groups.

@@ -1,6 +1,6 @@
 //! Residuals in several streams: rows that are mixed by factors, and rows that are spread over streams.
 
-use crate::graph::{Dim, Graph, Id, Term};
+use crate::graph::{Dim, Graph, Id, Kind, Term};
 use crate::number::Number;
 
 use super::{Joined, both};
@@ -10,8 +10,37 @@ pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
     match term.op.as_str() {
         "sum_axis" => mixed(graph, term),
         "mul" => spread(graph, term),
+        "div" => balanced(graph, term),
         _ => None,
     }
+}
+
+/// A matrix divided by the sums of its columns, each plus a small number, and by those of its rows and columns in turn.
+fn balanced(graph: &mut Graph, term: &Term) -> Option<Joined> {
+    let [matrix, sums] = term.inputs[..] else { return None };
+    let sums = graph.is(graph.weightless(sums), "offset")?;
+    let eps = sums.attribute("s")?;
+    let sum = graph.term(sums.inputs[0]);
+    if term.kind != Kind::Float || term.shape.len() != 2 || sum.inputs[0] != matrix {
+        return None;
+    }
+    let source = graph.term(matrix);
+    let same_eps = source.attribute("eps") == Some(eps);
+    let (op, rows, iterations) = match (sum.op.as_str(), source.op.as_str()) {
+        ("sum_axis", "balanced_rows") if same_eps => ("sinkhorn", source.inputs[0], 1),
+        ("sum_axis", _) => ("sinkhorn", matrix, 1),
+        ("sum", "sinkhorn") if same_eps => ("balanced_rows", source.inputs[0], 0),
+        _ => return None,
+    };
+    let before = match (source.op.as_str(), source.attribute("iterations")) {
+        ("sinkhorn" | "balanced_rows", Some(Number::Int(count))) if rows != matrix => *count,
+        _ => 0,
+    };
+    let mut joined =
+        Term { op: op.to_owned(), inputs: vec![rows], attributes: Vec::new(), ..term.clone() };
+    joined.set("iterations", Number::Int(before + iterations));
+    joined.set("eps", eps.clone());
+    Some(Joined::Term(joined))
 }
 
 /// The factors of `[n, 1]` that stand for one number of each of n streams.

@@ -13,7 +13,7 @@ struct Growth {
     form: Option<&'static str>,
 }
 
-/// Joins `x * (1 + scale * log(1 + floor((position + shift) / every)))`, and `x * (1 + (position + shift) / every) ** scale`.
+/// Joins `x * (1 + scale * log(1 + floor((position + shift) / every)))`, `x * (1 + scale * log(max((position + shift) / every, 1)))`, and `x * (1 + (position + shift) / every) ** scale`.
 pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
     if term.op != "mul" {
         return None;
@@ -51,12 +51,14 @@ fn step<'g>(graph: &'g Graph, id: Id, op: &str) -> Option<(&'g Term, Id)> {
     Some((term, term.inputs[0]))
 }
 
+fn is_one(number: &Number) -> bool {
+    matches!(number, Number::Int(1)) || *number == Number::Real(1.0)
+}
+
 /// Returns the term below a sum with 1.
 fn above_one(graph: &Graph, id: Id) -> Option<Id> {
     let (sum, inner) = step(graph, id, "offset")?;
-    let one = matches!(sum.attribute("s"), Some(Number::Int(1)))
-        || sum.attribute("s") == Some(&Number::Real(1.0));
-    one.then_some(inner)
+    sum.attribute("s").is_some_and(is_one).then_some(inner)
 }
 
 /// Returns the divisor and the shift of `(position + shift) / every`.
@@ -76,9 +78,16 @@ fn share(graph: &Graph, id: Id) -> Option<(Number, Number)> {
 fn logarithm(graph: &Graph, factor: Id) -> Option<Growth> {
     let (product, logarithm) = step(graph, above_one(graph, factor)?, "scale")?;
     let (_, sum) = step(graph, logarithm, "log")?;
+    let scale = product.attribute("s")?.clone();
+    if let Some((bound, quotient)) = step(graph, sum, "clamp") {
+        // No position counts less than 1.
+        let one = bound.attribute("lo").is_some_and(is_one) && bound.attribute("hi").is_none();
+        let (every, shift) = share(graph, quotient)?;
+        return one.then_some(Growth { scale, every, shift, form: Some("log_ratio") });
+    }
     let (_, quotient) = step(graph, above_one(graph, sum)?, "floor")?;
     let (every, shift) = share(graph, quotient)?;
-    Some(Growth { scale: product.attribute("s")?.clone(), every, shift, form: None })
+    Some(Growth { scale, every, shift, form: None })
 }
 
 /// A power, as the exponential of a multiple of a logarithm.

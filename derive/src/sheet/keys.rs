@@ -32,6 +32,21 @@ impl Sheet<'_> {
         unread
     }
 
+    /// Lists with an item for each layer are as here.
+    pub(super) fn same_lists(&self) -> Vec<(String, String)> {
+        let keys = self.record.text_config().as_object().into_iter().flatten();
+        keys.filter(|(_, value)| {
+            value.as_array().is_some_and(|items| items.len() == self.written.len())
+        })
+        .filter_map(|(key, value)| {
+            let written = crate::names::literal(value)?;
+            let saved = self.record.attribute_map.get(key).unwrap_or(key);
+            let test = format!("config('{saved}', config('{key}', null)) == {written}");
+            Some((format!("the layers of {key} are known"), test))
+        })
+        .collect()
+    }
+
     /// Keys that no part of the spec reads: what the class decides by them is assumed, and keys that it does not read are ignored.
     pub(super) fn other_keys(&self, text: &str) -> (Vec<(String, String)>, Vec<String>) {
         let mut assumptions = Vec::new();

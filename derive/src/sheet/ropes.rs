@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use super::Sheet;
+use crate::graph::Term;
 use crate::number::{self, Number};
 use crate::record::BuiltCall;
 
@@ -39,22 +40,28 @@ impl Sheet<'_> {
         .cloned()
     }
 
+    /// A rotation by a table: of a head as wide as the table, or the widest.
+    fn rope_of(&self, table: &str, rotated: Option<&Number>) -> Option<&Term> {
+        let size = rotated.and_then(|number| number.evaluate(&self.record.config));
+        let terms = self.reader.graph.terms.iter();
+        terms
+            .filter(|term| term.op == "rope" && term.word("table") == Some(table))
+            .max_by_key(|term| (Some(term.width().size as f64) == size, term.width().size))
+    }
+
     pub(super) fn ropes(&self) -> String {
         let mut text = String::new();
         for (table, name) in self.tables {
-            let rope = self
-                .reader
-                .graph
-                .terms
-                .iter()
-                .filter(|term| term.op == "rope" && term.word("table") == Some(table))
-                .max_by_key(|term| term.width().size);
-            let Some(rope) = rope else { continue };
+            let module = table.split(':').next().unwrap_or_default();
+            let layer_type = table.split_once(':').map(|(_, word)| word.to_owned());
+            let class = self.record.modules.get(module).map_or("", |facts| facts.class.as_str());
+            let rotated = self.built_number(class, layer_type.as_deref(), &["arange"], |call| {
+                call.args.get(1).map(Number::parse)
+            });
+            let Some(rope) = self.rope_of(table, rotated.as_ref()) else { continue };
             if text.is_empty() {
                 text.push_str("\nrope:\n");
             }
-            let module = table.split(':').next().unwrap_or_default();
-            let layer_type = table.split_once(':').map(|(_, word)| word.to_owned());
             let _ = writeln!(text, "  {name}:");
             let width = rope.width();
             let dim = self.names.written(&width.number);
@@ -65,10 +72,6 @@ impl Sheet<'_> {
                 Some(word) => format!("rope_parameters.{word}"),
                 None => "rope_parameters".to_owned(),
             };
-            let class = self.record.modules.get(module).map_or("", |facts| facts.class.as_str());
-            let rotated = self.built_number(class, layer_type.as_deref(), &["arange"], |call| {
-                call.args.get(1).map(Number::parse)
-            });
             let rotated = rotated.or_else(|| rope.attribute("rotated").cloned());
             if let Some(partial) = rotated
                 .and_then(|number| partial_share(&number, &width.number, &self.record.config))
@@ -138,11 +141,11 @@ fn partial_share(rotated: &Number, width: &Number, config: &Json) -> Option<Numb
         return matches!(rotated, Number::Apply(operator, _) if operator == "int")
             .then_some(Number::Real(1.0));
     }
+    let is_share = |part: f64| part <= 1.0 && (part * whole).floor() == share;
     let factor = match rotated {
-        Number::Apply(operator, operands) if operator == "*" && operands.len() == 2 => operands
-            .iter()
-            .find(|operand| operand.evaluate(config).is_some_and(|share| share <= 1.0))
-            .cloned(),
+        Number::Apply(operator, operands) if operator == "*" && operands.len() == 2 => {
+            operands.iter().find(|operand| operand.evaluate(config).is_some_and(is_share)).cloned()
+        }
         Number::Apply(operator, operands) if operator == "int" => {
             return partial_share(&operands[0], width, config);
         }

@@ -48,8 +48,18 @@ impl Sheet<'_> {
                 format!("  - {{ disk: \"{disk}\", weight: \"{weight}\" }}")
             }));
         }
+        rules.extend(self.matrices_of_choices());
+        rules.extend(self.grouped.iter().map(|(path, count)| {
+            let disk = general(&text_model(self.whole_tensor(path)));
+            let path = general(&text_model(path.strip_suffix(".weight").unwrap_or(path)));
+            format!(
+                "  - {{ disk: \"{disk}\", weight: \"{path}\", do: \"unflatten(0, [{count}, 0])\" }}"
+            )
+        }));
         for (weight, sources) in &self.record.sources {
-            let has_rule = self.squeezed.contains(weight) || self.alone.contains(weight);
+            let has_rule = self.squeezed.contains(weight)
+                || self.alone.contains(weight)
+                || self.grouped.iter().any(|(path, _)| path == weight);
             if has_rule || !self.is_read(weight) {
                 continue;
             }
@@ -88,6 +98,19 @@ impl Sheet<'_> {
         }
     }
 
+    /// Rules for stacks of which each choice of a row takes a matrix.
+    fn matrices_of_choices(&self) -> Vec<String> {
+        let terms = self.reader.graph.terms.iter().filter(|term| term.op == "expert_linear");
+        let stacks = terms.filter_map(|term| self.reader.graph.weight(term.inputs[2]));
+        stacks
+            .map(|stack| {
+                let disk = general(&text_model(self.whole_tensor(stack)));
+                let path = general(&text_model(stack.strip_suffix(".weight").unwrap_or(stack)));
+                format!("  - {{ disk: \"{disk}\", weight: \"{path}.{{e}}.weight\", do: \"unstack(0)\" }}")
+            })
+            .collect()
+    }
+
     /// The tensor of the checkpoint that has a weight.
     fn whole_tensor<'a>(&'a self, weight: &'a str) -> &'a str {
         let sources = self.record.sources.get(weight);
@@ -98,6 +121,7 @@ impl Sheet<'_> {
     pub(super) fn is_read(&self, weight: &str) -> bool {
         self.reader.graph.terms.iter().any(|term| match (term.op.as_str(), term.word("path")) {
             ("weight", Some(path)) => path == weight,
+            ("rope", _) => term.word("stretch") == Some(weight),
             (_, Some(path)) => weight.strip_prefix(path).is_some_and(|tail| tail.starts_with('.')),
             _ => false,
         })
@@ -271,6 +295,9 @@ impl Sheet<'_> {
                 if self.alone.contains(path) { format!("{name}.weight") } else { name }
             })
             .collect();
+        let terms = self.reader.graph.terms.iter().filter(|term| term.op == "choose_by_token");
+        let tables = terms.filter_map(|term| self.reader.graph.weight(term.inputs[1]));
+        paths.extend(tables.map(|path| starred(&text_model(path))));
         paths.dedup();
         let half: Vec<String> =
             self.record.kept_in_half.iter().map(|path| starred(&text_model(path))).collect();

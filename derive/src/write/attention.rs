@@ -35,6 +35,18 @@ impl Program<'_, '_> {
         name
     }
 
+    /// Name of a state that no other step of the layer shares.
+    pub(super) fn single_state(&self, usual: &str, declaration: &str, term: &Term) -> String {
+        let place = term.owner.strip_prefix(&self.writer.prefix).unwrap_or_default();
+        let place = place.split('.').find(|part| !part.is_empty()).unwrap_or("row");
+        let name = format!("{usual}_{place}");
+        let mut states = self.writer.states.borrow_mut();
+        if !states.iter().any(|(known, _)| *known == name) {
+            states.push((name.clone(), declaration.to_owned()));
+        }
+        name
+    }
+
     pub(super) fn row(&self, id: Id) -> String {
         let sizes: Vec<String> =
             self.writer.graph.term(id).shape.iter().map(|dim| self.number(&dim.number)).collect();
@@ -140,6 +152,10 @@ impl Program<'_, '_> {
             let selected = self.operand(term, *at as usize + 1);
             let _ = write!(text, ", selected={selected}");
         }
+        if let Some(Number::Int(at)) = term.attribute("relative_at") {
+            let numbers = self.operand(term, *at as usize + 1);
+            let _ = write!(text, ", relative={numbers}");
+        }
         if let Some(cap) = term.attribute("softcap") {
             let _ = write!(text, ", softcap={}", self.number(cap));
         }
@@ -149,6 +165,10 @@ impl Program<'_, '_> {
             if term.word("sink_form").is_some() {
                 text.push_str(", sink_form='gate'");
             }
+        }
+        if let Some(Number::Int(at)) = term.attribute("query_sinks") {
+            let sinks = self.operand(term, *at as usize + 1);
+            let _ = write!(text, ", query_sinks={sinks}");
         }
         match term.word("soft") {
             Some("unrounded") => text.push_str(", softmax='unrounded'"),

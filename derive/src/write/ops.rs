@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::Program;
+use super::{Program, text_model};
 use crate::graph::{Id, Kind, Term};
 use crate::number::Number;
 
@@ -84,6 +84,168 @@ impl Program<'_, '_> {
             self.writer.bare.borrow_mut().push(format!("{weight} ({size})"));
         }
         format!("linear({x}, {module}, {width}{}{tap})", self.bias(term))
+    }
+
+    /// The row of the token before, with its state.
+    pub(super) fn previous(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let size = self.number(&term.width().number);
+        let (kind, shape) = match term.word("kept") {
+            Some(kind) => (kind, size),
+            None => ("conv", format!("{size}, 1")),
+        };
+        let declaration = format!("kind: {kind}, shape: [{shape}], dtype: activation");
+        format!("previous({x}, {})", self.single_state("previous", &declaration, term))
+    }
+
+    /// The length of a row, or of each head.
+    pub(super) fn length(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let mut text = format!("p_norm({x}, {}", self.attribute(term, "p"));
+        if term.shape.len() > 1 {
+            text.push_str(", of='heads'");
+        }
+        if let Some(least) = term.word("least") {
+            let _ = write!(text, ", least='{least}'");
+        }
+        text.push(')');
+        text
+    }
+
+    /// A mean of two rows by a weight.
+    pub(super) fn blend(&mut self, term: &Term) -> String {
+        let rows = self.operand(term, 0);
+        let before = self.operand(term, 1);
+        let Some(path) = self.writer.graph.weight(term.inputs[2]).map(str::to_owned) else {
+            return self.fault(term, "a blend without a weight");
+        };
+        if self.rank(term.inputs[2]) > 1 {
+            self.writer.squeezed.borrow_mut().push(path.clone());
+        }
+        let size = self.number(&term.width().number);
+        format!("weight_blend({rows}, {before}, {}, [{size}])", self.path(&path))
+    }
+
+    /// A weighted mean of the values so far.
+    pub(super) fn wkv(&mut self, term: &Term) -> String {
+        let k = self.operand(term, 0);
+        let v = self.operand(term, 1);
+        let size = self.number(&term.width().number);
+        let path = self.path(term.word("path").unwrap_or_default());
+        let declaration = format!("kind: recurrent, shape: [{size}, 3], dtype: f32");
+        let state = self.state("recurrent", &declaration, term);
+        format!("wkv({k}, {v}, {path}, {state})")
+    }
+
+    /// A matrix for each choice of a row.
+    pub(super) fn expert_linear(&mut self, term: &Term) -> String {
+        let rows = self.operand(term, 0);
+        let chosen = self.operand(term, 1);
+        let Some(stack) = self.writer.graph.weight(term.inputs[2]).map(str::to_owned) else {
+            return self.fault(term, "experts without matrices");
+        };
+        let path = self.path(stack.strip_suffix(".weight").unwrap_or(&stack));
+        let width = self.number(&term.width().number);
+        let count = self.attribute(term, "n");
+        let weights = match term.inputs.get(3) {
+            Some(&weights) => format!(", weights={}", self.value(weights)),
+            None => String::new(),
+        };
+        format!("expert_linear({rows}, {chosen}, {path}, {count}, {width}{weights})")
+    }
+
+    /// A matrix for each head, or one for all.
+    pub(super) fn heads_linear(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let rank = self.rank(self.writer.graph.weight_root(term.inputs[1]));
+        let biased = term.attribute("bias").is_some_and(|bias| *bias != Number::Bool(false));
+        if biased || rank + term.shape.len() < 4 || term.shape.len() != 2 {
+            return self.fault(term, "a product of heads and a matrix with a bias");
+        }
+        let stack = self.writer.graph.term(term.inputs[1]).clone();
+        let path = match stack.op.as_str() {
+            // Rows of a matrix, in groups.
+            "split_axis" => {
+                let path = self.writer.graph.weight(stack.inputs[0]).unwrap_or_default().to_owned();
+                let count = self.number(&stack.shape[0].number);
+                self.writer.grouped.borrow_mut().push((path.clone(), count));
+                self.path(path.strip_suffix(".weight").unwrap_or(&path))
+            }
+            _ => self.tensor(term, 1),
+        };
+        let width = self.number(&term.width().number);
+        let mut text = format!("heads_linear({x}, {path}, {width}");
+        if let Some(layout) = term.word("layout") {
+            let _ = write!(text, ", layout='{layout}'");
+        }
+        if rank == 2 {
+            text.push_str(", shared=true");
+        }
+        text.push(')');
+        text
+    }
+
+    /// A convolution over the tokens before, with its state.
+    pub(super) fn convolution(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let width = term.attribute("width").cloned().unwrap_or(Number::Int(1));
+        let before = Number::apply("-", vec![width, Number::Int(1)]);
+        let part = match term.attribute("part") {
+            Some(Number::Int(part)) => format!("conv{part}"),
+            _ => "shape".to_owned(),
+        };
+        let dtype = if term.kind == Kind::Float { "f32" } else { "activation" };
+        let declaration = format!(
+            "kind: conv, {part}: [{}, {}], dtype: {dtype}",
+            self.number(&term.width().number),
+            self.number(&before)
+        );
+        let state = self.state("conv", &declaration, term);
+        let module = self.module(term.inputs[1], term);
+        let width = self.attribute(term, "width");
+        format!("causal_conv({x}, {module}, {width}, {state}{})", self.bias(term))
+    }
+
+    /// A matrix whose rows and columns are divided by their sums in turn.
+    pub(super) fn sinkhorn(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let count = match term.attribute("iterations") {
+            Some(Number::Int(count)) => self
+                .writer
+                .names
+                .attribute(&term.owner, "iter", *count)
+                .unwrap_or(Number::Int(*count)),
+            _ => return self.fault(term, "a number of rounds that is not known"),
+        };
+        format!("sinkhorn({x}, {}, {})", self.number(&count), self.attribute(term, "eps"))
+    }
+
+    /// Experts of each token, from a table.
+    pub(super) fn choose_by_token(&mut self, term: &Term) -> String {
+        let graph = self.writer.graph;
+        let mut picks = graph.terms.iter().filter(|other| other.op == "pick");
+        let chosen = picks.find(|pick| graph.term(pick.inputs[1]).inputs == term.inputs);
+        let Some(scores) = chosen.map(|pick| graph.term(pick.inputs[0]).width()) else {
+            return self.fault(term, "choices of which no scores are picked");
+        };
+        let table = graph.term(term.inputs[1]);
+        let path = self.tensor(term, 1);
+        let [tokens, count, experts] =
+            [&table.shape[0], &table.shape[1], &scores].map(|dim| self.number(&dim.number));
+        format!("choose_by_token(tokens, {path}, {tokens}, {count}, {experts})")
+    }
+
+    /// A convolution of each channel, and one by groups behind it.
+    pub(super) fn grouped_convolution(&mut self, term: &Term) -> String {
+        let x = self.operand(term, 0);
+        let modules = [1, 2].map(|place| self.module(term.inputs[place], term)).join(", ");
+        let [width, second, groups] =
+            ["width", "second", "groups"].map(|name| self.attribute(term, name));
+        let channels = self.number(&term.width().number);
+        let declaration =
+            format!("kind: conv, shape: [{channels}, {width} + {second} - 2], dtype: activation");
+        let state = self.state("conv", &declaration, term);
+        format!("grouped_conv({x}, {modules}, {width}, {second}, {groups}, {state})")
     }
 
     pub(super) fn scan(&mut self, term: &Term) -> String {
@@ -179,11 +341,15 @@ impl Program<'_, '_> {
         {
             return x;
         }
+        if term.attribute("count") == Some(&Number::Int(2)) && at == 0 && term.shape.len() == 3 {
+            let [outer, inner] = [0, 1].map(|axis| self.number(&term.shape[axis].number));
+            return format!("heads(heads(merge({x}), {outer}), {inner})");
+        }
         self.fault(term, "splits an axis that `heads` does not")
     }
 
     pub(super) fn rope(&mut self, term: &Term) -> String {
-        let x = self.operand(term, 0);
+        let x = self.wide_operand(term);
         // A row without heads is one head.
         let flat = term.shape.len() == 1;
         let x = if flat { format!("heads({x}, 1)") } else { x };
@@ -194,12 +360,21 @@ impl Program<'_, '_> {
             .iter()
             .find(|(known, _)| known == table)
             .map_or("main", |(_, name)| name);
-        let mut text = format!("rope({x}, {name}");
+        let mut text = match term.word("stretch") {
+            Some(_) => format!("rope(x, {name}"),
+            None => format!("rope({x}, {name}"),
+        };
         if let Some(layout) = term.word("layout").filter(|layout| *layout != "half") {
             let _ = write!(text, ", layout='{layout}'");
         }
         if let Some(compute) = term.word("compute").filter(|compute| *compute != "activation") {
             let _ = write!(text, ", compute='{compute}'");
+        }
+        if let Some(path) = term.word("stretch") {
+            // A function takes the path, which is none of the layer's, as a word.
+            let body = format!("return {text}, stretch=logs)");
+            let function = self.shared_function("turned", "x, logs", &body);
+            text = format!("{function}({x}, '{}'", text_model(path));
         }
         text.push(')');
         if flat { format!("merge({text})") } else { text }
@@ -213,7 +388,7 @@ impl Program<'_, '_> {
             return text;
         }
         let loose = match self.writer.graph.term(id).op.as_str() {
-            "add" | "sub" | "offset" => true,
+            "add" | "sub" | "offset" | "log" => true,
             "mul" | "div" | "scale" | "divide" | "inverse" | "neg" | "square" | "rsqrt" => tight,
             _ => false,
         };
@@ -235,8 +410,12 @@ impl Program<'_, '_> {
                     "*" => "weight_scale",
                     _ => break,
                 };
-                let x = self.value(rows);
+                let mut x = self.value(rows);
                 let root = self.writer.graph.weight_root(weight);
+                let count = self.writer.graph.term(root).width();
+                if count.size > 1 && self.is_single(rows) {
+                    x = format!("merge(copies({x}, {}))", self.number(&count.number));
+                }
                 let axes = &self.writer.graph.term(weight).shape;
                 if self.writer.graph.term(root).shape.len() == 1
                     && axes.len() == 2
@@ -272,6 +451,31 @@ impl Program<'_, '_> {
         let left = self.factor(Some(left), false);
         let right = self.factor(Some(right), true);
         format!("{left} {sign} {right}")
+    }
+
+    /// Is true for rows of one number.
+    fn is_single(&self, rows: Id) -> bool {
+        self.writer.graph.term(rows).shape.iter().all(|dim| dim.size == 1)
+    }
+
+    /// The logarithm of a position, to which a number is added; none if the term is another.
+    pub(super) fn log_of_position(&self, term: &Term) -> Option<String> {
+        let graph = self.writer.graph;
+        let sum = graph.is(graph.bare(term.inputs[0]), "offset")?;
+        graph.is(graph.bare(sum.inputs[0]), "positions")?;
+        let Some(Number::Int(added @ 1..)) = sum.attribute("s") else { return None };
+        let is_flat = |id: &Id| graph.term(*id).shape.len() == 1;
+        let rows = self
+            .taken
+            .iter()
+            .find(|name| self.bound.iter().any(|(id, known)| known == *name && is_flat(id)))?;
+        let shift = match added - 1 {
+            0 => String::new(),
+            shift => format!(", shift={shift}.0"),
+        };
+        // A row of 1, times 1 and the logarithm, less the 1.
+        let one = format!("cast(slice({rows}, 0, 1), 'f32') * 0.0 + 1.0");
+        Some(format!("temperature({one}, scale=1.0, every=1.0{shift}, factor='f32') - 1.0"))
     }
 
     pub(super) fn with_number(&mut self, term: &Term, sign: &str) -> String {
@@ -322,7 +526,7 @@ impl Program<'_, '_> {
             self.attribute(term, "n"),
             self.attribute(term, "ffn")
         );
-        for name in ["form", "bias", "sum", "weigh", "inner", "limit", "alpha"] {
+        for name in ["form", "bias", "sum", "weigh", "inner", "limit", "alpha", "identities"] {
             if term.attribute(name).is_some() {
                 let _ = write!(text, ", {name}={}", self.attribute(term, name));
             }

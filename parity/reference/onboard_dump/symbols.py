@@ -16,6 +16,9 @@ def expression(value) -> list:
         return value.expression
     if isinstance(value, (list, tuple)):
         return ["list", *[expression(item) for item in value]]
+    if isinstance(value, float) and not math.isfinite(value):
+        # JSON has no number for it.
+        return ["value", str(value)]
     if value is None or isinstance(value, (bool, int, float, str)):
         return ["value", value]
     return ["unknown", type(value).__name__]

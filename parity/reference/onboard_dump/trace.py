@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import symbols
 from .symbols import expression, plain, symbol
+from .trace_configs import kinds_as_dtypes, layer_configs, note_truth, tests_identity
 from .trace_facts import attribute_map, defaults, derived_defaults, disk_tensors, has_symbol, kept_in_half, modeling_module, module_facts, numbers, output_module, plain_json, sources, unique, with_aliases
 
 # Reads of a tensor's properties, which compute nothing.
@@ -274,7 +275,12 @@ class Reads:
             if not reads.is_reader(sys._getframe(1)):
                 return value
             reads.keys.add(key)
-            known = former(config, "__dict__").get("_onboard_path", "")
+            own = former(config, "__dict__")
+            known = own.get("_onboard_path", "")
+            if key in own.get("_onboard_layer", {}):
+                known += f"per_layer_config.{own['_onboard_layer'][key]}."
+            if isinstance(value, bool) and tests_identity(sys._getframe(1)):
+                return note_truth(["config", f"{known}{key}"], value, sys._getframe(1))
             if type(value).__name__.endswith("Config"):
                 with contextlib.suppress(Exception):
                     object.__setattr__(value, "_onboard_path", f"{known}{key}.")
@@ -398,7 +404,7 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
     keep_expressions(importlib.import_module("transformers.modeling_rope_utils"))
     patch_cache(recorder)
     with Reads(type(config), {"transformers.modeling_rope_utils", "transformers.masking_utils", *files}) as reads, torch.no_grad():
-        with Construction() as construction, bias_switches():
+        with Construction() as construction, bias_switches(), layer_configs():
             model = load_class(folder, torch.bfloat16, load, trust).eval()
         recorder.know(model)
         for module in model.modules():
@@ -406,11 +412,12 @@ def trace(folder: Path, out: Path, tokens: int, trust: bool) -> None:
             module.register_forward_hook(recorder.behind, with_kwargs=True)
         ids = torch.arange(3, 3 + 2 * tokens).reshape(2, tokens)
         runs = []
-        with recorder:
+        with recorder, layer_configs(), kinds_as_dtypes(KINDS):
             start = len(recorder.events)
-            recorder.value(ids)
+            # Classes that keep their tokens may write them anew, which gives them another number.
+            tokens_value = recorder.value(ids)
             result = model(input_ids=ids, use_cache=True)
-            runs.append({"ids": recorder.value(ids), "events": recorder.events[start:], "logits": recorder.value(result.logits)})
+            runs.append({"ids": tokens_value, "events": recorder.events[start:], "logits": recorder.value(result.logits)})
             recorder.events = []
             step = torch.tensor([[5], [7]])
             recorder.value(step)

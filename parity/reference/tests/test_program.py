@@ -11,7 +11,7 @@ REFERENCE = Path(__file__).resolve().parents[1]
 PACKAGE = sorted((REFERENCE / "onboard_dump").glob("*.py"))
 PLACE = "FILES: dict[str, str] = {}\n"
 # Modules for models whose weights are read when they are used, for weights without an effect, and for records of what a class computes.
-WITH_TORCH = {"weights", "store", "layers", "cache_steps", "lockstep", "idle", "symbols", "trace", "trace_facts"}
+WITH_TORCH = {"weights", "store", "layers", "cache_steps", "lockstep", "idle", "symbols", "trace", "trace_configs", "trace_facts"}
 LONGEST_FUNCTION, LONGEST_FILE = 80, 450
 
 

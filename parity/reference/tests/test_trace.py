@@ -11,6 +11,7 @@ import torch
 from onboard_dump import symbols
 from onboard_dump.symbols import expression, symbol
 from onboard_dump.trace import Recorder
+from onboard_dump.trace_configs import kinds_as_dtypes, note_truth, tests_identity
 
 REFERENCE = Path(__file__).resolve().parents[1]
 FIXTURE = REFERENCE.parents[1] / "fixtures" / "llama"
@@ -43,6 +44,27 @@ class Symbols(unittest.TestCase):
         test, outcome, at = symbols.DECISIONS[known]
         self.assertEqual((test, outcome), (["==", ["config", "hidden_act"], ["value", "silu"]], True))
         self.assertRegex(at, r"^test_trace\.py:\d+$")
+
+
+class Configs(unittest.TestCase):
+    def test_a_test_by_identity_gets_the_truth_value(self):
+        known = len(symbols.DECISIONS)
+        frame = sys._getframe(0)
+        by_identity, by_value = tests_identity(frame) is True, tests_identity(frame)
+        self.assertEqual((by_identity, by_value), (True, True))
+        plain = tests_identity(frame)
+        self.assertFalse(plain)
+        self.assertIs(note_truth(["config", "gated"], True, frame), True)
+        self.assertEqual(symbols.DECISIONS[known][:2], (["config", "gated"], True))
+
+    def test_kinds_of_numbers_are_dtypes_of_tensors(self):
+        with kinds_as_dtypes({symbols.integers: int}):
+            self.assertEqual(torch.tensor([0], dtype=symbols.integers).dtype, torch.int64)
+        self.assertRaises(TypeError, torch.tensor, [0], dtype=symbols.integers)
+
+    def test_numbers_without_end_are_words(self):
+        self.assertEqual(expression(float("inf")), ["value", "inf"])
+        self.assertEqual(expression(float("-inf")), ["value", "-inf"])
 
 
 class Half(torch.nn.Module):
