@@ -1,6 +1,7 @@
 //! Implements `onboard run`, which continues a prompt or holds a conversation.
 
 use std::io::{IsTerminal as _, Read as _};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use chat::Template;
@@ -21,6 +22,7 @@ use crate::{CommandOutcome, term};
 
 mod conversation;
 mod generation;
+mod pictures;
 
 use generation::{GeneratedTokens, generate};
 
@@ -39,6 +41,7 @@ Examples:
   onboard run MODEL 'Hi' --temperature 0.7 --top-p 0.9 --seed 1
   onboard run MODEL --prompt - < prompt.txt          the prompt from standard input
   onboard run MODEL --prompt Hi --json               tokens and text as one object
+  onboard run MODEL 'What is this?' --image cat.png  an answer about a picture
 
 In a conversation, Ctrl-C ends an answer, and twice the program; /clear forgets what was said, /exit or the end of the input ends.
 Sampling there is as generation_config.json or the file says; a continued text takes the likeliest tokens.")]
@@ -54,6 +57,11 @@ pub(crate) struct RunArgs {
     /// The same as PROMPT; `-` reads it from standard input, without a newline at its end
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     prompt: Option<String>,
+    /// A picture that the prompt is about, a PNG, JPEG or WebP file (repeatable)
+    ///
+    /// Where the prompt has no placeholder, pictures come before its text.
+    #[arg(long = "image", value_name = "FILE", conflicts_with = "tokens")]
+    images: Vec<PathBuf>,
     /// The token ids to continue, with commas
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     tokens: Vec<u32>,
@@ -118,6 +126,9 @@ impl RunArgs {
         );
         let target = target::open(&self.which, &self.choice)?;
         target::explained(&target, &self.choice)?;
+        if !self.images.is_empty() {
+            return pictures::answer(&self, &target);
+        }
         match self.template(&target)? {
             Some(template) => conversation::hold(&self, &target, &template),
             None => self.continue_text(&target),
@@ -166,6 +177,9 @@ impl RunArgs {
             dtype,
             threads: self.threads,
             arithmetic,
+            rows: !self.images.is_empty(),
+            prefix: !self.images.is_empty() && pictures::has_mask(target, "prefix"),
+            spans: !self.images.is_empty() && pictures::has_mask(target, "spans"),
             ..SessionOptions::default()
         };
         let engine = self.device.native()?;
@@ -222,6 +236,19 @@ impl RunArgs {
             (TokenIo::with(tokenizer), session)
         };
         let prompt = output.prompt(text.as_deref(), &self.tokens)?;
+        self.write_answer(target, session.as_mut(), &mut output, &prompt)
+    }
+
+    /// Generates what follows a prompt, and writes it as it is made, or as one object.
+    fn write_answer(
+        &self,
+        target: &LocalModel,
+        session: &mut dyn Session,
+        output: &mut TokenIo,
+        prompt: &[u32],
+    ) -> Result<CommandOutcome> {
+        let ids = !self.tokens.is_empty();
+        let dtype = self.dtype(target);
         let slot = session.open_slot();
         let limit = self.n.unwrap_or(CONTINUED);
         let room =
@@ -232,9 +259,9 @@ impl RunArgs {
         let mut answer = String::new();
         let ends = output.ends(target.home());
         let GeneratedTokens { tokens, ended } = generate(
-            session.as_mut(),
+            session,
             slot,
-            &prompt,
+            prompt,
             &mut self.sampler(SamplingDefaults::default()),
             generation::Limits { asked: limit, room, ends: &ends, stop: None },
             |token| {

@@ -70,6 +70,11 @@ impl ConfigFile {
         }
     }
 
+    /// Returns the first of several keys that is a count.
+    pub fn count(&self, keys: &[&str]) -> Option<usize> {
+        keys.iter().find_map(|key| self.parsed.peek(key)?.as_usize())
+    }
+
     /// Returns the type of the inner text model, if the config is of a multimodal model.
     pub fn inner(&self) -> Option<&str> {
         self.parsed.inner_kind()
