@@ -1,8 +1,10 @@
 //! Runs `parity check` on encoders of images, which are models of their own. Faults in what a spec says of them are found.
 
+use std::path::PathBuf;
+
 use libtest_mimic::Trial;
 
-use crate::tool::{fixture, json, parity, run};
+use crate::tool::{fixture, json, onboard, parity, run};
 use crate::trials;
 
 /// Changes of an encoder, and its fixture; a check ends with a difference.
@@ -26,6 +28,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     let faults: Vec<String> =
         FAULTS.iter().map(|(name, change)| format!("{name} with {change}")).collect();
     all.extend(trials::each("encoders::faults", faults, a_fault_is_found));
+    let answering: Vec<String> =
+        names().into_iter().filter(|name| answers_of(name).is_file()).collect();
+    all.extend(trials::each("encoders::answers", answering, pictures_are_answered));
     all.push(trials::one("encoders::kinds", encoders_and_texts_are_not_mixed_up));
     all
 }
@@ -71,6 +76,28 @@ fn encoders_and_texts_are_not_mixed_up() {
         "{}",
         ran.err
     );
+}
+
+fn answers_of(name: &str) -> PathBuf {
+    fixture("encoders").join(name).join("answers.json")
+}
+
+/// A prompt about pictures has the tokens that the reference's processor makes of it, and the answer that its class gives.
+fn pictures_are_answered(name: &str) {
+    let answers = fs_err::read(answers_of(name)).unwrap();
+    let answers: serde_json::Value = serde_json::from_slice(&answers).unwrap();
+    for answer in answers.as_array().unwrap() {
+        let text = answer["text"].as_str().unwrap();
+        let mut command = onboard();
+        command.args(["run", &place(name), text, "--raw", "--json", "--dtype", "f32", "-n", "8"]);
+        for picture in answer["pictures"].as_array().unwrap() {
+            let file = format!("fixtures/pictures/{}.png", picture.as_str().unwrap());
+            command.args(["--image", &file]);
+        }
+        let written = json(&run(&mut command).code(0).out);
+        assert_eq!(written["prompt_tokens"], answer["prompt"], "{name}: {text}");
+        assert_eq!(written["tokens"], answer["tokens"], "{name}: {text}");
+    }
 }
 
 fn place(name: &str) -> String {
