@@ -13,7 +13,7 @@ use super::RunArgs;
 use crate::token_io::TokenIo;
 use crate::{CommandOutcome, specs};
 
-/// Keys of a config with the token that stands for a row of an image.
+/// Keys of a config that name the token of a row of an image.
 const IMAGE_TOKENS: [&str; 3] = ["image_token_id", "image_token_index", "img_context_token_id"];
 
 /// True if some attention of a model has a mask besides the causal one.
@@ -98,7 +98,7 @@ fn rendered(args: &RunArgs, template: &Template, text: &str) -> Result<String> {
 fn with_placeholders(text: &str, prompts: &[ImagePrompt]) -> Result<String> {
     ensure!(
         !prompts.is_empty(),
-        "the processor does not say what stands for a picture in a prompt: `processor_class` of its files names a class \
+        "the processor does not say what a prompt has in the place of a picture: `processor_class` of its files names a class \
          that has no rule in images/processors"
     );
     let placeholder = &prompts[0].placeholder;

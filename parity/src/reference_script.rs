@@ -25,6 +25,7 @@ pub const PACKAGE: &[(&str, &str)] = package![
     "command.py",
     "distances.py",
     "dump_steps.py",
+    "encoder.py",
     "ensemble.py",
     "experts.py",
     "failures.py",

@@ -21,6 +21,8 @@ const FAULTS: &[(&str, &str)] = &[
     ("paligemma", "dims.act='gelu'"),
     ("internvl", "dims.kind_of_norm='rms_norm'"),
     ("glm4v", "dims.act='gelu'"),
+    // Layers that see the whole image see their windows.
+    ("qwen2_5_vl", "dims.whole='= [0]'"),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {

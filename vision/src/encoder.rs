@@ -7,12 +7,13 @@ use engine::{
     OutputRows, Session, SessionOptions,
 };
 use formats::numbers::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
-use images::{ImagePrompt, OpenError, Picture, PrepareError, Processor};
+use images::{ImagePrompt, Picture, Processor};
 use models::open::{OpenOptions, open};
 use models::specs::Specs;
 use registry::dtype::Dtype;
 use registry::image::ImageLayout;
 
+use crate::error::Error;
 use crate::frames::{FrameRows, frames};
 
 /// Settings of an encoder.
@@ -59,26 +60,6 @@ pub struct EncodedPictures {
     pub frames: Vec<EncodedFrame>,
     /// The text of each picture's placeholder; empty if the checkpoint has no class that writes one.
     pub prompts: Vec<ImagePrompt>,
-}
-
-/// Reasons that pictures give no rows.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The processor cannot be opened.
-    #[error("the processor of images cannot be opened")]
-    Processor(#[from] OpenError),
-    /// A picture cannot be prepared.
-    #[error(transparent)]
-    Prepare(#[from] PrepareError),
-    /// The encoder cannot be opened.
-    #[error("the encoder of images cannot be opened")]
-    Open(#[from] models::Error),
-    /// The encoder cannot be run.
-    #[error("the encoder of images cannot be run")]
-    Engine(#[from] engine::Error),
-    /// The results of the processor are not what the encoder takes.
-    #[error("{0}")]
-    Pixels(String),
 }
 
 impl VisionEncoder {

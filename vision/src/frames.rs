@@ -3,7 +3,7 @@
 use images::{PreparedPictures, Tensor, Values};
 use registry::image::ImageLayout;
 
-use crate::Error;
+use crate::error::Error;
 
 /// The name of pixels among the results of all processors.
 const PIXELS: &str = "pixel_values";

@@ -4,7 +4,8 @@ use engine::GivenRows;
 use registry::model::Model;
 use registry::scalar::Scalar;
 
-use crate::{EncodedFrame, Error};
+use crate::encoder::EncodedFrame;
+use crate::error::Error;
 
 /// What a text model gets besides the tokens of a prompt with pictures.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -83,3 +83,47 @@ fn rows_of_pictures_are_those_of_the_reference() {
         }
     }
 }
+
+/// Settings of processors that differ from the checkpoint's own, each of which moves rows by more than rounding.
+const FAULTS: &[(&str, &str, &str)] = &[
+    ("llava", "image_mean", "[0.5, 0.5, 0.5]"),
+    ("llava", "image_std", "[0.26862954, 0.26130258, 0.28]"),
+    ("llava", "resample", "2"),
+    ("paligemma", "resample", "2"),
+    ("gemma3", "rescale_factor", "0.00390625"),
+    ("qwen2_vl", "do_normalize", "false"),
+    ("qwen2_vl", "resample", "0"),
+    ("mistral3", "resample", "1"),
+    ("internvl", "image_mean", "[0.406, 0.456, 0.485]"),
+    ("lfm2_vl", "do_rescale", "false"),
+];
+
+#[test]
+fn faults_of_processors_move_rows() {
+    for (name, key, value) in FAULTS {
+        let folder = fixtures().join("encoders").join(name);
+        let copy = tempfile::tempdir().unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            fs_err::copy(folder.join(file), copy.path().join(file)).unwrap();
+        }
+        let settings = settings_of(&folder);
+        let mut settings: serde_json::Value = serde_json::from_str(&settings).unwrap();
+        let value: serde_json::Value = serde_json::from_str(value).unwrap();
+        let changed = settings.as_object_mut().unwrap().insert((*key).to_owned(), value.clone());
+        assert_ne!(changed, Some(value), "{name} {key}");
+        fs_err::write(copy.path().join("preprocessor_config.json"), settings.to_string()).unwrap();
+        let mut specs = Specs::builtin();
+        let options = EncoderOptions { threads: Some(1), ..EncoderOptions::default() };
+        let mut encoder = VisionEncoder::open(copy.path(), &mut specs, &options).unwrap();
+        let frames = encoder.encode(&pictures(&["wide"])).unwrap().frames;
+        let rows: Vec<f32> = frames.iter().flat_map(|frame| frame.rows.clone()).collect();
+        let truth = SafetensorsFile::open(&folder.join("pictures.safetensors")).unwrap();
+        let (gap, size) = distance(&rows, &reference(&truth, "f32/wide"));
+        assert!(gap > 1e-4 * size, "{name} with {key}: {gap:.2e} off, rows {size:.2e}");
+    }
+}
+
+/// Returns the settings of an encoder's processor.
+fn settings_of(folder: &Path) -> String {
+    fs_err::read_to_string(folder.join("preprocessor_config.json")).unwrap()
+}

@@ -556,14 +556,6 @@ mod tests {
     use super::{AttendReach, AttendWindow, BothWays};
     use crate::masks::{ChunkMask, SequenceMask};
 
-    #[test]
-    fn rows_within_a_span_see_that_span_alone() {
-        let mut mask = SequenceMask::default();
-        mask.add(0, 0, 4, &ChunkMask { spans: &[(0, 1), (1, 3)], ..ChunkMask::default() }).unwrap();
-        let reach = AttendReach { window: None, both_ways: BothWays::Within };
-        assert_eq!([0, 1, 3].map(|row| reach.seen(&mask, row)), [0..1, 1..3, 3..4]);
-    }
-
     /// Decides on one query and one key, as the mask functions of transformers do.
     fn sees(reach: AttendReach, mask: ChunkMask<'_>, query: usize, key: usize) -> bool {
         let ChunkMask { prefix, documents, spans } = mask;

@@ -263,7 +263,7 @@ pub enum PromptError {
     Positions { name: String, lengths: Vec<usize>, tokens: usize },
     #[error(
         "`spans` of prompt `{name}` is {spans}; expected ascending ranges that end at {split} (its `split`) at most, in a \
-         prompt without `prefix` and `documents`"
+         prompt without `documents`, inside its `prefix` if it has one"
     )]
     Spans { name: String, spans: String, split: usize },
     #[error(
