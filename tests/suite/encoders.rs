@@ -14,15 +14,16 @@ const FAULTS: &[(&str, &str)] = &[
     ("mistral3", "rope={main: {axes: '[1 - i // (head_dim // 4) for i in range(head_dim // 2)]'}}"),
     // Frequencies one after another, where every second one belongs to an axis.
     ("mistral3", "rope={main: {order: '[i for i in range(head_dim // 2)]'}}"),
-    ("qwen2_vl", "rope.main.theta='= 100000.0'"),
+    ("qwen2_vl", "rope={main: {theta: ['= 100000.0']}}"),
     ("llava", "dims.behind=-1"),
     ("llava", "dims.act='gelu'"),
     ("gemma3", "dims.eps=1e-3"),
     ("paligemma", "dims.act='gelu'"),
-    ("internvl", "dims.kind_of_norm='rms_norm'"),
+    ("internvl", "dims.eps=1e-2"),
     ("glm4v", "dims.act='gelu'"),
-    // Layers that see the whole image see their windows.
-    ("qwen2_5_vl", "dims.whole='= [0]'"),
+    ("qwen2_5_vl", "dims.act='gelu'"),
+    // Another layer sees the whole image.
+    ("qwen2_5_vl", "dims.whole=[1]"),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -64,10 +65,10 @@ fn a_fault_is_found(fault: &str) {
 
 /// The dump chooses the encoder or the text model; another choice is refused.
 fn encoders_and_texts_are_not_mixed_up() {
-    let ran = run(parity().args(["check", "fixtures/llava", "--encoder"])).code(2);
+    let ran = run(parity().args(["check", "fixtures/gemma3", "--encoder"])).code(2);
     assert!(
         ran.err.contains(
-            "is the dump of a text model, and `llava_encoder` describes an encoder of images"
+            "is the dump of a text model, and `gemma3_encoder` describes an encoder of images"
         ),
         "{}",
         ran.err
