@@ -451,7 +451,7 @@ impl SchedulePlans<'_> {
         for (prompt, length, all) in plans {
             match self.dump {
                 Some(dump) if prompt.has_rows() => {
-                    prompt_session::begin(session, dump, dtype, prompt)?
+                    prompt_session::begin(session, dump, dtype, prompt)?;
                 }
                 Some(dump) => {
                     if let Some(longest) = longest(prompts) {

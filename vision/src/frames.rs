@@ -120,11 +120,11 @@ fn sizes_of(prepared: &PreparedPictures, frames: usize) -> Option<Vec<(usize, us
 
 /// Tells for each frame whether a mask of pixels has any of it: some pictures have fewer frames than others.
 fn filled_frames(prepared: &PreparedPictures, frames: usize, size: usize) -> Vec<bool> {
-    let masks = prepared.outputs.values().filter_map(|tensor| match &tensor.values {
+    let mut masks = prepared.outputs.values().rev().filter_map(|tensor| match &tensor.values {
         Values::Int(values) if values.len() == frames * size => Some(values),
         _ => None,
     });
-    let mask = masks.last();
+    let mask = masks.next();
     let is_filled =
         |values: &Vec<i64>, n: usize| values[n * size..][..size].iter().any(|x| *x != 0);
     (0..frames).map(|n| mask.is_none_or(|values| is_filled(values, n))).collect()

@@ -100,7 +100,7 @@ fn positions(
     if text.ropes.iter().all(|table| table.axis_count() < 2) {
         return Vec::new();
     }
-    let mut axes = vec![Vec::with_capacity(tokens.len()); 3];
+    let mut axes = vec![Vec::new(); 3];
     let mut push = |position: [u32; 3]| {
         axes.iter_mut().zip(position).for_each(|(axis, position)| axis.push(position));
     };

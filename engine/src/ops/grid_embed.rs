@@ -200,7 +200,7 @@ mod tests {
     fn a_patch_that_covers_two_places_takes_their_neighbours_too() {
         let covering = Resampling { filter: PlaceFilter::Covering, ..linear(false) };
         // The centre lies between places 0 and 1, and reaches two places on each side.
-        assert_eq!(covering.taps(0, 2), [(0, 0.42857143), (1, 0.42857143), (2, 0.14285715)]);
+        assert_eq!(covering.taps(0, 2), [(0, 0.428_571_43), (1, 0.428_571_43), (2, 0.142_857_15)]);
         // More patches than places: as bilinear, but weights of the border sum to 1 there.
         assert_eq!(covering.taps(0, 8), [(0, 1.0)]);
         assert_eq!(covering.taps(1, 8), [(0, 0.75), (1, 0.25)]);

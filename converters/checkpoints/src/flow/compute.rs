@@ -59,10 +59,14 @@ impl ValueStep {
             Self::NegExp => numbers.iter_mut().for_each(|n| *n = -(*n as f64).exp() as f32),
             Self::LogNeg => numbers.iter_mut().for_each(|n| *n = (-*n as f64).ln() as f32),
             Self::Round(Dtype::Bf16) => {
-                numbers.iter_mut().for_each(|n| *n = bf16_to_f32(f32_to_bf16(*n)));
+                for number in numbers {
+                    *number = bf16_to_f32(f32_to_bf16(*number));
+                }
             }
             Self::Round(Dtype::F16) => {
-                numbers.iter_mut().for_each(|n| *n = f16_to_f32(f32_to_f16(*n)));
+                for number in numbers {
+                    *number = f16_to_f32(f32_to_f16(*number));
+                }
             }
             Self::Round(Dtype::F32) => {}
         }
