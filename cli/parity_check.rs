@@ -177,13 +177,12 @@ impl ParityCheckArgs {
     }
 
     /// Returns the choice of the spec; the encoder's, if the dump is of an encoder.
-    fn choice_for_dump(&self) -> Result<SpecArgs> {
+    fn choice_for_dump(&self) -> SpecArgs {
         let mut choice = self.choice.clone();
         if choice.spec.is_none() && !choice.encoder && !models::is_gguf(&self.which.model) {
-            let dir = target::folder(&self.which)?.dir;
-            choice.encoder = is_of_encoder(&dir, self.reference.as_deref());
+            choice.encoder = is_of_encoder(&self.which.model, self.reference.as_deref());
         }
-        Ok(choice)
+        choice
     }
 
     fn check(&self) -> Result<CommandOutcome> {
@@ -207,7 +206,7 @@ impl ParityCheckArgs {
             }
             ResolvedEngine::InProcess(_) => {}
         }
-        let mut target = target::open(&self.which, &self.choice_for_dump()?)?;
+        let mut target = target::open(&self.which, &self.choice_for_dump())?;
         if target.is_gguf() {
             self.refuse_rounding()?;
             return self.run_gguf(&target);

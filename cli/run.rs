@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use chat::Template;
 use clap::Args;
 use engine::sample::{Sampler, Sampling};
-use engine::{ProductArithmetic, Session, SessionOptions};
+use engine::{ProductArithmetic, Session, SessionOptions, refuse_prefix, refuse_spans};
 use models::local_model::LocalModel;
 use registry::dtype::Dtype;
 use serde_json::json;
@@ -59,7 +59,7 @@ pub(crate) struct RunArgs {
     prompt: Option<String>,
     /// A picture that the prompt is about, a PNG, JPEG or WebP file (repeatable)
     ///
-    /// Where the prompt has no placeholder, pictures come before its text.
+    /// Pictures come before the text of a prompt that has no placeholder.
     #[arg(long = "image", value_name = "FILE", conflicts_with = "tokens")]
     images: Vec<PathBuf>,
     /// The token ids to continue, with commas
@@ -173,13 +173,14 @@ impl RunArgs {
             }
             arithmetic => arithmetic,
         };
+        let pictures = !self.images.is_empty();
         let options = SessionOptions {
             dtype,
             threads: self.threads,
             arithmetic,
-            rows: !self.images.is_empty(),
-            prefix: !self.images.is_empty() && pictures::has_mask(target, "prefix"),
-            spans: !self.images.is_empty() && pictures::has_mask(target, "spans"),
+            rows: pictures,
+            prefix: pictures && refuse_prefix(&target.model).is_empty(),
+            spans: pictures && refuse_spans(&target.model).is_empty(),
             ..SessionOptions::default()
         };
         let engine = self.device.native()?;

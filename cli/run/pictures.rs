@@ -6,7 +6,6 @@ use engine::RowsSession;
 use images::ImagePrompt;
 use images::decode::{DecodeLimits, read};
 use models::local_model::LocalModel;
-use registry::scalar::Scalar;
 use vision::{EncodedPictures, EncoderOptions, PicturePrompt, VisionEncoder};
 
 use super::RunArgs;
@@ -15,12 +14,6 @@ use crate::{CommandOutcome, specs};
 
 /// Keys of a config that name the token of a row of an image.
 const IMAGE_TOKENS: [&str; 3] = ["image_token_id", "image_token_index", "img_context_token_id"];
-
-/// True if some attention of a model has a mask besides the causal one.
-pub(super) fn has_mask(target: &LocalModel, word: &str) -> bool {
-    let word = Scalar::Str(word.to_owned());
-    target.model.graph.nodes.iter().any(|node| node.argument("mask") == Some(&word))
-}
 
 /// Answers a prompt about pictures, or continues its text.
 pub(super) fn answer(args: &RunArgs, target: &LocalModel) -> Result<CommandOutcome> {
@@ -69,19 +62,11 @@ fn encode(args: &RunArgs, target: &LocalModel) -> Result<EncodedPictures> {
 
 /// Renders a message of pictures and a text.
 fn rendered(args: &RunArgs, template: &Template, text: &str) -> Result<String> {
-    let part = |pairs: &[(&str, &str)]| {
-        let pairs = pairs.iter();
-        OrderedJson::Map(
-            pairs
-                .map(|(key, word)| ((*key).to_owned(), OrderedJson::Text((*word).to_owned())))
-                .collect(),
-        )
-    };
     let mut parts: Vec<OrderedJson> =
-        args.images.iter().map(|_| part(&[("type", "image")])).collect();
-    parts.push(part(&[("type", "text"), ("text", text)]));
+        args.images.iter().map(|_| map_of(&[("type", "image")])).collect();
+    parts.push(map_of(&[("type", "text"), ("text", text)]));
     let mut messages: Vec<OrderedJson> =
-        args.system.iter().map(|text| part(&[("role", "system"), ("content", text)])).collect();
+        args.system.iter().map(|text| map_of(&[("role", "system"), ("content", text)])).collect();
     messages.push(OrderedJson::Map(
         [
             ("role".to_owned(), OrderedJson::Text("user".to_owned())),
@@ -92,6 +77,12 @@ fn rendered(args: &RunArgs, template: &Template, text: &str) -> Result<String> {
     ));
     let request = ChatRequest { messages, add_generation_prompt: true, ..ChatRequest::default() };
     Ok(template.render(&request)?)
+}
+
+/// Returns a map of texts.
+fn map_of(pairs: &[(&str, &str)]) -> OrderedJson {
+    let text = |word: &str| OrderedJson::Text(word.to_owned());
+    OrderedJson::Map(pairs.iter().map(|(key, word)| ((*key).to_owned(), text(word))).collect())
 }
 
 /// Puts the text of each picture in the place of its placeholder. A text without placeholders gets them at its beginning.

@@ -162,7 +162,8 @@ fn activations(graph: &mut Graph, term: &Term) -> Option<Joined> {
 /// `x * P + y * (1 - P)` of a weight P.
 fn blended(graph: &Graph, term: &Term) -> Option<Term> {
     let [one, other] = term.inputs[..] else { return None };
-    let (one, other) = (graph.is(one, "mul")?, graph.is(other, "mul")?);
+    let one = graph.is(one, "mul")?;
+    let other = graph.is(other, "mul")?;
     if [one, other].iter().any(|product| product.kind != term.kind) {
         return None;
     }

@@ -459,6 +459,12 @@ fn exponential_of(reader: &Reader<'_>, id: usize) -> Option<String> {
     graph.weight(power.inputs[0]).map(str::to_owned)
 }
 
+/// The module of a weight with this name.
+fn module_of(reader: &Reader<'_>, id: usize, name: &str) -> Option<String> {
+    let path = reader.graph.weight(id)?.strip_suffix(name)?.strip_suffix('.')?;
+    Some(path.to_owned())
+}
+
 /// A mean of values whose weights decay, by two weights of one module.
 fn wkv(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     let values =
@@ -466,12 +472,9 @@ fn wkv(reader: &mut Reader<'_>, whole: &Whole, event: &Event) {
     let [Some(decay), Some(first), Some(key), Some(value)] = values else {
         return reader.hole(event, "an operand of the mean is missing");
     };
-    let module = |id: usize, name: &str| {
-        let path = reader.graph.weight(id)?.strip_suffix(name)?.strip_suffix('.')?;
-        Some(path.to_owned())
-    };
-    let path = module(decay.id, "time_decay");
-    let (Some(path), true) = (path.clone(), path == module(first.id, "time_first")) else {
+    let path = module_of(reader, decay.id, "time_decay");
+    let same = path == module_of(reader, first.id, "time_first");
+    let (Some(path), true) = (path, same) else {
         return reader.hole(event, "weights of the mean in several modules");
     };
     let row = super::calls::shape(reader, value.id);

@@ -52,13 +52,6 @@ impl RowsSession {
     pub fn begin_text(&mut self) {
         self.given = None;
     }
-
-    /// Tells for each chunk whether it begins a sequence of which some tokens see each other.
-    fn are_masked(&self, chunks: &[Chunk<'_>]) -> Result<Vec<bool>, Error> {
-        let says = self.prefix > 0 || !self.spans.is_empty();
-        let begins = |chunk: &Chunk<'_>| Ok(says && self.inner.position(chunk.slot)? == 0);
-        chunks.iter().map(begins).collect()
-    }
 }
 
 impl Session for RowsSession {
@@ -104,13 +97,15 @@ impl Session for RowsSession {
         extra: ExtraInputs<'_>,
         probe: &mut dyn Probe,
     ) -> Result<Vec<Logits>, Error> {
-        let spans = self.spans.clone();
-        let mask = ChunkMask { prefix: self.prefix, documents: &[], spans: &spans };
-        let masked = self.are_masked(chunks)?;
-        let masks: Vec<ChunkMask<'_>> =
-            masked.iter().map(|masked| if *masked { mask } else { ChunkMask::default() }).collect();
-        let says = extra.masks.is_empty() && masked.contains(&true);
-        let extra = if says { ExtraInputs { masks: &masks, ..extra } } else { extra };
+        let mask = ChunkMask { prefix: self.prefix, documents: &[], spans: &self.spans };
+        let mut masks = Vec::new();
+        if extra.masks.is_empty() && !mask.is_causal() {
+            for chunk in chunks {
+                let begins = self.inner.position(chunk.slot)? == 0;
+                masks.push(if begins { mask } else { ChunkMask::default() });
+            }
+        }
+        let extra = if masks.is_empty() { extra } else { ExtraInputs { masks: &masks, ..extra } };
         let mut hidden = Vec::new();
         for chunk in chunks {
             let from = self.inner.position(chunk.slot)? * self.width;

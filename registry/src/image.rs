@@ -44,7 +44,8 @@ impl ImageLayout {
         if block == 0 || !lines.is_multiple_of(block) || !columns.is_multiple_of(block) {
             return None;
         }
-        let (down, across) = (lines / block, columns / block);
+        let down = lines / block;
+        let across = columns / block;
         let window = self.window.unwrap_or(down.max(across)).max(1);
         let mut placed = PlacedPatches {
             places: Vec::with_capacity(lines * columns),

@@ -97,15 +97,18 @@ pub(crate) fn roots(graph: &Graph) -> BTreeSet<String> {
     names.map(|segments| segments.take(2).collect::<Vec<_>>().join(".")).collect()
 }
 
+/// True if a name is that of a module or of something below it.
+fn is_below(name: &str, module: &str) -> bool {
+    name.strip_prefix(module).is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
+}
+
 /// True if a tensor of a checkpoint belongs to no module of an encoder. Checkpoints may leave out the first word of all
 /// names.
 pub(crate) fn outside(encoder: &Graph, name: &str) -> bool {
-    let inside = |root: &str| {
-        name.strip_prefix(root).is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
-    };
     let roots = roots(encoder);
     !roots.iter().any(|root| {
-        inside(root) || root.split_once('.').is_some_and(|(_, without_first)| inside(without_first))
+        is_below(name, root)
+            || root.split_once('.').is_some_and(|(_, without_first)| is_below(name, without_first))
     })
 }
 
@@ -119,10 +122,7 @@ pub(crate) fn beside(roots: &BTreeSet<String>, name: &str) -> bool {
     let text_only = TEXT_ONLY.iter().any(|word| {
         name.starts_with(word) || name.strip_prefix("model.").is_some_and(|n| n.starts_with(word))
     });
-    let held = roots.iter().any(|root| {
-        bare.strip_prefix(root.as_str())
-            .is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
-    });
+    let held = roots.iter().any(|root| is_below(&bare, root));
     !text_only && !held
 }
 

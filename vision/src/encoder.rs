@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use engine::kernels::round::round;
 use engine::{
     Chunk, ChunkGiven, ChunkMask, Engine, ExtraInputs, ModelSource, NativeEngine, NoProbe,
     OutputRows, Session, SessionOptions,
 };
-use formats::numbers::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use images::{ImagePrompt, Picture, Processor};
 use models::open::{OpenOptions, open};
 use models::specs::Specs;
@@ -108,7 +108,9 @@ impl VisionEncoder {
         let axes = frame.positions.each_ref().map(Vec::as_slice);
         let placed = if axes[0].is_empty() { &axes[..0] } else { &axes[..] };
         let given = ChunkGiven { positions: placed, ..ChunkGiven::default() };
-        let patches = rounded(&frame.patches, self.session.dtype());
+        // The reference casts pixels to the dtype of its run.
+        let mut patches = frame.patches.clone();
+        round(self.session.dtype(), &mut patches);
         let inputs = ExtraInputs { hidden: &patches, masks: &[mask], given: &[given] };
         let encoded = self.session.step_with(&[chunk], inputs, &mut NoProbe);
         self.session.release(slot)?;
@@ -125,16 +127,6 @@ impl VisionEncoder {
         }
         let (lines, columns) = frame.grid;
         Ok(EncodedFrame { rows, width, lines, columns })
-    }
-}
-
-/// Rounds patches to the dtype of a run, as the reference casts pixels.
-fn rounded(patches: &[f32], dtype: Dtype) -> Vec<f32> {
-    let numbers = patches.iter();
-    match dtype {
-        Dtype::F32 => patches.to_vec(),
-        Dtype::Bf16 => numbers.map(|x| bf16_to_f32(f32_to_bf16(*x))).collect(),
-        Dtype::F16 => numbers.map(|x| f16_to_f32(f32_to_f16(*x))).collect(),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::error::Error;
 /// The name of pixels among the results of all processors.
 const PIXELS: &str = "pixel_values";
 
-/// What an encoder is given of one frame.
+/// Rows of one frame, for an encoder.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct FrameRows {
     /// The place of each row in a table of learned positions.
@@ -83,7 +83,8 @@ fn cut_all(
                 "a frame of {frame_height} x {frame_width} lies in one of {height} x {width} pixels"
             )));
         }
-        let (lines, columns) = (frame_height / side, frame_width / side);
+        let lines = frame_height / side;
+        let columns = frame_width / side;
         let mut numbers = Vec::with_capacity(channels * lines * columns * side * side);
         for line in 0..lines {
             for column in 0..columns {

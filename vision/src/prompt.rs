@@ -1,13 +1,12 @@
 //! Rows of pictures in a prompt of a text model.
 
-use engine::GivenRows;
+use engine::{GivenRows, refuse_prefix, refuse_spans};
 use registry::model::Model;
-use registry::scalar::Scalar;
 
 use crate::encoder::EncodedFrame;
 use crate::error::Error;
 
-/// What a text model gets besides the tokens of a prompt with pictures.
+/// Rows, positions and masks of a prompt with pictures, for a text model.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PicturePrompt {
     /// Rows in the place of embeddings, and positions.
@@ -41,12 +40,8 @@ impl PicturePrompt {
                 text.name
             )));
         };
-        let has = |word: &str| {
-            let word = Scalar::Str(word.to_owned());
-            text.graph.nodes.iter().any(|node| node.argument("mask") == Some(&word))
-        };
-        let spans = if has("spans") { runs(&at) } else { Vec::new() };
-        let prefix = if has("prefix") { tokens.len() } else { 0 };
+        let spans = if refuse_spans(text).is_empty() { runs(&at) } else { Vec::new() };
+        let prefix = if refuse_prefix(text).is_empty() { tokens.len() } else { 0 };
         let positions = positions(frames, tokens, image_token, text);
         let (rows, beside) = divided(frames, width)?;
         let beside = beside.into_iter().take(text.graph.beside).collect();
@@ -101,26 +96,31 @@ fn positions(
         return Vec::new();
     }
     let mut axes = vec![Vec::new(); 3];
-    let mut push = |position: [u32; 3]| {
-        axes.iter_mut().zip(position).for_each(|(axis, position)| axis.push(position));
-    };
     let mut next = 0;
     let mut frames = frames.iter();
     let mut left = 0;
     for token in tokens {
         if *token != image_token {
-            push([next; 3]);
+            push(&mut axes, [next; 3]);
             next += 1;
         } else if left > 0 {
             left -= 1;
         } else if let Some(frame) = frames.next() {
-            let (lines, columns) = (frame.lines as u32, frame.columns as u32);
+            let lines = frame.lines as u32;
+            let columns = frame.columns as u32;
             for line in 0..lines {
-                (0..columns).for_each(|column| push([next, next + line, next + column]));
+                for column in 0..columns {
+                    push(&mut axes, [next, next + line, next + column]);
+                }
             }
             next += lines.max(columns);
             left = frame.lines * frame.columns - 1;
         }
     }
     axes
+}
+
+/// Adds the position of a token to the axes.
+fn push(axes: &mut [Vec<u32>], position: [u32; 3]) {
+    axes.iter_mut().zip(position).for_each(|(axis, position)| axis.push(position));
 }

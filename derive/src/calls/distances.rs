@@ -85,18 +85,21 @@ pub(super) fn near(reader: &mut Reader<'_>, event: &Event, source: &Value, place
 
 /// Is true for the places of keys that are not among the nearest: behind the query, or too far before it.
 pub(super) fn is_far(reader: &Reader<'_>, mask: usize, count: usize) -> bool {
-    let graph = &reader.graph;
-    let test = graph.term(graph.bare(mask));
-    let holds = |id: usize, op: &str, number: f64| {
-        let term = graph.term(graph.bare(id));
-        let bound = term.attribute("s").and_then(|bound| bound.evaluate(&reader.record.config));
-        term.op == op && bound == Some(number) && graph.term(term.inputs[0]).op == "distance"
-    };
+    let test = reader.graph.term(reader.graph.bare(mask));
     let tests = crate::rules::both(test);
     test.op == "or"
-        && tests
-            .iter()
-            .any(|(one, other)| holds(*one, "lt", 0.0) && holds(*other, "ge", count as f64))
+        && tests.iter().any(|(one, other)| {
+            compares_distance(reader, *one, "lt", 0.0)
+                && compares_distance(reader, *other, "ge", count as f64)
+        })
+}
+
+/// Is true for a comparison of distances with a number.
+fn compares_distance(reader: &Reader<'_>, id: usize, op: &str, number: f64) -> bool {
+    let graph = &reader.graph;
+    let term = graph.term(graph.bare(id));
+    let bound = term.attribute("s").and_then(|bound| bound.evaluate(&reader.record.config));
+    term.op == op && bound == Some(number) && graph.term(term.inputs[0]).op == "distance"
 }
 
 /// Numbers of a query by distance, with 0 for keys that are too far; false if the mask is another.

@@ -335,15 +335,17 @@ fn first_as_zero(graph: &mut Graph, id: Id) -> Id {
     graph.add(zero)
 }
 
+/// The heads that a value repeats as a whole, and how often.
+fn repeated_heads(graph: &Graph, id: Id) -> Option<(Id, Option<Number>)> {
+    let term = graph.is(graph.uncast(id), "repeat_all")?;
+    let first = term.attribute("axis") == Some(&Number::Int(0));
+    first.then(|| (term.inputs[0], term.attribute("n").cloned()))
+}
+
 /// Keys and values that go round several times over the heads: queries in groups for each key head see them once.
 fn by_rounds(graph: &mut Graph, term: &Term, scores: &Term) -> Option<Term> {
-    let round = |id: Id| {
-        let term = graph.is(id, "repeat_all")?;
-        let first = term.attribute("axis") == Some(&Number::Int(0));
-        first.then(|| (term.inputs[0], term.attribute("n").cloned()))
-    };
-    let (key, count) = round(graph.uncast(scores.inputs[1]))?;
-    let (value, same) = round(graph.uncast(term.inputs[1]))?;
+    let (key, count) = repeated_heads(graph, scores.inputs[1])?;
+    let (value, same) = repeated_heads(graph, term.inputs[1])?;
     if count != same || scores.inputs.len() > 2 {
         return None;
     }

@@ -18,7 +18,8 @@ pub(super) fn join(graph: &mut Graph, term: &Term) -> Option<Joined> {
         let name = registry::ops::activation_op(&act.op)?;
         Some((name, *act.inputs.first()?, up))
     })?;
-    let (gate, up) = (graph.is(gate, "slice")?, graph.is(up, "slice")?);
+    let gate = graph.is(gate, "slice")?;
+    let up = graph.is(up, "slice")?;
     let first = gate.attribute("start") == Some(&Number::Int(0));
     if gate.inputs != up.inputs || !first || gate.attribute("end") != up.attribute("start") {
         return None;

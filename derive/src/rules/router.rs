@@ -70,27 +70,9 @@ fn without_expert(graph: &mut Graph, term: &Term) -> Option<Joined> {
         return None;
     }
     let source = graph.term(pick.inputs[0]).clone();
-    let mut part = |from: (&Number, usize), to: (&Number, usize)| {
-        let width = Dim {
-            size: to.1 - from.1,
-            number: Number::apply("-", vec![to.0.clone(), from.0.clone()]),
-        };
-        let mut part = Term {
-            op: "slice".to_owned(),
-            inputs: vec![pick.inputs[0]],
-            attributes: Vec::new(),
-            shape: vec![width],
-            ..source.clone()
-        };
-        part.set("from", from.0.clone());
-        part.set("to", to.0.clone());
-        part.set("start", Number::Int(from.1 as i64));
-        part.set("end", Number::Int(to.1 as i64));
-        graph.add(part)
-    };
     let known = (&count, width.size - 1);
-    let first = part((&Number::Int(0), 0), known);
-    let none = part(known, (&width.number, width.size));
+    let first = columns(graph, pick.inputs[0], (&Number::Int(0), 0), known);
+    let none = columns(graph, pick.inputs[0], known, (&width.number, width.size));
     let mut zero = Term { inputs: vec![none], ..graph.term(none).clone() };
     "scale".clone_into(&mut zero.op);
     zero.attributes.clear();
@@ -104,6 +86,24 @@ fn without_expert(graph: &mut Graph, term: &Term) -> Option<Joined> {
     };
     let whole = graph.add(whole);
     Some(Joined::Term(Term { inputs: vec![whole, choose], ..pick }))
+}
+
+/// Adds the columns of a row from one to another, each an expression with its value.
+fn columns(graph: &mut Graph, row: Id, from: (&Number, usize), to: (&Number, usize)) -> Id {
+    let width =
+        Dim { size: to.1 - from.1, number: Number::apply("-", vec![to.0.clone(), from.0.clone()]) };
+    let mut slice = Term {
+        op: "slice".to_owned(),
+        inputs: vec![row],
+        attributes: Vec::new(),
+        shape: vec![width],
+        ..graph.term(row).clone()
+    };
+    slice.set("from", from.0.clone());
+    slice.set("to", to.0.clone());
+    slice.set("start", Number::Int(from.1 as i64));
+    slice.set("end", Number::Int(to.1 as i64));
+    graph.add(slice)
 }
 
 /// The groups whose two best, or whose best, are the scores of groups.
