@@ -175,6 +175,15 @@ fn pair(reader: &mut Reader<'_>, event: &Event, step: &str, left: &Value, right:
     reader.give(&event.out, made, axes);
 }
 
+/// Whether an operand holds one number for each of the merged rows of another.
+fn is_column_of(reader: &Reader<'_>, operand: &Value, rows: &Value) -> bool {
+    operand.axes.len() == rows.axes.len()
+        && matches!(rows.axes[0], Axis::Merged(_))
+        && operand.axes[0] == rows.axes[0]
+        && operand.axes[1..].iter().all(|axis| *axis == Axis::One)
+        && reader.graph.term(operand.id).shape.len() == 1
+}
+
 /// Brings operands to rows that broadcast: returns their terms, the row and its axes.
 pub(super) fn broadcast(
     reader: &mut Reader<'_>,
@@ -186,16 +195,10 @@ pub(super) fn broadcast(
         let several = |axis: &Axis| matches!(axis, Axis::Merged(_) | Axis::Sorted(_));
         operand.axes.iter().any(|axis| several(axis) && !axis.is_outer())
     }) {
-        let column = |operand: &Value| {
-            operand.axes.len() == whole.axes.len()
-                && matches!(whole.axes[0], Axis::Merged(_))
-                && operand.axes[0] == whole.axes[0]
-                && operand.axes[1..].iter().all(|axis| *axis == Axis::One)
-                && reader.graph.term(operand.id).shape.len() == 1
-        };
         if operands.len() == 2
             && super::shape(reader, whole.id).len() == 2
-            && let Some(place) = operands.iter().position(column)
+            && let Some(place) =
+                operands.iter().position(|operand| is_column_of(reader, operand, whole))
         {
             // A number for each row of all.
             let mut inputs: Vec<Id> = operands.iter().map(|operand| operand.id).collect();

@@ -222,6 +222,11 @@ fn is_zero(reader: &Reader<'_>, id: usize) -> bool {
     }
 }
 
+/// The last size of a value's recorded shape.
+fn last_size(reader: &Reader<'_>, value: Option<usize>) -> Option<usize> {
+    reader.record.values[value?].shape.last().copied()
+}
+
 /// A convolution by groups behind one of each channel, both over zeros before the first token; false if it is another.
 fn grouped(
     reader: &mut Reader<'_>,
@@ -231,18 +236,15 @@ fn grouped(
     path: &str,
 ) -> bool {
     let Some(first) = reader.graph.is(rows.id, "causal_conv").cloned() else { return false };
-    let length = |operand: Option<usize>| {
-        operand.and_then(|number| reader.record.values[number].shape.last().copied())
-    };
     let kernel = argument(event, args, 1, "weight").value();
-    let second = length(kernel).unwrap_or(1);
-    let padded = length(args.first().and_then(Operand::value));
-    let given = length(Operand::parse(&event.out).value());
-    let whole =
-        padded == Some(reader.sizes.tokens + second - 1) && given == Some(reader.sizes.tokens);
+    let second = last_size(reader, kernel).unwrap_or(1);
+    let padded = last_size(reader, args.first().and_then(Operand::value));
+    let columns = last_size(reader, Operand::parse(&event.out).value());
+    let is_causal =
+        padded == Some(reader.sizes.tokens + second - 1) && columns == Some(reader.sizes.tokens);
     let biased = argument(event, args, 2, "bias").value().is_some();
     let (true, true, Some(kernel), Some(Number::Bool(true)), Operand::Number(groups)) =
-        (whole, biased, kernel, first.attribute("bias"), argument(event, args, 6, "groups"))
+        (is_causal, biased, kernel, first.attribute("bias"), argument(event, args, 6, "groups"))
     else {
         return false;
     };
